@@ -1,0 +1,166 @@
+"""The contract between a kernel and whoever measures it.
+
+A kernel is an operation: how its inputs are made, what the right answer is, and how many bytes and
+floating-point operations the answer needs at least. A provider is one implementation of it. Nothing
+here knows of timing, DVC, Hydra or MLflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import torch
+
+AXES = ("block_size", "num_warps", "num_stages")
+"""Launch parameters that a sweep may vary, beside size and dtype, which every provider obeys."""
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+"""The dtypes a point may name."""
+
+Shape = tuple[int, ...]
+Inputs = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure: a provider of a kernel at a size, dtype and launch configuration.
+
+    An axis that the provider does not obey is None.
+    """
+
+    kernel: str
+    provider: str
+    size: int
+    dtype: str
+    block_size: int | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
+
+    def axes(self) -> dict[str, int]:
+        """The launch parameters this point sets, as keyword arguments for the provider."""
+        return {name: value for name, value in asdict(self).items() if name in AXES and value is not None}
+
+    def __str__(self) -> str:
+        axes = "".join(f" {name}={value}" for name, value in self.axes().items())
+        return f"{self.kernel}/{self.provider} size={self.size} {self.dtype}{axes}"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest error allowed against the float64 reference: ``|out - ref| <= atol + rtol * |ref|``."""
+
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One implementation of a kernel.
+
+    call:
+        ``call(*inputs, **axes) -> Tensor``, a new tensor; takes exactly the axes listed in ``axes``.
+        Raises ValueError with a sentence for inputs it refuses.
+    axes:
+        The members of ``AXES`` it obeys. torch obeys none, so it is measured once a size.
+    source:
+        File in the kernel's folder that holds the implementation; a point is measured again when it
+        changes. A ``.cu`` or ``.cpp`` file is an extension that must be built and loaded
+        before ``call``; ``call`` then finds it as ``torch.ops.<kernel>.<provider>``.
+    devices:
+        Device types on which it can be timed. A Triton provider is verified on a CPU by the interpreter.
+    refuse:
+        ``refuse(point, shape)`` answers why the provider can't do a point that its axes allow
+        ("one block holds a row: ..."), or None when it can.
+    """
+
+    name: str
+    call: Callable[..., torch.Tensor]
+    axes: tuple[str, ...] = ()
+    source: str = "__init__.py"
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    refuse: Callable[[Point, Shape], str | None] = field(default=lambda point, shape: None)
+
+    @property
+    def is_triton(self) -> bool:
+        return self.source == "triton.py"
+
+    @property
+    def extension(self) -> str | None:
+        """Name of the C++ or CUDA source that must be built and loaded first, or None."""
+        return self.source if self.source.endswith((".cu", ".cpp")) else None
+
+    def unsupported(self, point: Point, shape: Shape) -> str | None:
+        """Why this provider can't do the point on any device, or None when it can."""
+        if point.dtype not in self.dtypes:
+            return f"{self.name} has no {point.dtype}; it has {', '.join(self.dtypes)}"
+        return self.refuse(point, shape)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An operation, its reference and its providers.
+
+    size_means:
+        What ``size`` stands for, as a reader of a table or an axis label needs it.
+    shape:
+        ``shape(size)``: the shape of the first input at that size.
+    inputs:
+        ``inputs(shape, dtype, device, seed)``: seeded random inputs; never zeros.
+    reference:
+        ``reference(*inputs)``: the answer in float64, from inputs of any dtype.
+    bytes:
+        ``bytes(shape, dtype)``: the fewest bytes moved, each input read once, each output written once.
+    flops:
+        ``flops(shape)``: floating-point operations, as the kernel's docstring counts them.
+    tolerance:
+        ``tolerance(dtype)``: how far an output may be from the reference.
+    baseline:
+        The provider that the others are compared with ("x torch").
+    """
+
+    name: str
+    size_means: str
+    shape: Callable[[int], Shape]
+    inputs: Callable[[Shape, torch.dtype, torch.device, int], Inputs]
+    reference: Callable[..., torch.Tensor]
+    bytes: Callable[[Shape, torch.dtype], int]
+    flops: Callable[[Shape], int]
+    tolerance: Callable[[torch.dtype], Tolerance]
+    providers: Sequence[Provider]
+    baseline: str = "torch"
+
+    def provider(self, name: str) -> Provider:
+        """Raises KeyError for a name that is not a provider of this kernel."""
+        return {provider.name: provider for provider in self.providers}[name]
+
+    def interpreted_shape(self, size: int) -> Shape:
+        """A shape with the same columns and few rows, for Triton's interpreter, which is slow.
+
+        Few rows are enough: programs that differ only in their row run the same code.
+        """
+        rows, *rest = self.shape(size)
+        return (min(rows, 8), *rest)
+
+
+def numel(shape: Shape) -> int:
+    """Number of elements in a tensor of this shape."""
+    return math.prod(shape)
+
+
+def read_once_write_once(shape: Shape, dtype: torch.dtype) -> int:
+    """Bytes of an operation that reads one tensor and writes one like it."""
+    return 2 * numel(shape) * dtype.itemsize
+
+
+def normal_input(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
+    """One tensor of standard normal values, the same for the same seed on the same kind of device."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    return (torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype),)

@@ -1,0 +1,1 @@
+"""How kernels are measured: one module a stage, and the instrument they share."""

@@ -1,0 +1,1 @@
+"""The instrument that the stages share."""
