@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kernels.contract import Kernel
+if TYPE_CHECKING:
+    from kernels.contract import Kernel
 
 ROOT = Path(__file__).parent
 

@@ -9,47 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field
 
 import torch
 
-AXES = ("block_size", "num_warps", "num_stages")
-"""Launch parameters that a sweep may vary, beside size and dtype, which every provider obeys."""
+from kernels.point import DTYPE_NAMES, Point
 
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-"""The dtypes a point may name."""
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
+"""torch's dtype for each name."""
 
 Shape = tuple[int, ...]
 Inputs = tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One thing to measure: a provider of a kernel at a size, dtype and launch configuration.
-
-    An axis that the provider does not obey is None.
-    """
-
-    kernel: str
-    provider: str
-    size: int
-    dtype: str
-    block_size: int | None = None
-    num_warps: int | None = None
-    num_stages: int | None = None
-
-    def axes(self) -> dict[str, int]:
-        """The launch parameters this point sets, as keyword arguments for the provider."""
-        return {name: value for name, value in asdict(self).items() if name in AXES and value is not None}
-
-    def __str__(self) -> str:
-        axes = "".join(f" {name}={value}" for name, value in self.axes().items())
-        return f"{self.kernel}/{self.provider} size={self.size} {self.dtype}{axes}"
 
 
 @dataclass(frozen=True)
@@ -90,6 +60,7 @@ class Provider:
 
     @property
     def is_triton(self) -> bool:
+        """Whether the interpreter can run it where there is no GPU."""
         return self.source == "triton.py"
 
     @property

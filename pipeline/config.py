@@ -1,0 +1,293 @@
+"""Configuration: Hydra composes conf/, a typed schema checks it, a mistake ends in one sentence.
+
+Every stage starts through ``run_stage``. ``python -m pipeline.<stage> --help`` shows its options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from rich.console import Console
+
+from kernels.point import DTYPE_NAMES
+from pipeline.errors import UserError, unknown
+from pipeline.measure import device
+from pipeline.measure.record import Record
+
+ROOT = Path(__file__).resolve().parent.parent
+CONF = ROOT / "conf"
+
+console = Console()
+"""Where a stage talks to the user: progress, tables, the closing line."""
+
+
+def _to_list(value: Any) -> Any:
+    return value if value is None or isinstance(value, (list, tuple)) else [value]
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"must be a whole number, not {value!r}")
+    return value
+
+
+def _positive(value: int) -> int:
+    if value < 1:
+        raise ValueError(f"must be at least 1, not {value}")
+    return value
+
+
+def _power_of_two(value: int) -> int:
+    if value < 1 or value & (value - 1):
+        raise ValueError(f"must be a power of two, not {value}")
+    return value
+
+
+def _warps(value: int) -> int:
+    if value not in (1, 2, 4, 8, 16, 32):
+        raise ValueError(f"must be 1, 2, 4, 8, 16 or 32 (a block has 32 x num_warps threads), not {value}")
+    return value
+
+
+def _dtype(value: Any) -> str:
+    if value not in DTYPE_NAMES:
+        raise ValueError(str(unknown("dtype", str(value), DTYPE_NAMES)))
+    return str(value)
+
+
+Size = Annotated[int, BeforeValidator(_whole), AfterValidator(_positive)]
+BlockSize = Annotated[int, BeforeValidator(_whole), AfterValidator(_power_of_two)]
+NumWarps = Annotated[int, BeforeValidator(_whole), AfterValidator(_warps)]
+Dtype = Annotated[str, BeforeValidator(_dtype)]
+T = TypeVar("T")
+Pin = Annotated[tuple[T, ...] | None, BeforeValidator(_to_list)]
+"""An option that pins an axis: one value, a list, or null for the kernel's own grid."""
+
+
+class GridConfig(Record):
+    """The values a sweep tries for each axis."""
+
+    size: tuple[Size, ...] = Field(min_length=1)
+    dtype: tuple[Dtype, ...] = Field(min_length=1)
+    block_size: tuple[BlockSize, ...] = Field(min_length=1)
+    num_warps: tuple[NumWarps, ...] = Field(min_length=1)
+    num_stages: tuple[Size, ...] = (2,)
+
+
+class KernelConfig(Record):
+    """conf/kernel/NAME.yaml: one grid a preset."""
+
+    name: str
+    grid: dict[str, GridConfig]
+
+
+class PresetConfig(Record):
+    """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device."""
+
+    name: str
+    min_samples: int = Field(default=50, ge=2)
+    max_seconds: float = Field(default=1.0, gt=0)
+    cpu: str | None = None
+    cuda: str | None = None
+
+
+class TimingConfig(Record):
+    """conf/timing/NAME.yaml: how a point is timed. It is part of a measurement's key."""
+
+    cache: Literal["cold", "hot"]
+    min_samples: int = Field(ge=2)
+    max_seconds: float = Field(gt=0)
+    target_rel_ci: float = Field(gt=0, lt=1)
+
+
+class TrackingConfig(Record):
+    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is the repository's own SQLite file."""
+
+    name: Literal["local", "server", "none"]
+    uri: str | None
+
+
+class SweepConfig(Record):
+    """conf/sweep.yaml."""
+
+    kernel: KernelConfig
+    preset: PresetConfig
+    timing: TimingConfig
+    tracking: TrackingConfig
+    device: str
+    size: Pin[Size]
+    dtype: Pin[Dtype]
+    provider: Pin[str]
+    block_size: Pin[BlockSize]
+    num_warps: Pin[NumWarps]
+    num_stages: Pin[Size]
+    remeasure: bool
+    output: Path
+    seed: int
+    point_timeout_s: float = Field(gt=0)
+
+
+class EnvironmentConfig(Record):
+    """conf/environment.yaml."""
+
+    device: str
+    output: Path
+
+
+class BuildConfig(Record):
+    """conf/build.yaml."""
+
+    kernel: str
+    device: str
+    architectures: Annotated[tuple[str, ...], BeforeValidator(lambda v: [str(a) for a in _to_list(v)])]
+    output: Path
+
+
+class CeilingsConfig(Record):
+    """conf/ceilings.yaml."""
+
+    device: str
+    output: Path
+    remeasure: bool
+
+
+class ReportConfig(Record):
+    """conf/report.yaml."""
+
+    input: Path
+    output: Path
+    device: str
+
+
+class PublishConfig(Record):
+    """conf/publish.yaml."""
+
+    input: Path
+    reports: Path | None
+    kernel: Annotated[tuple[str, ...] | None, BeforeValidator(_to_list)]
+    tracking: TrackingConfig
+
+
+C = TypeVar("C", bound=Record)
+
+
+def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
+    """Run a stage's command line: compose conf/NAME.yaml with the overrides, check it, call ``run``.
+
+    Exits with 0, with 2 after a mistake of the user (one sentence on stderr, no traceback), and with
+    130 after Ctrl-C.
+    """
+    # Hydra then raises what it would print, so that the words are ours.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)
+    def job(config: DictConfig) -> None:
+        try:
+            run(checked(schema, with_preset(config)))
+        except UserError as error:
+            fail(str(error))
+
+    try:
+        job()
+    except UserError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (HydraException, OmegaConfBaseException) as error:
+        fail(explain(error, schema))
+    sys.exit(0)
+
+
+def fail(sentence: str) -> NoReturn:
+    """End the command with a sentence."""
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def with_preset(config: DictConfig) -> DictConfig:
+    """The same configuration with preset ``auto`` replaced by the one for the device."""
+    if "preset" not in config or config.preset.name != "auto":
+        return config
+    chosen = config.preset[device.resolve(config.device).kind]
+    overrides = [o for o in HydraConfig.get().overrides.task if not o.startswith("preset=")]
+    hydra_instance = GlobalHydra.instance().hydra
+    assert hydra_instance is not None, "a stage runs inside Hydra"
+    composed: DictConfig = hydra_instance.compose_config(
+        config_name=HydraConfig.get().job.config_name,
+        overrides=[*overrides, f"preset={chosen}"],
+        run_mode=RunMode.RUN,
+    )
+    with_hydra = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(with_hydra, dict)
+    with_hydra.pop("hydra", None)
+    return OmegaConf.create(with_hydra)
+
+
+def checked(schema: type[C], config: DictConfig) -> C:
+    """The configuration as a typed record. Raises UserError that names every wrong option."""
+    values = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    try:
+        return schema.model_validate(values)
+    except ValidationError as error:
+        raise UserError(" ".join(_sentence(problem, schema) for problem in error.errors())) from error
+
+
+def _sentence(problem: Any, schema: type[Record]) -> str:
+    path = [part for part in problem["loc"] if isinstance(part, str)]
+    name = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        return str(unknown("option", name, options(schema, path[:-1])))
+    text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+    if problem["type"] != "value_error":
+        text = f"{text[0].lower()}{text[1:]}, not {problem['input']!r}"
+    return f"{name}: {text.rstrip('.')}."
+
+
+def options(schema: type[Record], path: Sequence[str] = ()) -> list[str]:
+    """The options of a group of the schema, as they are written on the command line."""
+    model: Any = schema
+    for part in path:
+        field = (
+            model.model_fields.get(part) if isinstance(model, type) and issubclass(model, Record) else None
+        )
+        model = field.annotation if field else None
+    if not (isinstance(model, type) and issubclass(model, Record)):
+        return []
+    return [".".join([*path, name]) for name in model.model_fields]
+
+
+def explain(error: Exception, schema: type[Record]) -> str:
+    """What a Hydra error means for the user, as one sentence."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return str(unknown(group, name, sorted(error.options)))
+    if isinstance(error, OverrideParseException):
+        return f"can't read '{error.override}': write OPTION=VALUE or OPTION=[VALUE,VALUE]."
+    text = str(error)
+    if match := re.search(r"You must specify '([^']+)'", text):
+        known = ", ".join(sorted(re.findall(r"^\t(\S+)$", text, re.MULTILINE)))
+        return f"{match[1]} is missing: write {match[1]}=NAME with one of {known}."
+    if isinstance(error, ConfigCompositionException) and (
+        match := re.search(r"Could not (?:override|append to) '?([\w.@/]+)'?", text)
+    ):
+        name = match[1]
+        return str(unknown("option", name, options(schema, name.split(".")[:-1]) or options(schema)))
+    return " ".join(text.split())

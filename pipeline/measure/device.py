@@ -1,0 +1,173 @@
+"""The machine: which device a command measures, its name in files, and its fingerprint.
+
+Nothing here imports torch: the environment stage runs on every ``dvc repro`` and must be quick, and a
+process that only plans must hold no CUDA context.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import runpy
+import shutil
+import subprocess
+from importlib import metadata, util
+from pathlib import Path
+from typing import Literal
+
+import pynvml
+
+from pipeline.errors import UserError
+from pipeline.measure.record import Record, digest
+
+
+class Device(Record):
+    """A device to measure on. ``uuid`` names one GPU of this host and is kept out of every result."""
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    uuid: str | None = None
+
+    @property
+    def slug(self) -> str:
+        """The device's name in file names: ``nvidia-h200``, ``cpu-amd-epyc``."""
+        prefix = "cpu-" if self.kind == "cpu" else ""
+        plain = re.sub(r"\((r|tm|c)\)|@.*|\bcpu\b|\bprocessor\b", " ", self.name.lower())
+        return prefix + re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+
+
+class Environment(Record):
+    """What a result depends on and the commit does not hold. No time, host name or UUID, so that the
+    same machine gives the same fingerprint on every run."""
+
+    gpu: str
+    name: str
+    kind: Literal["cpu", "cuda"]
+    compute_capability: str | None
+    memory_mib: int
+    driver: str | None
+    cuda: str | None
+    torch: str
+    triton: str
+    python: str
+    nvcc: str | None
+    cxx: str | None
+    cpu: str
+    cpu_threads: int
+    platform: str
+
+    @property
+    def digest(self) -> str:
+        """What a ledger row names as its environment."""
+        return digest(self.model_dump())
+
+
+def gpus() -> list[Device]:
+    """The GPUs that CUDA programs started from here would see, in their order; none without a driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        found = [
+            Device(kind="cuda", name=pynvml.nvmlDeviceGetName(h), uuid=pynvml.nvmlDeviceGetUUID(h))
+            for h in handles
+        ]
+    finally:
+        pynvml.nvmlShutdown()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    chosen = []
+    for word in filter(None, (part.strip() for part in visible.split(","))):
+        match = [found[int(word)]] if word.isdigit() and int(word) < len(found) else []
+        match = match or [gpu for gpu in found if gpu.uuid and gpu.uuid.startswith(word)]
+        if not match:
+            break  # CUDA too ignores an unknown device and all behind it
+        chosen += match
+    return chosen
+
+
+def cpu() -> Device:
+    """The host's processor as a device."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return Device(kind="cpu", name=model[1] if model else platform.machine())
+
+
+def resolve(wanted: str) -> Device:
+    """The device that ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` means here.
+
+    Raises UserError for any other word and for a GPU that is not there.
+    """
+    if wanted == "cpu":
+        return cpu()
+    match = re.fullmatch(r"auto|cuda(?::(\d+))?", wanted)
+    if not match:
+        raise UserError(f"device={wanted} is not a device; write auto, cpu, cuda or cuda:N.")
+    found = gpus()
+    if wanted == "auto" and not found:
+        return cpu()
+    index = int(match[1] or 0)
+    if index >= len(found):
+        there = f"this machine has {len(found)}" if found else "no NVIDIA GPU or driver was found"
+        raise UserError(f"device={wanted} is not there: {there}. Write device=auto or device=cpu.")
+    return found[index]
+
+
+def cpu_threads() -> int:
+    """Threads that this process may run at once."""
+    return len(os.sched_getaffinity(0))
+
+
+def fingerprint(device: Device) -> Environment:
+    """Read what the device's results depend on."""
+    capability, driver = None, None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device.kind == "cuda":
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            capability = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+            driver = pynvml.nvmlSystemGetDriverVersion()
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        finally:
+            pynvml.nvmlShutdown()
+    return Environment(
+        gpu=device.slug,
+        name=device.name,
+        kind=device.kind,
+        compute_capability=capability,
+        # Whole GiB on a CPU: the kernel's own share of the memory changes from boot to boot.
+        memory_mib=memory >> 20 if device.kind == "cuda" else (memory >> 30) << 10,
+        driver=driver,
+        cuda=_torch_cuda(),
+        torch=metadata.version("torch"),
+        triton=metadata.version("triton"),
+        python=".".join(platform.python_version_tuple()[:2]),
+        nvcc=_version("nvcc", r"release ([\d.]+), V([\d.]+)"),
+        cxx=_version("c++", r"^(.+)$"),
+        cpu=cpu().name,
+        cpu_threads=cpu_threads(),
+        platform=f"{platform.system()}-{platform.machine()}",
+    )
+
+
+def _torch_cuda() -> str | None:
+    """The CUDA version that torch was built for, without importing torch."""
+    spec = util.find_spec("torch")
+    assert spec is not None and spec.origin is not None, "torch is a dependency of this package"
+    version: str | None = runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
+    return version
+
+
+def _version(program: str, pattern: str) -> str | None:
+    """The last group of the pattern in what ``program --version`` prints, or None."""
+    path = shutil.which(program)
+    if path is None:
+        return None
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[match.lastindex or 0] if match else None
