@@ -46,9 +46,7 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
         try:
             rows.append(Measurement.from_row(json.loads(line)))
         except (ValueError, TypeError, ValidationError):
-            warn(
-                f"{path}:{number} is not a measurement (torn or edited); skipped, its point is not measured yet."
-            )
+            warn(f"{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new.")
     return rows
 
 

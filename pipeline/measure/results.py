@@ -1,0 +1,114 @@
+"""Where results lie, and how all of them are read: by GPU, from text files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pandas as pd
+from pydantic import ValidationError
+
+from pipeline.errors import UserError
+from pipeline.measure.ceiling import Ceilings
+from pipeline.measure.device import Environment
+from pipeline.measure.ledger import read_rows
+from pipeline.measure.record import Measurement, Record
+
+CONFIGURATION = ["kernel", "gpu", "provider", "dtype", "block_size", "num_warps", "num_stages"]
+"""The columns that name a configuration: what a line in a plot of rate against size stands for."""
+
+R = TypeVar("R", bound=Record)
+
+
+def ledger_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """The ledger of one kernel on one GPU."""
+    return folder / "timings" / kernel / f"{gpu}.jsonl"
+
+
+def config_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """The resolved configuration of the sweep that last wrote the ledger."""
+    return ledger_path(folder, kernel, gpu).with_suffix(".yaml")
+
+
+def environment_path(folder: Path, gpu: str) -> Path:
+    """The environment that one GPU's results were measured in."""
+    return folder / "environment" / f"{gpu}.json"
+
+
+def ceilings_path(folder: Path, gpu: str) -> Path:
+    """One GPU's measured ceilings."""
+    return folder / "ceilings" / f"{gpu}.json"
+
+
+def build_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """The assembler's resource report on one kernel's extensions, as built on one machine."""
+    return folder / "build" / kernel / f"{gpu}.json"
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a results folder holds."""
+
+    measurements: tuple[Measurement, ...]
+    environments: dict[str, Environment]
+    ceilings: dict[str, Ceilings]
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels that were measured."""
+        return sorted({row.point.kernel for row in self.measurements})
+
+    @property
+    def gpus(self) -> list[str]:
+        """The devices that were measured: GPUs first, then CPUs."""
+        slugs = {row.origin.gpu for row in self.measurements}
+        return sorted(slugs, key=lambda slug: (slug.startswith("cpu-"), slug))
+
+
+def load(folder: Path, warn: Callable[[str], None]) -> Results:
+    """Read every ledger, environment and ceilings file below the folder; sorted, so the same for all hosts.
+
+    Unreadable ledger lines are skipped with a sentence to ``warn``; a broken environment or ceilings file
+    raises UserError, for no result can be read without them.
+    """
+    rows: list[Measurement] = []
+    for path in sorted((folder / "timings").glob("*/*.jsonl")):
+        rows += read_rows(path, warn)
+    return Results(
+        measurements=tuple(rows),
+        environments={p.stem: read(Environment, p) for p in sorted((folder / "environment").glob("*.json"))},
+        ceilings={p.stem: read(Ceilings, p) for p in sorted((folder / "ceilings").glob("*.json"))},
+    )
+
+
+def read(model: type[R], path: Path) -> R:
+    """One record from a JSON file. Raises UserError with the way to put it right."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(
+            f"{path} is not readable as {model.__name__.lower()}; delete it and run `dvc repro` again."
+        ) from error
+
+
+def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
+    """Measurements as a table of data: one row each, columns as in a ledger row."""
+    return pd.DataFrame([row.row() for row in measurements])
+
+
+def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
+    """The fastest configuration of each provider at each kernel, GPU, dtype and size; timed rows only."""
+    timed = table[table["status"] == "ok"]
+    keys = ["kernel", "gpu", "dtype", "size", "provider"]
+    return timed.loc[timed.groupby(keys)["median_us"].idxmin()].sort_values(keys)
+
+
+def against_baseline(best: pd.DataFrame, baselines: dict[str, str]) -> pd.DataFrame:
+    """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU, dtype and
+    size; NaN where the baseline was not timed."""
+    keys = ["kernel", "gpu", "dtype", "size"]
+    base = best[best["provider"] == best["kernel"].map(baselines)].set_index(keys)["median_us"]
+    baseline_us = pd.Series(base.reindex(pd.MultiIndex.from_frame(best[keys])).to_numpy(), index=best.index)
+    return best.assign(speedup=baseline_us / best["median_us"])
