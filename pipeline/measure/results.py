@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 from pydantic import ValidationError
@@ -13,11 +13,19 @@ from pydantic import ValidationError
 from pipeline.errors import UserError
 from pipeline.measure.ceiling import Ceilings
 from pipeline.measure.device import Environment
-from pipeline.measure.ledger import read_rows
-from pipeline.measure.record import Measurement, Record
+from pipeline.measure.ledger import Ledger
+from pipeline.measure.record import GROUPS, POINT_FIELDS, Measurement, Outcome, Record
 
 CONFIGURATION = ["kernel", "gpu", "provider", "dtype", "block_size", "num_warps", "num_stages"]
 """The columns that name a configuration: what a line in a plot of rate against size stands for."""
+
+COLUMNS = [
+    "key",
+    *POINT_FIELDS,
+    *(name for name in Outcome.model_fields if name not in GROUPS),
+    *(name for group in GROUPS.values() for name in group.model_fields),
+]
+"""The columns of a ledger row."""
 
 R = TypeVar("R", bound=Record)
 
@@ -70,12 +78,13 @@ class Results:
 def load(folder: Path, warn: Callable[[str], None]) -> Results:
     """Read every ledger, environment and ceilings file below the folder; sorted, so the same for all hosts.
 
+    Of a point that a ledger holds twice, as one does after a sweep was killed, the newest line counts.
     Unreadable ledger lines are skipped with a sentence to ``warn``; a broken environment or ceilings file
     raises UserError, for no result can be read without them.
     """
     rows: list[Measurement] = []
     for path in sorted((folder / "timings").glob("*/*.jsonl")):
-        rows += read_rows(path, warn)
+        rows += Ledger(path, warn).rows()
     return Results(
         measurements=tuple(rows),
         environments={p.stem: read(Environment, p) for p in sorted((folder / "environment").glob("*.json"))},
@@ -94,18 +103,34 @@ def read(model: type[R], path: Path) -> R:
 
 
 def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
-    """Measurements as a table of data: one row each, columns as in a ledger row."""
-    return pd.DataFrame([row.row() for row in measurements])
+    """Measurements as a table of data: one row each, columns as in a ledger row, even for none."""
+    return pd.DataFrame([row.row() for row in measurements], columns=COLUMNS)
+
+
+def axes(row: Mapping[Any, Any]) -> str:
+    """The launch parameters of a row as people write them: ``1024x8w`` is block_size 1024 and 8 warps, ``8w``
+    is 8 warps alone, ``1024x8wx3s`` has 3 stages; empty for a provider without any."""
+    parts = (("block_size", ""), ("num_warps", "w"), ("num_stages", "s"))
+    return "x".join(f"{row[name]:.0f}{unit}" for name, unit in parts if not pd.isna(row[name]))
+
+
+def label(row: Mapping[Any, Any]) -> str:
+    """A configuration as people write it: ``triton_online 1024x8w``."""
+    return f"{row['provider']} {axes(row)}".rstrip()
 
 
 def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
-    """The fastest configuration of each provider at each kernel, GPU, dtype and size; timed rows only."""
-    timed = table[table["status"] == "ok"]
+    """The fastest configuration of each provider at each kernel, GPU, dtype and size; timed rows only.
+
+    A timing not to be trusted is taken only where the provider has no other.
+    """
     keys = ["kernel", "gpu", "dtype", "size", "provider"]
-    return timed.loc[timed.groupby(keys)["median_us"].idxmin()].sort_values(keys)
+    timed = table[table["status"] == "ok"]
+    ranked = timed.assign(distrusted=timed["valid"].eq(False)).sort_values([*keys, "distrusted", "median_us"])
+    return ranked.drop_duplicates(keys).drop(columns="distrusted")
 
 
-def against_baseline(best: pd.DataFrame, baselines: dict[str, str]) -> pd.DataFrame:
+def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
     """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU, dtype and
     size; NaN where the baseline was not timed."""
     keys = ["kernel", "gpu", "dtype", "size"]
