@@ -7,6 +7,7 @@ here knows of timing, DVC, Hydra or MLflow.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -135,3 +136,33 @@ def normal_input(shape: Shape, dtype: torch.dtype, device: torch.device, seed: i
     """One tensor of standard normal values, the same for the same seed on the same kind of device."""
     generator = torch.Generator(device=device).manual_seed(seed)
     return (torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype),)
+
+
+def check_dtype(x: torch.Tensor) -> None:
+    """Raises ValueError for a dtype that a kernel which computes in float32 can't serve in full."""
+    if x.dtype not in DTYPES.values():
+        raise ValueError(f"needs {', '.join(DTYPES)}, got {str(x.dtype).removeprefix('torch.')}")
+
+
+def launch_grid(programs: int) -> tuple[int]:
+    """A one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
+    if programs > 2**31 - 1:
+        raise ValueError(f"a launch has at most 2**31 - 1 programs, this needs {programs}")
+    return (programs,)
+
+
+def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``torch.compile(function)``, made on the first call, compiled anew for each shape."""
+
+    @functools.cache
+    def compile_once() -> Callable[..., torch.Tensor]:
+        import torch._dynamo
+
+        # Past 8 shapes Dynamo by default runs the function eagerly, and a sweep would time that.
+        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2**20
+        return torch.compile(function, dynamic=False, fullgraph=True)
+
+    def call(*inputs: torch.Tensor) -> torch.Tensor:
+        return compile_once()(*inputs)
+
+    return call

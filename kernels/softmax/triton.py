@@ -1,0 +1,100 @@
+"""Softmax in Triton: a row held whole, and a row streamed with a running maximum and sum.
+
+Both run on the current CUDA device, take rows any distance apart and give a contiguous tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.contract import check_dtype, launch_grid
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _softmax_row(
+    out: tl.tensor, x: tl.tensor, row_stride: tl.int64, columns: tl.int64, BLOCK_SIZE: tl.constexpr
+) -> None:
+    """A program reads one row, holds it whole in registers, and writes it; BLOCK_SIZE >= columns."""
+    # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK_SIZE)
+    inside = column < columns
+    values = tl.load(x + row * row_stride + column, mask=inside, other=float("-inf")).to(tl.float32)
+    # tl.max skips NaN, but NaN minus anything is NaN and the sum carries it to the whole row. So do
+    # inf - inf, and -inf - -inf in a row of nothing else: no case needs a branch.
+    weight = tl.exp(values - tl.max(values, axis=0))
+    result = weight * (1.0 / tl.sum(weight, axis=0))
+    tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _softmax_online(
+    out: tl.tensor, x: tl.tensor, row_stride: tl.int64, columns: tl.int64, BLOCK_SIZE: tl.constexpr
+) -> None:
+    """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
+
+    Lane i of the block keeps the maximum and the sum of columns i, i + BLOCK_SIZE, ...; they meet
+    once, after the first pass, so that no step waits for a reduction across the block.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    x += row * row_stride
+    out += row * columns
+    lane = tl.arange(0, BLOCK_SIZE)
+
+    # The lowest finite number, not -inf: so a maximum is never -inf, and a weight never exp(-inf + inf).
+    # A row of nothing but -inf then sums to 0, and 0 / 0 is the NaN that belongs there.
+    maximum = tl.full([BLOCK_SIZE], -3.4028234663852886e38, tl.float32)
+    total = tl.zeros([BLOCK_SIZE], tl.float32)
+    for start in range(0, columns, BLOCK_SIZE):
+        column = start + lane
+        values = tl.load(x + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+        larger = values > maximum
+        # Of the factor that rescales the sum and the new weight one is always 1, the other this. A NaN
+        # is never larger and so never a maximum, but it makes this NaN, and the sum with it.
+        weight = tl.exp(-tl.abs(values - maximum))
+        total = tl.where(larger, total * weight + 1.0, total + weight)
+        maximum = tl.where(larger, values, maximum)
+
+    row_maximum = tl.max(maximum, axis=0)
+    scale = 1.0 / tl.sum(total * tl.exp(maximum - row_maximum), axis=0)
+    for start in range(0, columns, BLOCK_SIZE):
+        column = start + lane
+        inside = column < columns
+        values = tl.load(x + column, mask=inside).to(tl.float32)
+        result = tl.exp(values - row_maximum) * scale
+        tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
+
+
+def softmax_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
+    """Softmax of a matrix of at least one column, a program a row, held whole."""
+    columns = x.shape[1]
+    rows, out = _prepare(x)
+    if rows.shape[0] > 0:
+        _softmax_row[launch_grid(rows.shape[0])](
+            out,
+            rows,
+            rows.stride(0),
+            columns,
+            BLOCK_SIZE=triton.next_power_of_2(columns),
+            num_warps=num_warps,
+        )
+    return out
+
+
+def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
+    """Softmax of a matrix of at least one column, a program a row, in steps of ``block_size``."""
+    rows, out = _prepare(x)
+    if rows.shape[0] > 0:
+        _softmax_online[launch_grid(rows.shape[0])](
+            out, rows, rows.stride(0), x.shape[1], BLOCK_SIZE=block_size, num_warps=num_warps
+        )
+    return out
+
+
+def _prepare(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrix with its rows' elements side by side, and a contiguous output for it."""
+    check_dtype(x)
+    rows = x if x.stride(1) == 1 else x.contiguous()
+    return rows, torch.empty_like(x, memory_format=torch.contiguous_format)
