@@ -31,6 +31,7 @@ from kernels.point import DTYPE_NAMES
 from pipeline.errors import UserError, unknown
 from pipeline.measure import device
 from pipeline.measure.record import Record
+from pipeline.measure.settings import TimingSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "conf"
@@ -109,15 +110,6 @@ class PresetConfig(Record):
     cuda: str | None = None
 
 
-class TimingConfig(Record):
-    """conf/timing/NAME.yaml: how a point is timed. It is part of a measurement's key."""
-
-    cache: Literal["cold", "hot"]
-    min_samples: int = Field(ge=2)
-    max_seconds: float = Field(gt=0)
-    target_rel_ci: float = Field(gt=0, lt=1)
-
-
 class TrackingConfig(Record):
     """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is the repository's own SQLite file."""
 
@@ -130,7 +122,7 @@ class SweepConfig(Record):
 
     kernel: KernelConfig
     preset: PresetConfig
-    timing: TimingConfig
+    timing: TimingSettings
     tracking: TrackingConfig
     device: str
     size: Pin[Size]

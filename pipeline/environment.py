@@ -1,0 +1,34 @@
+"""Stage ``environment``: what machine is this?
+
+Writes the fingerprint of this machine twice: ``build/environment.json`` is what the later stages depend
+on, so that a change of machine runs them again; ``results/environment/<gpu>.json`` goes with the results.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from pipeline.config import ROOT, EnvironmentConfig, console, run_stage
+from pipeline.measure import device, results
+from pipeline.measure.ledger import write_atomically
+
+CURRENT = Path("build/environment.json")
+"""The machine at hand, below the repository's root."""
+
+
+def run(config: EnvironmentConfig) -> None:
+    """Read the fingerprint and write both files."""
+    environment = device.fingerprint(device.resolve(config.device))
+    text = environment.model_dump_json(indent=2).encode() + b"\n"
+    write_atomically(ROOT / CURRENT, text)
+    write_atomically(results.environment_path(config.output, environment.gpu), text)
+    table = Table(show_header=False, title=f"{environment.gpu} (environment {environment.digest})")
+    for name, value in environment.model_dump().items():
+        table.add_row(name, "–" if value is None else str(value))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    run_stage("environment", EnvironmentConfig, run)

@@ -1,0 +1,65 @@
+"""The points of a sweep: each provider at every size and dtype, and over the axes that it obeys."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+import kernels
+from kernels.contract import Kernel, Provider
+from kernels.point import AXES, Point
+from pipeline.errors import unknown
+from pipeline.measure.record import digest
+from pipeline.measure.settings import TimingSettings
+
+INSTRUMENT = 1
+"""Raised when the way of measuring changes so that earlier numbers no longer compare; part of every key."""
+
+
+def expand(
+    kernel: Kernel, providers: Sequence[str] | None, axes: Mapping[str, Sequence[int | str]]
+) -> list[Point]:
+    """Every point of the grid, each once, in the order in which they share inputs.
+
+    ``axes`` holds the values of size, dtype and each member of AXES; a provider that does not obey an axis is
+    there once, whatever the axis holds. Raises UserError for an unknown provider.
+    """
+    names = [provider.name for provider in kernel.providers]
+    for name in providers or ():
+        if name not in names:
+            raise unknown(f"provider of {kernel.name}", name, names)
+    chosen = [p for p in kernel.providers if providers is None or p.name in providers]
+    points = []
+    for size, dtype, provider in product(axes["size"], axes["dtype"], chosen):
+        for values in product(*(axes[axis] if axis in provider.axes else (None,) for axis in AXES)):
+            launch = dict(zip(AXES, values, strict=True))
+            points.append(
+                Point(kernel.name, provider.name, size, dtype, **launch)  # type: ignore[arg-type]
+            )
+    return list(dict.fromkeys(points))
+
+
+def source_digest(kernel: str, provider: Provider) -> str:
+    """Digest of the files that decide what the provider computes: the kernel's contract, the provider's own
+    source, and for C++ and CUDA the headers beside them."""
+    folder = kernels.ROOT / kernel
+    files = {folder / "__init__.py", folder / provider.source}
+    if provider.extension is not None:
+        files |= {
+            *kernels.ROOT.glob("*.h"),
+            *kernels.ROOT.glob("*.cuh"),
+            *folder.glob("*.h"),
+            *folder.glob("*.cuh"),
+        }
+    return hashlib.sha256(b"\0".join(_content(path) for path in sorted(files))).hexdigest()[:16]
+
+
+def _content(path: Path) -> bytes:
+    return path.name.encode() + b"\0" + path.read_bytes()
+
+
+def key(point: Point, source: str, environment: str, settings: TimingSettings, seed: int) -> str:
+    """What identifies a measurement: the same key means that measuring again could only repeat it."""
+    return digest([INSTRUMENT, vars(point), source, environment, settings.model_dump(), seed])

@@ -1,0 +1,57 @@
+"""Progress of long work: a bar on a terminal, a line now and then in a file."""
+
+from __future__ import annotations
+
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+LINE_EVERY_S = 10.0
+
+
+class Progress:
+    """How far a loop of ``total`` steps is. A context manager."""
+
+    def __init__(self, console: Console, title: str, total: int) -> None:
+        self.console = console
+        self.title = title
+        self.total = total
+        self.done = 0
+        self._spoke = monotonic()
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[step]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(title, total=total, step="")
+
+    def at(self, step: str) -> None:
+        """Name the step that begins."""
+        self._bar.update(self._task, step=step)
+
+    def advance(self) -> None:
+        """A step is done."""
+        self.done += 1
+        self._bar.advance(self._task)
+        if not self.console.is_terminal and monotonic() - self._spoke > LINE_EVERY_S:
+            self._spoke = monotonic()
+            self.console.print(f"{self.title}: {self.done} of {self.total}", highlight=False)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

@@ -1,0 +1,52 @@
+"""The device's own limits, measured: a large copy and large matrix products."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from kernels.contract import DTYPES
+from pipeline.measure.statistics import quantile
+from pipeline.measure.stopping import Either
+from pipeline.measure.stopping.budget import Budget
+from pipeline.measure.stopping.count import Count
+from pipeline.measure.timer import Samples, Timer, Workload
+from pipeline.measure.timer.cpu import CpuTimer
+from pipeline.measure.timer.event import EventTimer
+
+COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
+MATMUL_SIDE = {"cuda": 8192, "cpu": 1024}
+
+
+def measure(device: str) -> tuple[float, dict[str, float]]:
+    """Copy GB/s (bytes read plus bytes written) and matmul TFLOP/s by dtype name, on random data.
+
+    Each is the 20th percentile of the samples' times: what the device can do and hold, for noise only slows
+    but a clock boost of a moment is no ceiling. A dtype that the device can't multiply is left out.
+    """
+    timer: Timer = EventTimer(0) if device == "cuda" else CpuTimer()
+    stop = Either(Count(40), Budget(2.0))
+    size = COPY_BYTES[device]
+    if device == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        size = min(size, free // 4)
+    source = torch.randint(-128, 128, (size,), dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    copy_us = p20(timer.measure(Workload(target.copy_, ((source,),)), stop))
+    del source, target
+    tflops = {}
+    side = MATMUL_SIDE[device]
+    for name, dtype in DTYPES.items():
+        a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+        try:
+            matmul_us = p20(timer.measure(Workload(partial(torch.mm, b), ((a,),)), stop))
+        except RuntimeError:
+            continue
+        tflops[name] = 2 * side**3 / matmul_us / 1e6
+    return 2 * size / copy_us / 1e3, tflops
+
+
+def p20(samples: Samples) -> float:
+    """The 20th percentile of the samples, in microseconds."""
+    return quantile(sorted(samples.samples_us), 0.2)

@@ -1,0 +1,126 @@
+"""The measuring process from outside: started, asked, given up when it hangs, replaced when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import IO, Any, Self
+
+from kernels.contract import Shape
+from kernels.point import Point
+from pipeline.errors import UserError
+from pipeline.measure.device import Device
+from pipeline.measure.protocol import MeasureCeilings, Reply, Setup
+from pipeline.measure.record import Outcome, Status
+from pipeline.measure.settings import TimingSettings
+
+
+class WorkerError(Exception):
+    """The worker ended or hung instead of answering."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Supervisor:
+    """A worker on one device, replaced as often as needed. A context manager: no worker outlives it."""
+
+    def __init__(self, device: Device, settings: TimingSettings, seed: int, timeout_s: float) -> None:
+        self.device = device
+        self.setup = Setup(device.kind, settings, seed)
+        self.timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._stderr: IO[bytes] | None = None
+
+    def measure(self, point: Point, shape: Shape) -> Outcome:
+        """The outcome at a point, also when the worker does not survive it."""
+        try:
+            reply: Reply = self._ask(point, self.timeout_s)
+        except WorkerError as error:
+            return Outcome(status=error.status, error=str(error), shape=shape)
+        if not reply.healthy:
+            self.close()
+        return reply.outcome
+
+    def ceilings(self) -> tuple[float, dict[str, float]]:
+        """Copy GB/s and matmul TFLOP/s by dtype. Raises UserError when the device can't be measured."""
+        try:
+            answer: tuple[float, dict[str, float]] = self._ask(MeasureCeilings(), 300.0)
+        except WorkerError as error:
+            raise UserError(f"the ceilings of {self.device.name} could not be measured: {error}.") from error
+        return answer
+
+    def _ask(self, request: Any, timeout_s: float) -> Any:
+        if self._process is None:
+            self._start()
+        assert self._connection is not None
+        try:
+            self._connection.send(request)
+            if not self._connection.poll(timeout_s):
+                self.close()
+                raise WorkerError("timeout", f"no answer in {timeout_s:g} s; its worker was replaced")
+            return self._connection.recv()
+        except (EOFError, ConnectionError) as gone:
+            raise WorkerError("runtime_error", self._epitaph()) from gone
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = dict(os.environ)
+        # Inductor's own pool of compile processes would outlive a worker that is killed.
+        environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        if self.device.kind == "cuda":
+            assert self.device.uuid is not None
+            environment["CUDA_VISIBLE_DEVICES"] = self.device.uuid
+        else:
+            environment |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        fd = theirs.fileno()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.measure.worker", str(fd), str(os.getpid())],
+            pass_fds=[fd],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self._connection.send(self.setup)
+
+    def _epitaph(self) -> str:
+        """How the worker ended, in one line; the next request starts another."""
+        assert self._process is not None
+        assert self._stderr is not None
+        code = self._process.wait()
+        self._stderr.seek(0)
+        words = [line for line in self._stderr.read().decode(errors="replace").splitlines() if line.strip()]
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        self.close()
+        return f"the worker {how}" + (f": {words[-1]}" if words else "")
+
+    def close(self) -> None:
+        """End the worker, at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        if self._stderr is not None:
+            self._stderr.close()
+        self._process = self._connection = self._stderr = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

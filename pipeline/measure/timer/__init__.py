@@ -1,0 +1,40 @@
+"""How a call is timed: one timer a file, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from kernels.contract import Inputs
+from pipeline.measure.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is timed: a call, and the input sets it is given in turn.
+
+    One set makes a hot measurement. For a cold one the sets together exceed the last cache so far
+    that a set is gone from it by the time its turn comes again.
+    """
+
+    call: Callable[..., torch.Tensor]
+    inputs: tuple[Inputs, ...]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a timer measured: microseconds a call, and the output of the last call on the first input set."""
+
+    timer: str
+    samples_us: tuple[float, ...]
+    output: torch.Tensor
+
+
+class Timer(Protocol):
+    """A way of timing."""
+
+    def measure(self, workload: Workload, stop: Stopping) -> Samples:
+        """Warm up, then sample until ``stop`` says that it is enough."""

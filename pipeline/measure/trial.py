@@ -1,0 +1,233 @@
+"""One point, from inputs to outcome, in this process: make inputs, run, verify, time, verify again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from pathlib import Path
+
+import torch
+
+import kernels
+from kernels.contract import DTYPES, Inputs, Kernel, Provider, Shape, numel
+from kernels.point import Point
+from pipeline.measure import extension, verify
+from pipeline.measure.record import Outcome, State, Status, Timing
+from pipeline.measure.settings import TimingSettings
+from pipeline.measure.statistics import quantile, relative_half_width
+from pipeline.measure.stopping import Either
+from pipeline.measure.stopping.budget import Budget
+from pipeline.measure.stopping.confidence import Confidence
+from pipeline.measure.timer import Samples, Workload
+from pipeline.measure.timer.cpu import CpuTimer
+from pipeline.measure.timer.event import EventTimer
+
+COLD_FACTOR = 3
+"""A cold measurement's inputs and outputs exceed the last cache this many times."""
+
+
+@dataclass
+class Problem:
+    """Inputs and the right answer of one kernel at one size and dtype; shared by all its providers."""
+
+    shape: Shape
+    inputs: Inputs
+    copies: Inputs
+    reference: torch.Tensor
+
+
+class Trial:
+    """Runs points on one device of this process."""
+
+    def __init__(self, device: str, settings: TimingSettings, seed: int) -> None:
+        self.device = torch.device(device)
+        self.settings = settings
+        self.seed = seed
+        self._problem: tuple[tuple[str, Shape, str], Problem] | None = None
+
+    def run(self, point: Point) -> Outcome:
+        """What happens at the point. Never raises for what a provider does short of ending the process."""
+        kernel = kernels.load(point.kernel)
+        provider = kernel.provider(point.provider)
+        interpreted = self.device.type == "cpu" and provider.is_triton
+        shape = kernel.interpreted_shape(point.size) if interpreted else kernel.shape(point.size)
+
+        def failed(status: Status, error: str) -> Outcome:
+            # Whatever went wrong may have written where it should not; later points get fresh inputs.
+            self._problem = None
+            return Outcome(status=status, error=error, shape=shape)
+
+        reason = provider.unsupported(point, shape)
+        if reason is None and self.device.type not in provider.devices and not interpreted:
+            reason = f"runs on {' and '.join(provider.devices)} only"
+        if reason is not None:
+            return Outcome(status="unsupported", error=reason, shape=shape)
+        if shortage := self._shortage(kernel, shape, point.dtype):
+            return failed("out_of_memory", shortage)
+        try:
+            if provider.extension is not None:
+                extension.load(point.kernel, provider.extension)
+            return self._verify_and_time(kernel, provider, point, shape, interpreted)
+        except torch.OutOfMemoryError as error:
+            return failed("out_of_memory", str(error).split(". ")[0])
+        except Exception as error:
+            return failed(classify(error), f"{type(error).__name__}: {error}")
+        finally:
+            self._release()
+
+    def _verify_and_time(
+        self, kernel: Kernel, provider: Provider, point: Point, shape: Shape, interpreted: bool
+    ) -> Outcome:
+        problem = self._prepare(kernel, shape, point.dtype)
+        call = bind(provider, point)
+        dtype = DTYPES[point.dtype]
+        tolerance = kernel.tolerance(dtype)
+
+        def judge(out: object, when: str) -> tuple[verify.Verdict, Outcome | None]:
+            self._synchronize()
+            verdict = verify.compare(out, problem.reference, dtype, tolerance)
+            error = verdict.error
+            if error is None and not verify.unchanged(problem.inputs, problem.copies):
+                error = "changed its input"
+            if error is None:
+                return verdict, None
+            self._problem = None
+            wrong = Outcome(
+                status="incorrect",
+                error=f"{when}: {error}",
+                shape=shape,
+                max_abs_err=verdict.max_abs_err,
+                max_rel_err=verdict.max_rel_err,
+            )
+            return verdict, wrong
+
+        with verify.poisoned_memory():
+            out = call(*problem.inputs)
+        before, wrong = judge(out, "first call")
+        if wrong is not None:
+            return wrong
+        del out
+        if interpreted:
+            return Outcome(
+                status="verified",
+                shape=shape,
+                max_abs_err=before.max_abs_err,
+                max_rel_err=before.max_rel_err,
+            )
+        samples = self._time(call, problem, kernel.bytes(shape, dtype))
+        after, wrong = judge(samples.output, "after timing")
+        if wrong is not None:
+            return wrong
+        return Outcome(
+            status="ok",
+            shape=shape,
+            max_abs_err=max(before.max_abs_err, after.max_abs_err),
+            max_rel_err=max(before.max_rel_err, after.max_rel_err),
+            timing=summary(samples, self.settings),
+            state=State(),
+        )
+
+    def _time(self, call: Callable[..., torch.Tensor], problem: Problem, bytes_: int) -> Samples:
+        settings = self.settings
+        stop = Either(Confidence(settings.target_rel_ci, settings.min_samples), Budget(settings.max_seconds))
+        cold = settings.cache == "cold"
+        if self.device.type == "cuda":
+            flush = COLD_FACTOR * last_level_cache(self.device) if cold else 0
+            return EventTimer(flush).measure(Workload(call, (problem.inputs,)), stop)
+        sets = ceil(COLD_FACTOR * last_level_cache(self.device) / bytes_) if cold else 1
+        return CpuTimer().measure(Workload(call, copies(problem.inputs, sets)), stop)
+
+    def _prepare(self, kernel: Kernel, shape: Shape, dtype: str) -> Problem:
+        key = (kernel.name, shape, dtype)
+        if self._problem is None or self._problem[0] != key:
+            self._problem = None
+            self._release()
+            inputs = kernel.inputs(shape, DTYPES[dtype], self.device, self.seed)
+            reference = kernel.reference(*inputs)
+            self._problem = (key, Problem(shape, inputs, copies(inputs, 2)[1], reference))
+        return self._problem[1]
+
+    def _shortage(self, kernel: Kernel, shape: Shape, dtype: str) -> str | None:
+        """Why the point can't fit, or None. Said before anything is allocated, for a host that runs out of
+        memory kills processes instead of answering."""
+        # Inputs, their copy and the output in the dtype; the reference and its temporaries in float64.
+        needed = 2 * kernel.bytes(shape, DTYPES[dtype]) + 3 * 8 * numel(shape)
+        available = memory_available(self.device)
+        if needed <= available:
+            return None
+        return (
+            f"needs about {needed / 1e9:.0f} GB for inputs and reference; {available / 1e9:.0f} GB are free"
+        )
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _release(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda" and self._problem is None:
+            torch.cuda.empty_cache()
+
+
+def bind(provider: Provider, point: Point) -> Callable[..., torch.Tensor]:
+    """The provider's call with the point's launch parameters filled in."""
+    axes = point.axes()
+    return lambda *inputs: provider.call(*inputs, **axes)
+
+
+def copies(inputs: Inputs, sets: int) -> tuple[Inputs, ...]:
+    """The inputs and ``sets - 1`` copies of them elsewhere in memory."""
+    return (inputs, *(tuple(x.clone() for x in inputs) for _ in range(sets - 1)))
+
+
+def summary(samples: Samples, settings: TimingSettings) -> Timing:
+    """The statistics a ledger row holds, with the samples they can be redone from."""
+    ordered = sorted(samples.samples_us)
+    return Timing(
+        timer=samples.timer,
+        cache=settings.cache,
+        median_us=quantile(ordered, 0.5),
+        p20_us=quantile(ordered, 0.2),
+        p80_us=quantile(ordered, 0.8),
+        min_us=ordered[0],
+        rel_ci=relative_half_width(ordered),
+        n_samples=len(ordered),
+        samples_us=tuple(round(sample, 4) for sample in samples.samples_us),
+    )
+
+
+def classify(error: Exception) -> Status:
+    """The status that an exception from a provider stands for."""
+    name = type(error).__name__
+    if "allocate memory" in str(error) or "out of memory" in str(error):
+        return "out_of_memory"
+    if name in ("CompilationError", "CompileTimeAssertionFailure", "BuildError", "PTXASError") or (
+        "inductor" in type(error).__module__ or "dynamo" in type(error).__module__
+    ):
+        return "compile_error"
+    return "runtime_error"
+
+
+def memory_available(device: torch.device) -> int:
+    """Bytes that can still be allocated on the device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+@cache
+def last_level_cache(device: torch.device) -> int:
+    """Bytes of the cache that stands before the device's memory; 32 MiB where a CPU does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).L2_cache_size
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        if (index / "level").read_text().strip() == "3":
+            return int((index / "size").read_text().strip().removesuffix("K")) * 1024
+    return 32 << 20

@@ -1,0 +1,90 @@
+"""Is the output right? Compared with the float64 reference, element by element, from poisoned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from kernels.contract import Inputs, Tolerance
+
+CHUNK = 1 << 24
+"""Elements compared at a time, so that float64 temporaries stay small beside the tensors."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an output is right; ``error`` is None exactly then.
+
+    ``max_abs_err`` and ``max_rel_err`` are over the elements where both sides are finite; the relative
+    error leaves out elements where the reference is smaller than the absolute tolerance.
+    """
+
+    max_abs_err: float
+    max_rel_err: float
+    error: str | None
+
+
+def compare(out: object, reference: torch.Tensor, dtype: torch.dtype, tolerance: Tolerance) -> Verdict:
+    """Compare an output with the float64 reference of the same shape.
+
+    An element is right if ``|out - ref| <= atol + rtol * |ref|``, or both are NaN, or both are the same
+    infinity, or the reference is beyond the dtype's largest value and the output is that infinity.
+    """
+    if not isinstance(out, torch.Tensor):
+        return Verdict(0.0, 0.0, f"returned {type(out).__name__}, not a tensor")
+    if out.shape != reference.shape:
+        return Verdict(0.0, 0.0, f"shape is {tuple(out.shape)}, not {tuple(reference.shape)}")
+    if out.dtype != dtype:
+        return Verdict(0.0, 0.0, f"dtype is {out.dtype}, not {dtype}")
+    max_abs, max_rel, wrong, first = 0.0, 0.0, 0, None
+    flat_out, flat_ref = out.reshape(-1), reference.reshape(-1)
+    for start in range(0, flat_out.numel(), CHUNK):
+        got, want = flat_out[start : start + CHUNK].double(), flat_ref[start : start + CHUNK]
+        # Rounding the reference turns what the dtype can't hold into the infinity it stands for.
+        want = torch.where(want.to(dtype).isinf(), want.to(dtype).double(), want)
+        same = (got == want) | (got.isnan() & want.isnan())
+        error = torch.where(same, 0.0, (got - want).abs())
+        bad = ~(error <= tolerance.atol + tolerance.rtol * want.abs()) | (error.isinf())
+        finite = error.isfinite()
+        max_abs = max(max_abs, error.where(finite, 0.0).max().item())
+        relative = error / want.abs()
+        counts = finite & (want.abs() > tolerance.atol)
+        max_rel = max(max_rel, relative.where(counts & relative.isfinite(), 0.0).max().item())
+        if found := int(bad.sum()):
+            wrong += found
+            if first is None:
+                offset = int(bad.nonzero()[0])
+                first = (start + offset, got[offset].item(), want[offset].item())
+    if first is None:
+        return Verdict(max_abs, max_rel, None)
+    where, got_value, want_value = first
+    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(where), reference.shape))
+    return Verdict(
+        max_abs,
+        max_rel,
+        f"{wrong} of {flat_out.numel()} elements are wrong, the first at {place}: "
+        f"{got_value:.6g}, not {want_value:.6g}",
+    )
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Memory that torch hands out uninitialised holds NaN (or the largest integer) inside this context, so
+    that an element which a provider never writes can't be right by chance."""
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+
+
+def unchanged(inputs: Inputs, copies: Inputs) -> bool:
+    """Whether the inputs still hold what they held when the copies were made, NaN included."""
+    return all(
+        torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(inputs, copies, strict=True)
+    )

@@ -1,0 +1,66 @@
+"""The process that measures: holds the device, answers one request at a time, may die.
+
+Started by ``supervisor`` as ``python -m pipeline.measure.worker FD PARENT``; FD is its end of a socket pair.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from kernels.point import Point
+from pipeline.measure.protocol import MeasureCeilings, Reply, Setup
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent ends, however that ends; no orphan keeps a device busy."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def healthy(device: str) -> bool:
+    """Whether the device still does what it is told in this process."""
+    if device == "cpu":
+        return True
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda").item()
+    except RuntimeError:
+        return False
+    return True
+
+
+def main(fd: int, parent: int) -> None:
+    """Answer requests until the other end closes."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    connection = Connection(fd)
+    setup: Setup = connection.recv()
+    # Imported only now: a CPU worker has TRITON_INTERPRET in its environment, a GPU worker its one GPU.
+    from pipeline.measure import rates
+    from pipeline.measure.trial import Trial
+
+    trial = Trial(setup.device, setup.settings, setup.seed)
+    while True:
+        try:
+            request: Point | MeasureCeilings = connection.recv()
+        except EOFError:
+            return
+        if isinstance(request, MeasureCeilings):
+            connection.send(rates.measure(setup.device))
+            continue
+        outcome = trial.run(request)
+        reply = Reply(outcome, outcome.status in ("ok", "verified", "unsupported") or healthy(setup.device))
+        connection.send(reply)
+        if not reply.healthy:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
