@@ -1,0 +1,109 @@
+# GNU make on Linux with Python 3.11-3.13. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+ARGS ?=
+IMAGE ?= cpu
+
+# PATH changes below: $(PYTHON) stays the one that the caller means.
+override PYTHON := $(shell command -v $(PYTHON) || echo $(PYTHON))
+
+ifeq ($(strip $(VENV)),)
+# All packages are there already. dvc.yaml's commands say `python`, so that has to be $(PYTHON).
+BIN := $(CURDIR)/.dvc/tmp/bin
+READY := python-on-path
+else
+BIN := $(if $(filter /%,$(VENV)),,$(CURDIR)/)$(VENV)/bin
+# The name holds what was installed, so that an interrupted or outdated installation is done again.
+READY := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+endif
+export PATH := $(BIN):$(PATH)
+export ARGS
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup python-on-path repro build report publish ui test lint types lock \
+	docker-gpu docker-cpu docker-shell clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo 'Variables:'
+	@echo '  ARGS=...      more arguments for the command behind a target: make test ARGS="-k softmax"'
+	@echo '  JOBS=2        processes for the tests; JOBS= runs them in one, without pytest-xdist'
+	@echo '  PYTHON=...    the Python 3.11-3.13 that .venv is made with'
+	@echo '  VENV=         no .venv: run with $$(PYTHON), which has all packages already'
+	@echo '  IMAGE=cpu     the image of docker-shell: cpu or gpu'
+	@echo '  UPGRADE=1     lock: move every pin to its newest version'
+
+setup: $(READY) ## Make .venv with the locked packages (and the CUDA compiler where there is none)
+
+$(VENV)/.ready-%:
+	@command -v "$(PYTHON)" >/dev/null || \
+		{ echo 'error: $(PYTHON) is not there: install Python 3.11-3.13 or name one, make PYTHON=...' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo 'error: $(PYTHON) is not Python 3.11-3.13: name one that is, make PYTHON=...' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo 'error: $(PYTHON) has no venv module: install it (apt-get install python3-venv)' >&2; exit 1; }
+	@rm -f "$(VENV)"/.ready-*
+	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear "$(VENV)"
+	python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@# The pipeline's own search decides whether a CUDA compiler is there.
+	@python -c 'from pipeline.measure.toolchain import find_nvcc; find_nvcc()' 2>/dev/null || \
+		{ set -x; python -m pip install --constraint constraints.txt --editable '.[nvcc]'; }
+	@python -c 'import pathlib, sysconfig as s; exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' || \
+		echo 'note: Python.h is missing, torch.compile and Triton need it (apt-get install python3-dev)'
+	@touch "$@"
+
+python-on-path:
+	@mkdir -p "$(BIN)"
+	@[ "$(PYTHON)" = "$(BIN)/python" ] || printf '#!/bin/sh\nexec "%s" "$$@"\n' "$(PYTHON)" >"$(BIN)/python"
+	@chmod +x "$(BIN)/python"
+
+repro: $(READY) ## Measure what is not measured yet, report and publish it (dvc repro), and print the table
+	@python -m dvc repro $(ARGS)
+	@# Also where DVC had nothing to do.
+	@python -m pipeline.report
+	@echo 'To see the runs in MLflow: make ui'
+
+build: $(READY) ## Compile the CUDA and C++ providers
+	@python -m dvc repro $(ARGS) build
+
+report: $(READY) ## Compare the GPUs, tables and plots in reports/, and print this machine's table
+	@python -m pipeline.report $(ARGS)
+
+publish: $(READY) ## Write all results to MLflow
+	@python -m pipeline.publish $(ARGS)
+
+ui: publish ## Open the results in MLflow: http://127.0.0.1:5000
+	@python -m mlflow ui --host 127.0.0.1 --port 5000 --workers 1 --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"
+
+test: $(READY) ## Run the tests
+	@python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadgroup) $(ARGS)
+
+lint: $(READY) ## Check style: ruff, hadolint, shellcheck
+	@python -m ruff check .
+	@python -m ruff format --check .
+	@hadolint docker/*.Dockerfile
+	@shellcheck .ci/run docker/run
+
+types: $(READY) ## Check types: mypy
+	@python -m mypy
+
+lock: $(READY) ## Resolve constraints.txt again; it keeps its pins where it can
+	@python -m pip install --quiet uv
+	@python -m uv pip compile --quiet --universal --no-header --no-annotate --extra dev --extra nvcc \
+		$(if $(UPGRADE),--upgrade) --output-file constraints.txt pyproject.toml
+
+docker-gpu: ## Build the GPU image and run `make repro` in it on this checkout
+	@docker/run gpu make repro "ARGS=$$ARGS"
+
+docker-cpu: ## The same for a machine without a GPU
+	@docker/run cpu make repro "ARGS=$$ARGS"
+
+docker-shell: ## Open a shell in an image on this checkout
+	@docker/run $(IMAGE) bash
+
+clean: ## Remove what was built; results and the MLflow store stay
+	rm -rf build outputs multirun .mypy_cache .pytest_cache .ruff_cache
