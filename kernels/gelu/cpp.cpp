@@ -1,6 +1,6 @@
 // gelu (tanh form) on the CPU: every thread takes a run of neighbouring elements. One exponential for
 // two memory accesses, through the C library's scalar expf: arithmetic is the limit, not memory.
-#include "../elementwise.h"
+#include "../include/elementwise.h"
 #include "formula.h"
 
 namespace {

@@ -6,7 +6,8 @@
 #include <limits>
 #include <vector>
 
-#include "../common.h"
+#include "../include/common.h"
+#include "rows.h"
 
 namespace {
 
@@ -31,11 +32,10 @@ void softmax_row(const T* x, int64_t stride, std::vector<float>& row, T* y) {
   }
 }
 
-kernels::Tensor softmax(const kernels::Tensor& x) {
-  kernels::require(x.dim() == 2, "softmax takes a 2-D tensor, not one of " + std::to_string(x.dim()) + " dimensions");
+kernels::Tensor softmax_cpu(const kernels::Tensor& x) {
+  softmax::check(x);
   const int64_t rows = x.size(0);
   const int64_t columns = x.size(1);
-  kernels::require(columns > 0, "softmax needs at least one column: nothing sums to one in an empty row");
   const kernels::Tensor result = torch::stable::new_empty(x, x.sizes());
   kernels::with_element_type(x, [&](auto element) {
     using T = decltype(element);
@@ -57,4 +57,4 @@ kernels::Tensor softmax(const kernels::Tensor& x) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(softmax, m) { m.def("cpp(Tensor x) -> Tensor"); }
-STABLE_TORCH_LIBRARY_IMPL(softmax, CPU, m) { m.impl("cpp", TORCH_BOX(&softmax)); }
+STABLE_TORCH_LIBRARY_IMPL(softmax, CPU, m) { m.impl("cpp", TORCH_BOX(&softmax_cpu)); }

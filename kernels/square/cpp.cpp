@@ -1,6 +1,6 @@
 // square on the CPU: every thread takes a run of neighbouring elements, which the compiler turns into
 // SIMD. One multiplication for two memory accesses: memory bandwidth is the limit.
-#include "../elementwise.h"
+#include "../include/elementwise.h"
 
 namespace {
 

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ninja
+import pynvml
 import torch
 from ninja.ninja_syntax import Writer
 from ninja.ninja_syntax import escape as ninja_escape
 from pydantic import ValidationError
 
 from pipeline.errors import UserError
+from pipeline.measure import device
 from pipeline.measure.record import Record
 from pipeline.measure.toolchain import Cxx, Nvcc, find_cxx, find_nvcc
 
@@ -116,14 +118,15 @@ class _Job:
 def build(
     kernel: str,
     sources: Sequence[str] = SOURCES,
-    architectures: Sequence[str] = ARCHITECTURES,
+    architectures: Sequence[str] | None = None,
     place: Place = HERE,
 ) -> dict[str, Library]:
     """Build the libraries of a kernel that are missing or out of date, in parallel; one by source.
 
-    Architectures that this nvcc does not know are left out and named in the answer. Raises CompileError
-    with the compiler's message, and UserError for a missing compiler or source or when no architecture
-    is left.
+    ``architectures`` None means those that the library was built for last, at first ``ARCHITECTURES``.
+    This machine's own GPUs are always added. Architectures that this nvcc does not know are left out and
+    named in the answer. Raises CompileError with the compiler's message, and UserError for a missing
+    compiler or source or when no architecture is left.
     """
     jobs = [_job(kernel, source, architectures, place) for source in sources]
     with _lock(kernel, place):
@@ -148,12 +151,9 @@ def load(kernel: str, source: str, place: Place = HERE) -> None:
     path = place.target(kernel, source, ".so")
     if path in _loaded:
         return
-    architectures: Sequence[str] = ARCHITECTURES
-    if source == CUDA_SOURCE:
-        if not torch.cuda.is_available():
-            raise UserError(f"{kernel}/{source} needs a GPU, and torch {torch.__version__} sees none here.")
-        architectures = _architectures_to_load(kernel, source, place)
-    build(kernel, [source], architectures, place)
+    if source == CUDA_SOURCE and not torch.cuda.is_available():
+        raise UserError(f"{kernel}/{source} needs a GPU, and torch {torch.__version__} sees none here.")
+    build(kernel, [source], place=place)
     torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
     _loaded.add(path)
 
@@ -168,15 +168,30 @@ def with_architecture(architectures: Sequence[str], capability: str) -> tuple[st
     return tuple(architectures) if runs else (*architectures, capability)
 
 
-def _architectures_to_load(kernel: str, source: str, place: Place) -> tuple[str, ...]:
-    """Those the library was built for, if this GPU can run it: the build stage may have been told others."""
-    capability = "{}{}".format(*torch.cuda.get_device_capability())
-    manifest = _read_manifest(place.target(kernel, source, ".json"))
-    built = manifest.recipe.architectures if manifest else ARCHITECTURES
-    return with_architecture(built, capability)
+def _architectures(kernel: str, wanted: Sequence[str] | None, place: Place) -> tuple[str, ...]:
+    """What to compile a CUDA source for: what is wanted, and this machine's GPUs."""
+    manifest = _read_manifest(place.target(kernel, CUDA_SOURCE, ".json"))
+    known = manifest.recipe.architectures if manifest else ARCHITECTURES
+    chosen = tuple(known if wanted is None else wanted)
+    for capability in _capabilities():
+        chosen = with_architecture(chosen, capability)
+    return chosen
 
 
-def _job(kernel: str, source: str, architectures: Sequence[str], place: Place) -> _Job:
+def _capabilities() -> list[str]:
+    """Compute capabilities of this machine's GPUs, asked of the driver so that no CUDA context is made."""
+    gpus = device.gpus()
+    if not gpus:
+        return []
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus]
+        return ["{}{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _job(kernel: str, source: str, wanted: Sequence[str] | None, place: Place) -> _Job:
     path = place.source(kernel, source)
     if not (place.root / path).is_file():
         raise UserError(f"kernel {kernel} has no {source}: {path} is not there.")
@@ -192,6 +207,7 @@ def _job(kernel: str, source: str, architectures: Sequence[str], place: Place) -
         return _Job(kernel, source, recipe, (), (str(cxx.path), *CXX_FLAGS, *tail), tuple(link))
 
     nvcc = find_nvcc()
+    architectures = _architectures(kernel, wanted, place)
     known = nvcc.architectures()
     chosen = tuple(a for a in architectures if a in known)
     if not chosen:
@@ -328,7 +344,8 @@ def _failure(jobs: Sequence[_Job], place: Place) -> str:
 
 def _contents(root: Path) -> dict[str, str | None]:
     """SHA-256 of every source and header under ``root/kernels``, by path relative to the root."""
-    paths = (path for path in (root / "kernels").rglob("*.[ch]*") if path.is_file())
+    files = (path for path in (root / "kernels").rglob("*") if path.is_file())
+    paths = (path for path in files if path.suffix not in (".py", ".pyc"))
     return {str(path.relative_to(root)): _sha256(path) for path in paths}
 
 

@@ -1,4 +1,4 @@
-// What every extension in this folder shares, on the CPU and on CUDA: refusing an input with a
+// What every extension shares, on the CPU and on CUDA: refusing an input with a
 // sentence, and calling a template with the C++ type of a tensor's elements. LibTorch's stable ABI
 // only, so that one source builds against any torch from 2.10 on.
 #pragma once

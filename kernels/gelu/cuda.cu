@@ -1,0 +1,22 @@
+// gelu (tanh form) on CUDA: the elementwise kernel of ../include/elementwise.cuh with the formula of formula.h.
+//
+// About twenty instructions, an exponential and a division among them, for two memory accesses: DRAM
+// bandwidth is the limit for float32; for the 16-bit types, which move half the bytes, the instructions
+// come near it.
+#include "../include/elementwise.cuh"
+#include "formula.h"
+
+namespace gelu {
+
+struct Gelu {
+  __host__ __device__ float operator()(float value) const { return gelu(value); }
+};
+
+kernels::Tensor cuda(const kernels::Tensor& x, int64_t block_size, int64_t num_warps) {
+  return kernels::elementwise_cuda("gelu::cuda", x, block_size, num_warps, Gelu{});
+}
+
+}  // namespace gelu
+
+STABLE_TORCH_LIBRARY_FRAGMENT(gelu, m) { m.def("cuda(Tensor x, int block_size, int num_warps) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(gelu, CUDA, m) { m.impl("cuda", TORCH_BOX(&gelu::cuda)); }

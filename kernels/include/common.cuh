@@ -1,0 +1,56 @@
+// What the CUDA extensions share: packs of 16 bytes, the checks of launch parameters, the
+// stream to launch on, and the check that a launch was accepted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include "common.h"
+
+namespace kernels {
+
+constexpr int kThreadsPerWarp = 32;
+constexpr int kMaxWarps = 32;
+constexpr int kMaxThreads = kMaxWarps * kThreadsPerWarp;
+
+// Packs that a thread loads before it uses the first: enough bytes in flight to hide memory's latency.
+constexpr int kInFlight = 4;
+
+// N neighbouring elements that one instruction loads or stores.
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Pack {
+  T values[N];
+};
+
+// Elements in the widest pack, 16 bytes.
+template <typename T>
+constexpr int kWidest = 16 / sizeof(T);
+
+inline bool aligned_to_16(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+
+// A step of block_size elements is a whole number of packs of any element type.
+inline void check_launch_parameters(int64_t block_size, int64_t num_warps) {
+  require(block_size >= 32 && block_size <= (1 << 20) && block_size % 32 == 0,
+          "block_size must be a multiple of 32 from 32 to 1048576, not " + std::to_string(block_size));
+  require(num_warps >= 1 && num_warps <= kMaxWarps,
+          "num_warps must be from 1 to 32 (a block has 32 x num_warps threads), not " + std::to_string(num_warps));
+}
+
+// The stream that torch would launch on for this tensor's device.
+inline cudaStream_t current_stream(const Tensor& x) {
+  void* stream = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
+  return static_cast<cudaStream_t>(stream);
+}
+
+// Right after a launch, on the host: a launch that the driver refuses would otherwise be silent.
+inline void check_launched(const char* operation) {
+  const cudaError_t error = cudaGetLastError();
+  require(error == cudaSuccess, std::string(operation) + " could not be launched: " + cudaGetErrorString(error));
+}
+
+inline int64_t ceil_div(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+}  // namespace kernels
