@@ -1,0 +1,174 @@
+"""docker/run with engines that only write down how they were called."""
+
+import itertools
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ("bash", "cut", "env", "git", "id", "sha256sum")
+
+
+class Host:
+    """A machine on which nothing is installed but what docker/run may expect, and some engines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.log = folder / "calls"
+        self.bin.mkdir()
+        self.log.touch()
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            assert found, f"{tool} is part of every Linux that runs this"
+            (self.bin / tool).symlink_to(found)
+
+    def install(self, name: str, body: str = "") -> None:
+        """An engine that appends its arguments to the log, one line a call."""
+        path = self.bin / name
+        path.write_text(f'#!/bin/bash\nprintf "%q " {name} "$@" >>{self.log}\necho >>{self.log}\n{body}\n')
+        path.chmod(0o755)
+
+    def account(self, uid: int, gid: int) -> None:
+        """Who ``id`` says is calling."""
+        (self.bin / "id").unlink()
+        path = self.bin / "id"
+        path.write_text(
+            f"#!/bin/bash\ncase $1 in -u) echo {uid} ;; -g) echo {gid} ;; esac\n"
+            "[[ $1 != -un ]] || echo someone\n"
+        )
+        path.chmod(0o755)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(ROOT / "docker" / "run"), *arguments],
+            env={"PATH": str(self.bin), "HOME": os.environ.get("HOME", "/"), **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def calls(self, verb: str) -> list[list[str]]:
+        lines = [shlex.split(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line[1] == verb]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    made = Host(tmp_path)
+    made.account(1234, 5678)
+    return made
+
+
+def pairs(call: list[str]) -> set[tuple[str, str]]:
+    return set(itertools.pairwise(call))
+
+
+def test_docker_builds_and_runs_on_the_checkout_as_the_caller(host: Host) -> None:
+    host.install("docker")
+    result = host.run("gpu", "make", "repro", "ARGS=--force -v")
+    assert result.returncode == 0, result.stderr
+    (build,), (run,) = host.calls("build"), host.calls("run")
+    assert {
+        ("--file", "docker/gpu.Dockerfile"),
+        ("--tag", "kernel-pipeline:gpu"),
+        ("--build-arg", "UID=1234"),
+        ("--build-arg", "GID=5678"),
+    } <= pairs(build)
+    assert build[-1] == "."
+    assert any(word.startswith("COMMIT=") and len(word) == len("COMMIT=") + 40 for word in build)
+    assert {
+        ("--volume", f"{ROOT}:{ROOT}"),
+        ("--workdir", str(ROOT)),
+        ("--user", "1234:5678"),
+        ("--gpus", "all"),
+    } <= pairs(run)
+    assert "--tty" not in run, "stdin is no terminal"
+    assert run[run.index("kernel-pipeline:gpu") + 1 :] == ["make", "repro", "ARGS=--force -v"]
+
+
+def test_the_cpu_image_asks_for_no_gpu(host: Host) -> None:
+    host.install("docker")
+    assert host.run("cpu", "make", "repro").returncode == 0
+    assert "--gpus" not in host.calls("run")[0]
+
+
+def test_root_keeps_the_images_own_account_and_its_files(host: Host) -> None:
+    host.account(0, 0)
+    host.install("docker")
+    assert host.run("cpu", "make", "repro").returncode == 0
+    assert not any(word.startswith("UID=") for word in host.calls("build")[0])
+    assert ("--user", "0:0") in pairs(host.calls("run")[0])
+
+
+def test_rootless_docker_runs_as_its_own_root(host: Host) -> None:
+    host.install("docker", 'echo "[name=seccomp name=rootless]"')
+    assert host.run("cpu", "make", "repro").returncode == 0
+    assert ("--user", "0:0") in pairs(host.calls("run")[0])
+
+
+def test_podman_keeps_the_callers_id(host: Host) -> None:
+    host.install("podman")
+    assert host.run("gpu", "make", "repro").returncode == 0
+    assert {("--userns", "keep-id"), ("--device", "nvidia.com/gpu=all"), ("--user", "1234:5678")} <= pairs(
+        host.calls("run")[0]
+    )
+
+
+def test_buildah_runs_in_a_container_that_it_removes(host: Host) -> None:
+    host.install("buildah", "[[ $1 != from ]] || echo working-container; [[ $1 != run ]] || exit 7")
+    result = host.run("cpu", "make", "repro")
+    assert result.returncode == 7, result.stderr
+    (run,) = host.calls("run")
+    assert run[run.index("working-container") :] == ["working-container", "--", "make", "repro"]
+    assert host.calls("rm") == [["buildah", "rm", "working-container"]]
+    assert host.calls("bud")[0][-1] == "."
+
+
+def test_an_engine_that_does_not_answer_is_passed_over(host: Host) -> None:
+    host.install("docker", "exit 1")
+    host.install("podman")
+    assert host.run("cpu", "make", "repro").returncode == 0
+    assert host.calls("build")[0][0] == "podman"
+
+
+def test_flags_reach_the_engine(host: Host) -> None:
+    host.install("docker")
+    host.run("cpu", "bash", BUILD_FLAGS="--build-arg BASE_IMAGE=debian:12", RUN_FLAGS="--cap-add SYS_ADMIN")
+    assert ("--build-arg", "BASE_IMAGE=debian:12") in pairs(host.calls("build")[0])
+    assert ("--cap-add", "SYS_ADMIN") in pairs(host.calls("run")[0])
+
+
+def test_a_failed_build_runs_nothing(host: Host) -> None:
+    host.install("docker", "[[ $1 != build ]] || exit 3")
+    assert host.run("cpu", "make", "repro").returncode == 3
+    assert not host.calls("run")
+
+
+def test_the_commands_exit_code_is_kept(host: Host) -> None:
+    host.install("docker", "[[ $1 != run ]] || exit 9")
+    assert host.run("cpu", "make", "repro").returncode == 9
+
+
+@pytest.mark.parametrize(
+    ("engines", "arguments", "engine", "sentence"),
+    [
+        ([], ["gpu", "make"], "", "no container engine found: install docker, podman or buildah"),
+        (["docker"], ["gpu", "make"], "", "docker does not answer: 'docker info' says why"),
+        (["docker"], ["gpu", "make"], "podman", "podman is not there: leave ENGINE out or install it"),
+        ([], ["tpu", "make"], "", "no image is called tpu: write gpu or cpu"),
+        ([], ["gpu"], "", "usage: docker/run gpu|cpu COMMAND..."),
+    ],
+)
+def test_a_mistake_is_answered_with_a_sentence(
+    host: Host, engines: list[str], arguments: list[str], engine: str, sentence: str
+) -> None:
+    for name in engines:
+        host.install(name, "exit 1")
+    result = host.run(*arguments, ENGINE=engine)
+    assert result.returncode == 1
+    assert result.stderr == f"error: {sentence}\n"
