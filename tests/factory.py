@@ -88,6 +88,7 @@ def timing(median_us: float, samples: int = 20) -> Timing:
         p80_us=spread[-1 - samples // 5],
         min_us=spread[0],
         rel_ci=0.004,
+        overhead_us=0.0,
         n_samples=samples,
         samples_us=tuple(spread),
     )

@@ -11,8 +11,6 @@ from pipeline.measure.ledger import write_atomically
 from pipeline.measure.settings import TimingSettings
 from pipeline.measure.supervisor import Supervisor
 
-SETTINGS = TimingSettings(cache="cold", min_samples=20, max_seconds=2.0, target_rel_ci=0.005)
-
 
 def known_or_measured(
     chosen: device.Device, known: Sequence[Path], path: Path, remeasure: bool = False
@@ -28,7 +26,7 @@ def known_or_measured(
             ceilings = results.read(Ceilings, candidate)
             if ceilings.environment == environment.digest:
                 return ceilings
-    with Supervisor(chosen, SETTINGS, seed=0, timeout_s=300.0) as worker:
+    with Supervisor(chosen, TimingSettings(), seed=0, timeout_s=300.0) as worker:
         copy_gbps, matmul_tflops = worker.ceilings()
     ceilings = Ceilings(
         gpu=chosen.slug,

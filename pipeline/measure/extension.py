@@ -1,9 +1,9 @@
 """C++ and CUDA extensions: built once by ninja, rebuilt when what they are made of changes, loaded.
 
-``build/<kernel>/`` holds for each source the object, the compiler's log, the library and a manifest. The
-manifest, not file times, says whether the library is up to date: it names the content of every source
-and header of ours that went in, the flags, the compilers and torch. A folder restored from a cache is
-therefore as good as a new one, and loading from it writes nothing.
+``build/<kernel>/`` holds for each source the library, the compiler's log and a manifest. The manifest, not
+file times, says whether the library is up to date: it names the content of every source and header of
+ours that went in, the flags, the compilers and torch. A folder restored from a cache is therefore as good
+as a new one, and loading from it writes nothing.
 """
 
 from __future__ import annotations
@@ -12,22 +12,19 @@ import fcntl
 import hashlib
 import os
 import re
-import shlex
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import ninja
 import pynvml
 import torch
-from ninja.ninja_syntax import Writer
-from ninja.ninja_syntax import escape as ninja_escape
 from pydantic import ValidationError
 
 from pipeline.errors import UserError
 from pipeline.measure import device
+from pipeline.measure.compile import Job, compile_all
+from pipeline.measure.ledger import write_atomically
 from pipeline.measure.record import Record
 from pipeline.measure.toolchain import Cxx, Nvcc, find_cxx, find_nvcc
 
@@ -53,10 +50,6 @@ NVCC_FLAGS = (
 )
 
 
-class CompileError(UserError):
-    """A source that does not compile or link; its text is the compiler's own."""
-
-
 @dataclass(frozen=True)
 class Place:
     """Where sources are and where their libraries go: ``root/kernels`` and ``output``."""
@@ -68,9 +61,13 @@ class Place:
         """Path of a source, relative to ``root``, as compilers are told it and messages show it."""
         return Path("kernels", kernel, source)
 
+    def folder(self, kernel: str) -> Path:
+        """Where a kernel's libraries and compiler logs are."""
+        return self.output / kernel
+
     def target(self, kernel: str, source: str, suffix: str) -> Path:
-        """Path of what the build makes of a source: ``.o``, ``.so``, ``.json``."""
-        return self.output / kernel / Path(source).with_suffix(suffix)
+        """Path of what the build makes of a source: ``.so``, ``.log``, ``.json``."""
+        return self.folder(kernel) / Path(source).with_suffix(suffix)
 
 
 HERE = Place()
@@ -96,23 +93,25 @@ class Manifest(Record):
 
 @dataclass(frozen=True)
 class Library:
-    """A library that is up to date, whether it had to be built, and the architectures left out."""
+    """A library that is up to date, and whether it had to be built.
+
+    ``architectures`` are those it holds CUDA code for, ``skipped`` those that were wanted too.
+    """
 
     path: Path
     built: bool
+    architectures: tuple[str, ...]
     skipped: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One source to build, its recipe and the two commands."""
+class _Plan:
+    """How to build one source."""
 
-    kernel: str
-    source: str
+    job: Job
     recipe: Recipe
-    skipped: tuple[str, ...]
-    compile: tuple[str, ...]
-    link: tuple[str, ...]
+    manifest: Path
+    skipped: tuple[str, ...] = ()
 
 
 def build(
@@ -128,14 +127,19 @@ def build(
     named in the answer. Raises CompileError with the compiler's message, and UserError for a missing
     compiler or source or when no architecture is left.
     """
-    jobs = [_job(kernel, source, architectures, place) for source in sources]
+    plans = {source: _plan(kernel, source, architectures, place) for source in sources}
     with _lock(kernel, place):
-        stale = [job for job in jobs if not _up_to_date(job, place)]
+        stale = [plan for plan in plans.values() if not _up_to_date(plan, place.root)]
         if stale:
-            _run_ninja(kernel, stale, place)
+            _make(stale, place.folder(kernel), place.root)
     return {
-        job.source: Library(place.target(kernel, job.source, ".so"), job in stale, job.skipped)
-        for job in jobs
+        source: Library(
+            path=plan.job.library,
+            built=plan in stale,
+            architectures=plan.recipe.architectures,
+            skipped=plan.skipped,
+        )
+        for source, plan in plans.items()
     }
 
 
@@ -158,6 +162,11 @@ def load(kernel: str, source: str, place: Place = HERE) -> None:
     _loaded.add(path)
 
 
+def manifest(kernel: str, source: str, place: Place = HERE) -> Manifest | None:
+    """What a library was made of, or None where there is no manifest that this version can read."""
+    return _read(place.target(kernel, source, ".json"))
+
+
 def with_architecture(architectures: Sequence[str], capability: str) -> tuple[str, ...]:
     """The architectures, and the capability too unless code for one of them runs on it.
 
@@ -168,14 +177,30 @@ def with_architecture(architectures: Sequence[str], capability: str) -> tuple[st
     return tuple(architectures) if runs else (*architectures, capability)
 
 
-def _architectures(kernel: str, wanted: Sequence[str] | None, place: Place) -> tuple[str, ...]:
-    """What to compile a CUDA source for: what is wanted, and this machine's GPUs."""
-    manifest = _read_manifest(place.target(kernel, CUDA_SOURCE, ".json"))
-    known = manifest.recipe.architectures if manifest else ARCHITECTURES
-    chosen = tuple(known if wanted is None else wanted)
-    for capability in _capabilities():
-        chosen = with_architecture(chosen, capability)
-    return chosen
+def _architectures(
+    kernel: str, wanted: Sequence[str] | None, nvcc: Nvcc, place: Place
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What to compile a CUDA source for: what is wanted and this machine's GPUs. Then, what of it this nvcc
+    does not know."""
+    last = manifest(kernel, CUDA_SOURCE, place)
+    known = last.recipe.architectures if last else ARCHITECTURES
+    all_ = tuple(dict.fromkeys(known if wanted is None else wanted))
+    capabilities = _capabilities()
+    for capability in capabilities:
+        all_ = with_architecture(all_, capability)
+    possible = nvcc.architectures()
+    chosen = tuple(name for name in all_ if name in possible)
+    needed = [name for name in capabilities if with_architecture(chosen, name) != chosen]
+    if needed or not chosen:
+        raise UserError(
+            f"nvcc {nvcc.version} can't compile for {_names(needed or all_)}; it knows "
+            f"{_names(sorted(possible, key=_by_number))}. Name one of those, or install a newer nvcc."
+        )
+    return chosen, tuple(name for name in all_ if name not in possible)
+
+
+def _names(architectures: Sequence[str]) -> str:
+    return ", ".join(f"sm_{name}" for name in architectures)
 
 
 def _capabilities() -> list[str]:
@@ -191,43 +216,33 @@ def _capabilities() -> list[str]:
         pynvml.nvmlShutdown()
 
 
-def _job(kernel: str, source: str, wanted: Sequence[str] | None, place: Place) -> _Job:
+def _plan(kernel: str, source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:
     path = place.source(kernel, source)
     if not (place.root / path).is_file():
         raise UserError(f"kernel {kernel} has no {source}: {path} is not there.")
     cxx = find_cxx()
     target = {suffix: str(place.target(kernel, source, suffix)) for suffix in (".d", ".o", ".so")}
     torch_root = Path(torch.__file__).parent
-    tail = ["-isystem", str(torch_root / "include"), "-MMD", "-MF", target[".d"], "-c", str(path)]
-    tail += ["-o", target[".o"]]
-    link = [str(cxx.path), "-shared", target[".o"], "-o", target[".so"]]
+    made = ["-isystem", str(torch_root / "include"), "-MMD", "-MF", target[".d"], "-c", str(path)]
+    made += ["-o", target[".o"]]
+    # Without local symbols (-s): nvcc puts its process id into theirs.
+    link = [str(cxx.path), "-shared", "-s", target[".o"], "-o", target[".so"]]
     link += [f"-L{torch_root / 'lib'}", "-ltorch_cpu"]
-    if source != CUDA_SOURCE:
-        recipe = _recipe(CXX_FLAGS, (), [cxx])
-        return _Job(kernel, source, recipe, (), (str(cxx.path), *CXX_FLAGS, *tail), tuple(link))
-
-    nvcc = find_nvcc()
-    architectures = _architectures(kernel, wanted, place)
-    known = nvcc.architectures()
-    chosen = tuple(a for a in architectures if a in known)
-    if not chosen:
-        raise UserError(
-            f"nvcc {nvcc.version} can't compile for any of sm_{', sm_'.join(architectures)}; "
-            f"it knows sm_{', sm_'.join(sorted(known, key=_by_number))}."
-        )
-    flags = (*NVCC_FLAGS, *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen))
-    recipe = _recipe(flags, chosen, [nvcc, cxx])
-    if torch.version.cuda is not None:
-        link += ["-ltorch_cuda"]
-    return _Job(
-        kernel,
-        source,
-        recipe,
-        tuple(a for a in architectures if a not in known),
-        (str(nvcc.path), "-ccbin", str(cxx.path), *flags, *tail),
+    skipped: tuple[str, ...] = ()
+    if source == CUDA_SOURCE:
+        nvcc = find_nvcc()
+        chosen, skipped = _architectures(kernel, wanted, nvcc, place)
+        flags = (*NVCC_FLAGS, *(f"-gencode=arch=compute_{name},code=sm_{name}" for name in chosen))
+        compile_ = [str(nvcc.path), "-ccbin", str(cxx.path), *flags, *made]
+        link += ["-ltorch_cuda"] if torch.version.cuda is not None else []
         # The static runtime: loading then needs no search path to libcudart.
-        (*link, f"-L{nvcc.libraries}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"),
-    )
+        link += [f"-L{nvcc.libraries}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+        recipe = _recipe(flags, chosen, [nvcc, cxx])
+    else:
+        compile_ = [str(cxx.path), *CXX_FLAGS, *made]
+        recipe = _recipe(CXX_FLAGS, (), [cxx])
+    job = Job(path, Path(target[".so"]), tuple(compile_), tuple(link))
+    return _Plan(job, recipe, place.target(kernel, source, ".json"), skipped)
 
 
 def _recipe(
@@ -256,22 +271,20 @@ def _lock(kernel: str, place: Place) -> Iterator[None]:
         yield
 
 
-def _up_to_date(job: _Job, place: Place) -> bool:
-    manifest = _read_manifest(place.target(job.kernel, job.source, ".json"))
-    if manifest is None or manifest.recipe != job.recipe:
-        return False
-    library = place.target(job.kernel, job.source, ".so")
-    if _sha256(library) != manifest.library or not place.target(job.kernel, job.source, ".log").is_file():
-        return False
-    return all(_sha256(place.root / path) == digest for path, digest in manifest.inputs.items())
-
-
-def _read_manifest(path: Path) -> Manifest | None:
-    """The manifest, or None where there is none that this version can read."""
+def _read(path: Path) -> Manifest | None:
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
+
+
+def _up_to_date(plan: _Plan, root: Path) -> bool:
+    last = _read(plan.manifest)
+    if last is None or last.recipe != plan.recipe:
+        return False
+    if _sha256(plan.job.library) != last.library or not plan.job.file(".log").is_file():
+        return False
+    return all(_sha256(root / path) == digest for path, digest in last.inputs.items())
 
 
 def _sha256(path: Path) -> str | None:
@@ -281,65 +294,22 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def _run_ninja(kernel: str, jobs: Sequence[_Job], place: Place) -> None:
-    """Build the jobs from scratch and write their manifests."""
-    folder = place.output / kernel
-    folder.mkdir(parents=True, exist_ok=True)
-    for job in jobs:
-        # ninja goes by file times, which a restored folder does not keep: leave it nothing to compare.
-        for suffix in (".json", ".so", ".o"):
-            place.target(kernel, job.source, suffix).unlink(missing_ok=True)
-    for old in folder.glob("*.failed"):
-        old.unlink()
-    ninja_file = folder / "build.ninja"
-    with ninja_file.open("w") as text:
-        _write_ninja(Writer(text), jobs, place)  # type: ignore[arg-type]  # its stub takes a str
-    before = _contents(place.root)
-    command = [str(Path(ninja.BIN_DIR, "ninja")), "-f", str(ninja_file)]
-    result = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise CompileError(_failure(jobs, place) or result.stdout + result.stderr)
-    for job in jobs:
-        _write_manifest(job, before, place)
-
-
-def _write_ninja(writer: Writer, jobs: Sequence[_Job], place: Place) -> None:
-    writer.variable("builddir", ninja_escape(str(place.output / jobs[0].kernel)))
-    # A failed command leaves its log as .failed, so that the message can be told from the rest.
-    writer.rule("run", "$call > $log 2>&1 || { mv $log $failed; exit 1; }")
-    for job in jobs:
-        target = {
-            suffix: str(place.target(job.kernel, job.source, suffix))
-            for suffix in (".o", ".so", ".d", ".log", ".link.log", ".failed", ".link.failed")
-        }
-        compile_: dict[str, str] = {
-            "call": ninja_escape(shlex.join(job.compile)),
-            "log": ninja_escape(shlex.quote(target[".log"])),
-            "failed": ninja_escape(shlex.quote(target[".failed"])),
-            "depfile": ninja_escape(target[".d"]),
-        }
-        link: dict[str, str] = {
-            "call": ninja_escape(shlex.join(job.link)),
-            "log": ninja_escape(shlex.quote(target[".link.log"])),
-            "failed": ninja_escape(shlex.quote(target[".link.failed"])),
-        }
-        source = str(place.source(job.kernel, job.source))
-        writer.build([target[".o"]], "run", [source], variables=compile_)
-        writer.build([target[".so"]], "run", [target[".o"]], variables=link)
-
-
-def _failure(jobs: Sequence[_Job], place: Place) -> str:
-    """What the compilers said about the sources that failed."""
-    messages = []
-    for job in jobs:
-        for suffix, verb in ((".failed", "compile"), (".link.failed", "link")):
-            log = place.target(job.kernel, job.source, suffix)
-            if log.is_file():
-                lines = [line for line in log.read_text().splitlines() if not line.startswith("ptxas info")]
-                messages.append(
-                    f"{place.source(job.kernel, job.source)} does not {verb}:\n" + "\n".join(lines)
-                )
-    return "\n".join(messages)
+def _make(plans: Sequence[_Plan], folder: Path, root: Path) -> None:
+    """Compile, and write the manifests."""
+    for plan in plans:
+        plan.manifest.unlink(missing_ok=True)
+    before = _contents(root)
+    dependencies = compile_all([plan.job for plan in plans], folder, root)
+    for plan in plans:
+        inputs: dict[str, str] = {}
+        for path in sorted(set(_own_inputs(dependencies[plan.job], root))):
+            digest = before.get(path)
+            if digest is None or digest != _sha256(root / path):
+                raise UserError(f"{path} changed while it was compiled. Run the command again.")
+            inputs[path] = digest
+        library = hashlib.sha256(plan.job.library.read_bytes()).hexdigest()
+        made = Manifest(recipe=plan.recipe, inputs=inputs, library=library)
+        write_atomically(plan.manifest, made.model_dump_json(indent=1).encode() + b"\n")
 
 
 def _contents(root: Path) -> dict[str, str | None]:
@@ -347,23 +317,6 @@ def _contents(root: Path) -> dict[str, str | None]:
     files = (path for path in (root / "kernels").rglob("*") if path.is_file())
     paths = (path for path in files if path.suffix not in (".py", ".pyc"))
     return {str(path.relative_to(root)): _sha256(path) for path in paths}
-
-
-def _write_manifest(job: _Job, before: dict[str, str | None], place: Place) -> None:
-    """``before`` are the contents when the compilers started, so that an edit meanwhile is noticed."""
-    depfile = place.target(job.kernel, job.source, ".d").read_text()
-    inputs: dict[str, str] = {}
-    for path in sorted(set(_own_inputs(depfile, place.root))):
-        digest = before.get(path)
-        if digest is None or digest != _sha256(place.root / path):
-            raise UserError(f"{path} changed while it was compiled. Run the command again.")
-        inputs[path] = digest
-    library = place.target(job.kernel, job.source, ".so").read_bytes()
-    manifest = Manifest(recipe=job.recipe, inputs=inputs, library=hashlib.sha256(library).hexdigest())
-    path_to = place.target(job.kernel, job.source, ".json")
-    temporary = path_to.with_suffix(".json.new")
-    temporary.write_text(manifest.model_dump_json(indent=1) + "\n")
-    temporary.replace(path_to)
 
 
 def _own_inputs(depfile: str, root: Path) -> Iterator[str]:

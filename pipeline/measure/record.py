@@ -34,8 +34,8 @@ class Record(BaseModel):
 class Timing(Record):
     """Times of one provider at one point, in microseconds a call.
 
-    A sample is the mean over a batch of calls (a batch of one with the ``event`` timer). ``rel_ci`` is
-    the half-width of the median's 95 % confidence interval over the median.
+    A sample is the mean over a batch of calls (a batch of one with the ``event`` timer), less
+    ``overhead_us``. ``rel_ci`` is the half-width of the median's 95 % confidence interval over the median.
     """
 
     timer: str
@@ -45,6 +45,7 @@ class Timing(Record):
     p80_us: float
     min_us: float
     rel_ci: float
+    overhead_us: float
     n_samples: int
     samples_us: tuple[float, ...]
 

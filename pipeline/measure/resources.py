@@ -29,6 +29,21 @@ class FunctionResources(Record):
     constant: int | None
 
 
+class BuildReport(Record):
+    """A kernel's extensions as one machine built them: no time, host name or path of that machine.
+
+    ``remarks`` are sentences on what was left out and why.
+    """
+
+    kernel: str
+    torch: str
+    nvcc: str | None
+    cxx: str | None
+    architectures: tuple[str, ...]
+    remarks: tuple[str, ...]
+    functions: tuple[FunctionResources, ...]
+
+
 def resources(kernel: str, place: Place = HERE) -> list[FunctionResources]:
     """The functions of a kernel's CUDA source that was built, by name and architecture."""
     log = place.target(kernel, CUDA_SOURCE, ".log").read_text()

@@ -130,6 +130,15 @@ def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
     return ranked.drop_duplicates(keys).drop(columns="distrusted")
 
 
+def best_providers(best: pd.DataFrame) -> pd.DataFrame:
+    """The fastest of the best configurations at each kernel, GPU, dtype and size, again a trusted one if
+    there is any."""
+    keys = ["kernel", "gpu", "dtype", "size"]
+    ranked = best.assign(distrusted=best["valid"].eq(False))
+    ranked = ranked.sort_values([*keys, "distrusted", "median_us", "provider"])
+    return ranked.drop_duplicates(keys).drop(columns="distrusted")
+
+
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
     """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU, dtype and
     size; NaN where the baseline was not timed."""

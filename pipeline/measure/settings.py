@@ -10,10 +10,19 @@ from pipeline.measure.record import Record
 
 
 class TimingSettings(Record):
-    """Settings of a timing. ``max_seconds`` bounds the sampling of one point; ``target_rel_ci`` ends it
-    earlier once the median's 95 % interval is that narrow and there are ``min_samples`` samples."""
+    """Settings of a timing.
 
-    cache: Literal["cold", "hot"]
-    min_samples: int = Field(ge=2)
-    max_seconds: float = Field(gt=0)
-    target_rel_ci: float = Field(gt=0, lt=1)
+    timer:
+        ``auto`` is ``graph`` on a GPU and the host clock on a CPU, which has no other.
+    stopping:
+        ``confidence`` stops once the median's 95 % interval is ``target_rel_ci`` narrow and there are
+        ``min_samples``, or after ``max_seconds`` of sampling; ``count`` stops at ``min_samples``; ``budget``
+        after ``max_seconds``.
+    """
+
+    timer: Literal["auto", "graph", "event", "do_bench", "wall"] = "auto"
+    cache: Literal["cold", "hot"] = "cold"
+    stopping: Literal["confidence", "count", "budget"] = "confidence"
+    target_rel_ci: float = Field(default=0.005, gt=0, lt=1)
+    min_samples: int = Field(default=20, ge=3)
+    max_seconds: float = Field(default=0.1, gt=0)

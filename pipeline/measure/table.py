@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.measure.record import Measurement
-from pipeline.measure.results import against_baseline, best_configurations, frame, label
+from pipeline.measure.results import against_baseline, best_configurations, best_providers, frame, label
 
 MAX_ROWS = 60
 """Past this, a table shows only the best provider at each kernel, dtype and size."""
@@ -32,7 +32,7 @@ FATE = {
     "incorrect": "incorrect",
     "unsupported": "unsupported",
     "compile_error": "failed to compile",
-    "runtime_error": "failed as they ran",
+    "runtime_error": "failed at run time",
     "out_of_memory": "ran out of memory",
     "timeout": "took too long",
 }
@@ -114,7 +114,7 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
     best = best.sort_values(["kernel", "dtype", "size", "median_us", "provider"])
     shown, notes = best, []
     if len(best) > MAX_ROWS:
-        shown = best.drop_duplicates(["kernel", "dtype", "size"])
+        shown = best_providers(best)
         notes.append(f"Only the best provider at each size is shown; all {len(best)} rows: {where}.")
     parts: list[RenderableType] = []
     if shown.empty:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from math import ceil
 from pathlib import Path
 
 import torch
@@ -15,18 +13,11 @@ import kernels
 from kernels.contract import DTYPES, Inputs, Kernel, Provider, Shape, numel
 from kernels.point import Point
 from pipeline.measure import extension, verify
-from pipeline.measure.record import Outcome, State, Status, Timing
+from pipeline.measure.record import Outcome, Status, Timing
 from pipeline.measure.settings import TimingSettings
 from pipeline.measure.statistics import quantile, relative_half_width
-from pipeline.measure.stopping import Either
-from pipeline.measure.stopping.budget import Budget
-from pipeline.measure.stopping.confidence import Confidence
-from pipeline.measure.timer import Samples, Workload
-from pipeline.measure.timer.cpu import CpuTimer
-from pipeline.measure.timer.event import EventTimer
-
-COLD_FACTOR = 3
-"""A cold measurement's inputs and outputs exceed the last cache this many times."""
+from pipeline.measure.stopwatch import Stopwatch
+from pipeline.measure.timer import Samples
 
 
 @dataclass
@@ -46,6 +37,7 @@ class Trial:
         self.device = torch.device(device)
         self.settings = settings
         self.seed = seed
+        self.stopwatch = Stopwatch(self.device, settings)
         self._problem: tuple[tuple[str, Shape, str], Problem] | None = None
 
     def run(self, point: Point) -> Outcome:
@@ -117,7 +109,7 @@ class Trial:
                 max_abs_err=before.max_abs_err,
                 max_rel_err=before.max_rel_err,
             )
-        samples = self._time(call, problem, kernel.bytes(shape, dtype))
+        samples, state = self.stopwatch.time(call, problem.inputs, kernel.bytes(shape, dtype))
         after, wrong = judge(samples.output, "after timing")
         if wrong is not None:
             return wrong
@@ -127,18 +119,8 @@ class Trial:
             max_abs_err=max(before.max_abs_err, after.max_abs_err),
             max_rel_err=max(before.max_rel_err, after.max_rel_err),
             timing=summary(samples, self.settings),
-            state=State(),
+            state=state,
         )
-
-    def _time(self, call: Callable[..., torch.Tensor], problem: Problem, bytes_: int) -> Samples:
-        settings = self.settings
-        stop = Either(Confidence(settings.target_rel_ci, settings.min_samples), Budget(settings.max_seconds))
-        cold = settings.cache == "cold"
-        if self.device.type == "cuda":
-            flush = COLD_FACTOR * last_level_cache(self.device) if cold else 0
-            return EventTimer(flush).measure(Workload(call, (problem.inputs,)), stop)
-        sets = ceil(COLD_FACTOR * last_level_cache(self.device) / bytes_) if cold else 1
-        return CpuTimer().measure(Workload(call, copies(problem.inputs, sets)), stop)
 
     def _prepare(self, kernel: Kernel, shape: Shape, dtype: str) -> Problem:
         key = (kernel.name, shape, dtype)
@@ -147,7 +129,7 @@ class Trial:
             self._release()
             inputs = kernel.inputs(shape, DTYPES[dtype], self.device, self.seed)
             reference = kernel.reference(*inputs)
-            self._problem = (key, Problem(shape, inputs, copies(inputs, 2)[1], reference))
+            self._problem = (key, Problem(shape, inputs, tuple(x.clone() for x in inputs), reference))
         return self._problem[1]
 
     def _shortage(self, kernel: Kernel, shape: Shape, dtype: str) -> str | None:
@@ -178,11 +160,6 @@ def bind(provider: Provider, point: Point) -> Callable[..., torch.Tensor]:
     return lambda *inputs: provider.call(*inputs, **axes)
 
 
-def copies(inputs: Inputs, sets: int) -> tuple[Inputs, ...]:
-    """The inputs and ``sets - 1`` copies of them elsewhere in memory."""
-    return (inputs, *(tuple(x.clone() for x in inputs) for _ in range(sets - 1)))
-
-
 def summary(samples: Samples, settings: TimingSettings) -> Timing:
     """The statistics a ledger row holds, with the samples they can be redone from."""
     ordered = sorted(samples.samples_us)
@@ -194,6 +171,7 @@ def summary(samples: Samples, settings: TimingSettings) -> Timing:
         p80_us=quantile(ordered, 0.8),
         min_us=ordered[0],
         rel_ci=relative_half_width(ordered),
+        overhead_us=samples.overhead_us,
         n_samples=len(ordered),
         samples_us=tuple(round(sample, 4) for sample in samples.samples_us),
     )
@@ -220,14 +198,3 @@ def memory_available(device: torch.device) -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-@cache
-def last_level_cache(device: torch.device) -> int:
-    """Bytes of the cache that stands before the device's memory; 32 MiB where a CPU does not tell."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).L2_cache_size
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
-        if (index / "level").read_text().strip() == "3":
-            return int((index / "size").read_text().strip().removesuffix("K")) * 1024
-    return 32 << 20

@@ -26,11 +26,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Samples:
-    """What a timer measured: microseconds a call, and the output of the last call on the first input set."""
+    """What a timer measured: microseconds a call, the output of the last call on the first input set, and
+    the microseconds of overhead that were taken off each call."""
 
     timer: str
     samples_us: tuple[float, ...]
     output: torch.Tensor
+    overhead_us: float = 0.0
 
 
 class Timer(Protocol):

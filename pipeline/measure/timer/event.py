@@ -14,6 +14,7 @@ import torch
 
 from pipeline.measure.stopping import Stopping
 from pipeline.measure.timer import Samples, Workload
+from pipeline.measure.timer.events import recorded
 
 BATCH = 20
 """Launches that are queued before the host waits for their events."""
@@ -35,17 +36,12 @@ class EventTimer:
         samples: list[float] = []
         begin = perf_counter()
         while not stop.done(samples, perf_counter() - begin):
-            pairs = [(event(), event()) for _ in range(BATCH)]
-            for start, end in pairs:
+            pairs = []
+            for _ in range(BATCH):
                 flush.zero_()
-                start.record()
+                start = recorded()
                 workload.call(*next(inputs))
-                end.record()
+                pairs.append((start, recorded()))
             torch.cuda.synchronize()
             samples += [start.elapsed_time(end) * 1e3 for start, end in pairs]
         return Samples("event", tuple(samples), workload.call(*workload.inputs[0]))
-
-
-def event() -> torch.cuda.Event:
-    """An event that can tell the time."""
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

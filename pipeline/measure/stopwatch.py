@@ -1,0 +1,121 @@
+"""Times a call as the settings say: the right timer, a cold or a hot cache, the device's state around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from math import ceil
+from pathlib import Path
+from time import sleep
+
+import torch
+
+from kernels.contract import Inputs
+from pipeline.measure.record import State
+from pipeline.measure.settings import TimingSettings
+from pipeline.measure.state import Monitor
+from pipeline.measure.stopping import Either, Stopping
+from pipeline.measure.stopping.budget import Budget
+from pipeline.measure.stopping.confidence import Confidence
+from pipeline.measure.stopping.count import Count
+from pipeline.measure.timer import Samples, Timer, Workload
+from pipeline.measure.timer.cpu import CpuTimer
+from pipeline.measure.timer.do_bench import DoBenchTimer
+from pipeline.measure.timer.event import EventTimer
+from pipeline.measure.timer.graph import GraphTimer, NotCapturableError
+from pipeline.measure.timer.overhead import calibrated
+from pipeline.measure.timer.wall import WallTimer
+
+COLD_FACTOR = 3
+"""A cold measurement's inputs and outputs together exceed the last cache at least this many times."""
+
+MOST_SETS = 1 << 14
+"""Input sets in a ring at most. Smaller problems are timed launch by launch with the cache written over."""
+
+PAUSE_S = 2.0
+"""Rest before a throttled measurement is taken again."""
+
+
+class Stopwatch:
+    """Times calls on one device of this process."""
+
+    def __init__(self, device: torch.device, settings: TimingSettings) -> None:
+        self.device = device
+        self.settings = settings
+        uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self._monitor = Monitor(uuid) if device.type == "cuda" else None
+
+    def time(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
+        """Samples of a call that moves ``bytes_``, and the state of the device while they were taken.
+
+        Samples taken while the device was held back (heat, power) are taken again once, after a pause, and
+        then marked.
+        """
+        samples, state = self._once(call, inputs, bytes_)
+        if state.throttle is not None:
+            sleep(PAUSE_S)
+            samples, state = self._once(call, inputs, bytes_)
+        if state.throttle is not None:
+            why = f"the GPU was held back while it was timed, twice: {state.throttle}"
+            state = state.model_copy(update={"valid": False, "invalid_reason": why})
+        return samples, state
+
+    def _once(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
+        if self._monitor is None:
+            return self._on_cpu(call, inputs, bytes_), State()
+        before = self._monitor.read()
+        samples = self._on_gpu(call, inputs, bytes_)
+        after = self._monitor.read()
+        reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
+        return samples, after.model_copy(update={"throttle": ",".join(sorted(reasons)) or None})
+
+    def _on_cpu(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
+        return CpuTimer().measure(Workload(call, ring(inputs, self._sets(bytes_))), self._stopping())
+
+    def _on_gpu(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
+        settings, stop = self.settings, self._stopping()
+        sets = self._sets(bytes_)
+        if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
+            try:
+                return GraphTimer(calibrated()).measure(Workload(call, ring(inputs, sets)), stop)
+            except NotCapturableError:
+                torch.cuda.synchronize()
+        flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
+        timer: Timer = EventTimer(flush)
+        if settings.timer == "do_bench":
+            timer = DoBenchTimer()
+        elif settings.timer == "wall":
+            timer = WallTimer()
+        return timer.measure(Workload(call, (inputs,)), stop)
+
+    def _sets(self, bytes_: int) -> int:
+        """Input sets that a ring needs for the configured state of the cache."""
+        if self.settings.cache == "hot":
+            return 1
+        return ceil(COLD_FACTOR * last_level_cache(self.device) / bytes_)
+
+    def _stopping(self) -> Stopping:
+        settings = self.settings
+        if settings.stopping == "count":
+            return Count(settings.min_samples)
+        budget = Budget(settings.max_seconds)
+        if settings.stopping == "budget":
+            return budget
+        return Either(Confidence(settings.target_rel_ci, settings.min_samples), budget)
+
+
+def ring(inputs: Inputs, sets: int) -> tuple[Inputs, ...]:
+    """The inputs and ``sets - 1`` copies of them elsewhere in memory."""
+    return (inputs, *(tuple(x.clone() for x in inputs) for _ in range(sets - 1)))
+
+
+@cache
+def last_level_cache(device: torch.device) -> int:
+    """Bytes of the cache that stands before the device's memory; 32 MiB where a CPU does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).L2_cache_size
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        if (index / "level").read_text().strip() == "3":
+            return int((index / "size").read_text().strip().removesuffix("K")) * 1024
+    return 32 << 20

@@ -1,0 +1,135 @@
+"""CUDA-graph replays: the default on a GPU, good from 1 us up.
+
+A graph holds many launches, so the host is out of the picture: the device runs one after the other with
+a gap of a few tenths of a microsecond. The launches go round the input sets, and their outputs lie apart, so
+that every launch finds a cold cache where the sets together exceed it. An event stands between any
+two replays; a sample is a replay's time over its launches, less the gap (see ``overhead``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from time import perf_counter
+
+import torch
+
+from pipeline.measure.stopping import Stopping
+from pipeline.measure.timer import Samples, Workload
+from pipeline.measure.timer.events import recorded
+from pipeline.measure.timer.overhead import Overhead
+
+REPLAY_US = 200.0
+"""A replay lasts about this long, so that what it costs besides its launches is small and well known."""
+
+WARM_UP_US = 4000.0
+"""Replays before the first sample, so that clocks have left their idle state."""
+
+PILOT = 16
+"""Launches in the graph that finds out how long one takes."""
+
+BATCH = 10
+"""Replays between two looks at the samples."""
+
+
+class NotCapturableError(Exception):
+    """The call does something that a graph can't hold: it synchronizes, or works on the host."""
+
+
+@dataclass
+class Ring:
+    """Graphs that together go once or more round all input sets, and the outputs they write."""
+
+    graphs: list[torch.cuda.CUDAGraph]
+    launches: list[int]
+    outputs: list[torch.Tensor | None]
+
+
+class GraphTimer:
+    """Times replays of graphs that hold the workload's calls."""
+
+    def __init__(self, overhead: Overhead) -> None:
+        self.overhead = overhead
+
+    def measure(self, workload: Workload, stop: Stopping) -> Samples:
+        """Capture, warm up and sample. Raises NotCapturableError when the call can't be captured."""
+        once_us = self._pilot(workload)
+        ring = capture(workload, max(1, ceil(REPLAY_US / once_us)))
+        turns = 0
+
+        def replay() -> int:
+            nonlocal turns
+            index = turns % len(ring.graphs)
+            ring.graphs[index].replay()
+            turns += 1
+            return ring.launches[index]
+
+        for _ in range(max(1, ceil(WARM_UP_US / (once_us * ring.launches[0])))):
+            replay()
+        samples: list[float] = []
+        begin = perf_counter()
+        while not stop.done(samples, perf_counter() - begin):
+            # The device has gone idle since the last batch: the first replay only fills its queue again.
+            replay()
+            events, launches = [recorded()], []
+            for _ in range(BATCH):
+                launches.append(replay())
+                events.append(recorded())
+            events[-1].synchronize()
+            samples += [
+                self.overhead.net(start.elapsed_time(end) * 1e3, count)
+                for (start, end), count in zip(pairwise(events), launches, strict=True)
+            ]
+        return Samples("graph", tuple(samples), self._checked_output(ring), self.overhead.per_call_us)
+
+    def _pilot(self, workload: Workload) -> float:
+        """Microseconds a launch takes, roughly; also what shows that the call can be captured."""
+        ring = capture(Workload(workload.call, workload.inputs[:PILOT]), PILOT)
+        ring.graphs[0].replay()
+        start = recorded()
+        ring.graphs[0].replay()
+        end = recorded()
+        end.synchronize()
+        replay_us: float = start.elapsed_time(end) * 1e3
+        return max(0.5, replay_us / ring.launches[0])
+
+    @staticmethod
+    def _checked_output(ring: Ring) -> torch.Tensor:
+        """The first set's output as one more turn of the very graphs that were timed writes it, over NaN."""
+        output = ring.outputs[0]
+        assert output is not None, "a ring holds an output for each set"
+        output.fill_(float("nan"))
+        for graph in ring.graphs:
+            graph.replay()
+        return output
+
+
+def capture(workload: Workload, launches: int) -> Ring:
+    """Graphs of about ``launches`` calls each that go round all input sets.
+
+    Few sets: one graph that goes round them several times. Many: several graphs, a part of the ring each.
+    """
+    sets = len(workload.inputs)
+    per_graph = sets * ceil(launches / sets) if sets <= launches else launches
+    total = max(sets, per_graph)
+    ring = Ring([], [], [None] * sets)
+    try:
+        workload.call(*workload.inputs[0])
+        torch.cuda.synchronize()
+        for first in range(0, total, per_graph):
+            count = min(per_graph, total - first)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                for turn in range(first, first + count):
+                    # The previous output of this set is let go, so that memory does not grow with turns.
+                    ring.outputs[turn % sets] = workload.call(*workload.inputs[turn % sets])
+            ring.graphs.append(graph)
+            ring.launches.append(count)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        # A capture that fails leaves the error behind; the call itself was right a moment ago.
+        torch.cuda.synchronize()
+        raise NotCapturableError(str(error)) from error
+    return ring

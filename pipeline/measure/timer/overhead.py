@@ -1,0 +1,90 @@
+"""What a graph replay costs besides its launches' own durations, measured once a process.
+
+    replay = launches * (duration + per_call) + per_replay
+
+``per_call`` is the gap between a launch's end and the next one's start. No clock on the stream can see
+it, so it comes from CUPTI, which stamps a kernel's start and end: the difference between a replay by
+events and the durations of the same launches by CUPTI. ``per_replay`` follows from a short and a long
+replay of the same launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from statistics import median
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from pipeline.measure.timer.events import recorded
+
+SHORT, LONG = 32, 256
+"""Launches in the two graphs."""
+
+ELEMENTS = 1 << 18
+"""Elements of the calibration's tensors: a kernel of 2 us that occupies all multiprocessors."""
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Microseconds that are taken off a replay. ``per_call_us`` is 0 where CUPTI can't be read: the gap is
+    then part of every number."""
+
+    per_call_us: float
+    per_replay_us: float
+
+    def net(self, replay_us: float, launches: int) -> float:
+        """Microseconds a launch takes by itself. Never less than half of the gross time, so that a
+        calibration gone wrong can't turn a time into nonsense unseen."""
+        gross = replay_us / launches
+        return max((replay_us - self.per_replay_us) / launches - self.per_call_us, gross / 2)
+
+
+@cache
+def calibrated() -> Overhead:
+    """The overhead on this process's GPU."""
+    ring = [torch.randn(ELEMENTS, device="cuda") for _ in range(LONG)]
+    short, long_ = _graph(ring[:SHORT]), _graph(ring)
+    short_us, long_us = _replay_us(short), _replay_us(long_)
+    slope = (long_us - short_us) / (LONG - SHORT)
+    per_replay = max(0.0, short_us - SHORT * slope)
+    duration = _cupti_us(long_)
+    per_call = max(0.0, slope - duration) if duration is not None else 0.0
+    return Overhead(per_call_us=per_call, per_replay_us=per_replay)
+
+
+def _graph(ring: list[torch.Tensor]) -> torch.cuda.CUDAGraph:
+    outputs = [torch.square(x) for x in ring]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for x, y in zip(ring, outputs, strict=True):
+            torch.mul(x, x, out=y)
+    return graph
+
+
+def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    for _ in range(20):
+        graph.replay()
+    events = [recorded()]
+    for _ in range(30):
+        graph.replay()
+        events.append(recorded())
+    events[-1].synchronize()
+    replays_us: list[float] = [a.elapsed_time(b) * 1e3 for a, b in pairwise(events)]
+    return median(replays_us)
+
+
+def _cupti_us(graph: torch.cuda.CUDAGraph) -> float | None:
+    """Mean duration of the graph's kernels by CUPTI, or None where it reports none."""
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            for _ in range(5):
+                graph.replay()
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return None
+    durations = [e.device_time for e in profiled.events() or () if e.device_time > 0]
+    return sum(durations) / len(durations) if len(durations) >= LONG else None
