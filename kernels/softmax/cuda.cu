@@ -63,7 +63,7 @@ __device__ Partial merge_block(Partial mine) {
 // Rows start row_stride elements apart in x and lie one after the other in y. N divides columns.
 template <typename T, int N, bool kInShared>
 __global__ void __launch_bounds__(kernels::kMaxThreads, 1)
-    rows_kernel(const T* __restrict__ x, T* __restrict__ y, int64_t rows, int64_t columns, int64_t row_stride,
+    softmax_rows(const T* __restrict__ x, T* __restrict__ y, int64_t rows, int64_t columns, int64_t row_stride,
                 int block_size) {
   using kernels::kInFlight;
   using Pack = kernels::Pack<T, N>;
@@ -136,7 +136,7 @@ template <typename T, int N>
 void launch(const kernels::Tensor& x, const kernels::Tensor& y, int block_size, int num_warps) {
   const int64_t row_bytes = x.size(1) * static_cast<int64_t>(sizeof(T));
   const bool in_shared = row_bytes <= kSharedBytes;
-  const auto kernel = in_shared ? rows_kernel<T, N, true> : rows_kernel<T, N, false>;
+  const auto kernel = in_shared ? softmax_rows<T, N, true> : softmax_rows<T, N, false>;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(x.size(0), INT32_MAX));
   kernel<<<blocks, num_warps * kernels::kThreadsPerWarp, in_shared ? row_bytes : 0, kernels::current_stream(x)>>>(
       kernels::input<T>(x), kernels::output<T>(y), x.size(0), x.size(1), x.stride(0), block_size);
