@@ -24,6 +24,7 @@ from kernels.contract import (
     Provider,
     Shape,
     Tolerance,
+    check_dtype,
     compiled,
     normal_input,
     numel,
@@ -80,12 +81,14 @@ def triton_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tenso
 
 def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """Vectorized CUDA C++."""
+    check_dtype(x)
     out: torch.Tensor = torch.ops.gelu.cuda(x, block_size, num_warps)
     return out
 
 
 def cpp(x: torch.Tensor) -> torch.Tensor:
     """C++ on the CPU."""
+    check_dtype(x)
     out: torch.Tensor = torch.ops.gelu.cpp(x)
     return out
 

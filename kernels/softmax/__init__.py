@@ -23,6 +23,7 @@ from kernels.contract import (
     Provider,
     Shape,
     Tolerance,
+    check_dtype,
     compiled,
     normal_input,
     numel,
@@ -120,6 +121,7 @@ def triton_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Ten
 def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """CUDA C++."""
     check_matrix(x)
+    check_dtype(x)
     out: torch.Tensor = torch.ops.softmax.cuda(x, block_size, num_warps)
     return out
 
@@ -127,6 +129,7 @@ def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
 def cpp(x: torch.Tensor) -> torch.Tensor:
     """C++ on the CPU."""
     check_matrix(x)
+    check_dtype(x)
     out: torch.Tensor = torch.ops.softmax.cpp(x)
     return out
 

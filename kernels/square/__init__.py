@@ -20,6 +20,7 @@ from kernels.contract import (
     Provider,
     Shape,
     Tolerance,
+    check_dtype,
     compiled,
     normal_input,
     numel,
@@ -95,18 +96,21 @@ def triton_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tenso
 
 def cuda_naive(x: torch.Tensor) -> torch.Tensor:
     """One thread an element, in tiles of 16 x 16 threads."""
+    check_dtype(x)
     out: torch.Tensor = torch.ops.square.cuda_naive(x)
     return out
 
 
 def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """Vectorized CUDA C++."""
+    check_dtype(x)
     out: torch.Tensor = torch.ops.square.cuda(x, block_size, num_warps)
     return out
 
 
 def cpp(x: torch.Tensor) -> torch.Tensor:
     """C++ on the CPU."""
+    check_dtype(x)
     out: torch.Tensor = torch.ops.square.cpp(x)
     return out
 
