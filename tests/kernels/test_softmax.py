@@ -1,0 +1,109 @@
+"""What is true of every softmax, whatever its rounding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernels
+from kernels.point import Point
+from tests.kernels.kernel_cases import Case, cases
+
+SOFTMAX = kernels.load("softmax")
+CASES = cases(lambda case: case.kernel is SOFTMAX)
+OWN = cases(lambda case: case.kernel is SOFTMAX and case.is_own)
+
+
+def test_reference_by_hand() -> None:
+    weights = SOFTMAX.reference(torch.tensor([[0.0, math.log(3)], [5.0, 5.0]], dtype=torch.float64))
+    expected = torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
+    torch.testing.assert_close(weights, expected, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_sum_to_one(case: Case) -> None:
+    (x,) = case.inputs(1823, torch.float32)
+    sums = case.run(10 * x).double().sum(dim=1)
+    torch.testing.assert_close(sums, torch.ones_like(sums), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_adding_to_a_row_changes_nothing(case: Case) -> None:
+    # Multiples of 1/64 below 16: adding 1000 to them rounds nothing away.
+    x = (case.inputs(261, torch.float32)[0].clamp(-4, 4) * 64).round() / 64
+    torch.testing.assert_close(case.run(x + 1000), case.run(x), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_do_not_touch_each_other(case: Case) -> None:
+    (x,) = case.inputs(261, torch.float32)
+    order = torch.arange(x.shape[0] - 1, -1, -1, device=x.device)
+    assert torch.equal(case.run(x[order]), case.run(x)[order])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_minus_infinity_has_no_weight(case: Case) -> None:
+    """Masked rows: whole blocks of 128 of -inf first, in the middle, last, and all but one element."""
+    (x,) = case.kernel.inputs((4, 450), torch.float32, case.device, 0)
+    x[0, :200] = x[1, 130:300] = x[2, 128:] = x[3] = -torch.inf
+    x[3, 300] = -5.0
+    out = case.run(x)
+    case.check(out, x)
+    assert torch.equal(out[x == -torch.inf], torch.zeros_like(out[x == -torch.inf]))
+    assert out[3, 300] == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("column", [0, 127, 128, 260])
+def test_one_bad_number_spoils_its_row_and_no_other(case: Case, bad: float, column: int) -> None:
+    (x,) = case.kernel.inputs((3, 261), torch.float32, case.device, 0)
+    x[1, column] = bad
+    out = case.run(x)
+    assert out[1].isnan().all()
+    assert not out[[0, 2]].isnan().any()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rising_and_a_falling_row(case: Case) -> None:
+    """The running maximum changes at every step, or never after the first."""
+    rising = torch.linspace(-60, 60, 1000, device=case.device)
+    x = torch.stack([rising, rising.flip(0), 1e30 * rising, -1e30 * rising])
+    case.check(case.run(x), x)
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_no_columns_are_refused(case: Case) -> None:
+    with pytest.raises(ValueError, match=r"^softmax needs at least one column, got shape \(4, 0\)$"):
+        case.run(torch.empty(4, 0, device=case.device))
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_what_is_no_matrix_is_refused(case: Case) -> None:
+    with pytest.raises(ValueError, match=r"^softmax needs rows and columns, got shape \(4,\)$"):
+        case.run(torch.ones(4, device=case.device))
+
+
+def test_a_row_that_no_block_holds_is_refused() -> None:
+    provider = SOFTMAX.provider("triton_row")
+    sentence = "one block holds a row: 65537 columns > 65536"
+    point = Point("softmax", "triton_row", 65537, "float32", num_warps=4)
+    assert provider.unsupported(point, (4096, 65537)) == sentence
+    assert provider.unsupported(point, (4096, 65536)) is None
+    with pytest.raises(ValueError, match=sentence):
+        provider.call(torch.empty(1, 65537, device="meta"), num_warps=4)
+
+
+FINITE = st.floats(min_value=-(2.0**100), max_value=2.0**100, width=32)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(row=st.lists(FINITE | st.just(-math.inf), min_size=1, max_size=80))
+@pytest.mark.parametrize("case", OWN)
+def test_any_row(case: Case, row: list[float]) -> None:
+    x = torch.tensor([row], device=case.device)
+    case.check(case.run(x, block_size=32), x)
