@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+from pipeline.errors import UserError
+from pipeline.measure import extension, toolchain
+from pipeline.measure.compile import CompileError, Job, compile_all
+from pipeline.measure.extension import (
+    ARCHITECTURES,
+    CPP_SOURCE,
+    CUDA_SOURCE,
+    ROOT,
+    Place,
+    build,
+    load,
+    manifest,
+    with_architecture,
+)
+from pipeline.measure.resources import resources
+from tests.pipeline.measure.tiny import cuda_code, make, needs_nvcc, state, touch_all, value
+
+WITH_CUDA = [name for name in kernels.names() if (ROOT / "kernels" / name / CUDA_SOURCE).is_file()]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Place:
+    return make(tmp_path)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extension, "_capabilities", list)
+
+
+def cpp(project: Place) -> extension.Library:
+    return build("tiny", [CPP_SOURCE], place=project)[CPP_SOURCE]
+
+
+def cuda(project: Place, architectures: Sequence[str] | None = None) -> extension.Library:
+    return build("tiny", [CUDA_SOURCE], architectures, project)[CUDA_SOURCE]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("kernel", WITH_CUDA)
+def test_every_kernel_compiles_for_every_architecture(kernel: str) -> None:
+    library = build(kernel)[CUDA_SOURCE]
+    wanted = {int(name) for name in library.architectures}
+    assert wanted >= {int(name) for name in ARCHITECTURES} - {int(name) for name in library.skipped}
+    assert set(cuda_code(library.path)) == {("elf", architecture) for architecture in wanted}
+    sources = [path.read_text() for path in (ROOT / "kernels" / kernel).glob("*.cu")]
+    functions = re.findall(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(", "".join(sources))
+    rows = resources(kernel)
+    assert {row.architecture for row in rows} == {f"sm_{architecture}" for architecture in wanted}
+    for architecture in wanted:
+        names = [row.function for row in rows if row.architecture == f"sm_{architecture}"]
+        assert len(names) == len(set(names)) > 0
+        assert all(any(f"::{function}<" in name for name in names) for function in functions)
+    assert all(row.spill_stores == row.spill_loads == 0 for row in rows)
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("no_gpu")
+def test_the_compiler_from_pypi_without_a_system_one(project: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    path = [folder for folder in ("/usr/bin", "/bin") if not Path(folder, "nvcc").exists()]
+    monkeypatch.setenv("PATH", ":".join(path))
+    monkeypatch.setattr(toolchain.find_nvcc, "__defaults__", (None, Path("/nonexistent")))
+    try:
+        nvcc = toolchain.find_nvcc()
+    except UserError:
+        pytest.skip("the CUDA compiler from PyPI is not installed")
+    assert nvcc.path.parts[-4:-2] == ("nvidia", nvcc.path.parts[-3])
+    assert nvcc.path.is_relative_to(Path(torch.__file__).parents[1])
+    library = cuda(project, ["80"])
+    assert cuda_code(library.path) == [("elf", 80)]
+    assert [row.function for row in resources("tiny", project)] == ["tiny::add<float>"]
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("no_gpu")
+def test_architectures(project: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda(project, ["80", "90", "80"]).architectures == ("80", "90")
+    assert not cuda(project).built, "None means what the library was built for last"
+    unknown = cuda(project, ["80", "9999"])
+    assert (unknown.built, unknown.architectures, unknown.skipped) == (True, ("80",), ("9999",))
+    with pytest.raises(UserError, match=r"can't compile for sm_9999; it knows sm_\d+, .*sm_90"):
+        cuda(project, ["9999"])
+    monkeypatch.setattr(extension, "_capabilities", lambda: ["86", "90"])
+    assert cuda(project).architectures == ("80", "90"), "code for 8.0 runs on 8.6"
+    monkeypatch.setattr(extension, "_capabilities", lambda: ["9998"])
+    with pytest.raises(UserError, match=r"can't compile for sm_9998; "):
+        cuda(project)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "added"),
+    [
+        (["80", "90"], "80", False),
+        (["80", "90"], "89", False),
+        (["80", "90"], "75", True),
+        (["86"], "80", True),
+        (["90", "100"], "120", True),
+        (["90", "100"], "103", False),
+        (["90a"], "90", True),
+    ],
+)
+def test_with_architecture(architectures: list[str], capability: str, added: bool) -> None:
+    expected = (*architectures, capability) if added else tuple(architectures)
+    assert with_architecture(architectures, capability) == expected
+
+
+def test_a_second_build_writes_nothing_whatever_the_file_times(project: Place) -> None:
+    assert cpp(project).built
+    touch_all(project.root)
+    before = state(project.folder("tiny"))
+    assert not cpp(project).built
+    assert state(project.folder("tiny")) == before
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("no_gpu")
+def test_a_build_from_nothing_gives_the_same_files(project: Place) -> None:
+    def contents() -> dict[str, bytes]:
+        build("tiny", architectures=["80"], place=project)
+        return {name: content for name, (_, content) in state(project.folder("tiny")).items()}
+
+    first = contents()
+    for path in project.folder("tiny").iterdir():
+        path.unlink()
+    assert contents() == first
+
+
+@pytest.mark.parametrize("name", ["tiny/cpp.cpp", "include/value.h"])
+def test_an_edit_is_built_whatever_the_file_times(project: Place, name: str) -> None:
+    assert value(cpp(project).path) == 1
+    path = project.root / "kernels" / name
+    path.write_text(
+        path.read_text().replace("VALUE 1", "VALUE 2").replace("return VALUE", "return VALUE + 1")
+    )
+    touch_all(project.root)
+    library = cpp(project)
+    assert library.built
+    assert value(library.path) == 2
+
+
+def test_a_file_that_did_not_go_in_does_not_count(project: Place) -> None:
+    cpp(project)
+    (project.root / "kernels/tiny/cuda.cu").write_text("nonsense")
+    (project.root / "kernels/include/other.h").write_text("nonsense")
+    assert not cpp(project).built
+
+
+@pytest.mark.parametrize("suffix", [".so", ".json", ".log"])
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_a_damaged_folder_is_built_again(project: Place, suffix: str, damage: str) -> None:
+    path = project.target("tiny", CPP_SOURCE, suffix)
+    assert cpp(project).path.with_suffix(suffix) == path
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:100])
+    assert cpp(project).built is not (damage == "short" and suffix == ".log")
+    assert value(cpp(project).path) == 1
+
+
+def test_another_compiler_or_torch_is_a_reason_to_build(
+    project: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpp(project)
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    assert cpp(project).built
+    found = toolchain.find_cxx()
+    monkeypatch.setattr(extension, "find_cxx", lambda: toolchain.Cxx(found.path, "g++ 99"))
+    assert cpp(project).built
+    made = manifest("tiny", CPP_SOURCE, project)
+    assert made is not None
+    assert (made.recipe.torch, made.recipe.compilers) == ("9.9.9", ("g++ 99",))
+
+
+def test_a_broken_source_gives_the_compilers_message(project: Place) -> None:
+    path = project.root / "kernels/tiny/cpp.cpp"
+    good = path.read_text()
+    path.write_text("int f() { return nosuch; }\n")
+    with pytest.raises(CompileError) as caught:
+        cpp(project)
+    first, second, *_ = str(caught.value).splitlines()
+    assert first == "kernels/tiny/cpp.cpp does not compile:"
+    assert "kernels/tiny/cpp.cpp" in second
+    assert "nosuch" in str(caught.value)
+    assert "ninja" not in str(caught.value)
+    path.write_text(good)
+    assert cpp(project).built
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("no_gpu")
+def test_every_broken_source_is_named(project: Place) -> None:
+    for name, text in (("cpp.cpp", "int f() { return nosuch; }\n"), ("cuda.cu", "__global__ int f() {}\n")):
+        (project.root / "kernels/tiny" / name).write_text(text)
+    with pytest.raises(CompileError) as caught:
+        build("tiny", architectures=["80"], place=project)
+    assert "kernels/tiny/cuda.cu does not compile:\nkernels/tiny/cuda.cu(1): error: " in str(caught.value)
+    assert "kernels/tiny/cpp.cpp does not compile:\nkernels/tiny/cpp.cpp" in str(caught.value)
+
+
+def test_a_source_that_changes_while_it_is_compiled(project: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_and_edit(jobs: Sequence[Job], folder: Path, root: Path) -> dict[Job, str]:
+        done = compile_all(jobs, folder, root)
+        (root / "kernels/include/value.h").write_text("#define VALUE 3\n")
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(extension, "compile_all", compile_and_edit)
+        with pytest.raises(UserError, match=r"kernels/include/value\.h changed while it was compiled"):
+            cpp(project)
+    assert value(cpp(project).path) == 3
+
+
+def test_a_source_that_is_not_there(project: Place) -> None:
+    with pytest.raises(
+        UserError, match=r"kernel nosuch has no cpp\.cpp: kernels/nosuch/cpp\.cpp is not there"
+    ):
+        build("nosuch", [CPP_SOURCE], place=project)
+
+
+def test_two_processes_build_once(project: Place) -> None:
+    program = (
+        "import sys; from pathlib import Path; from pipeline.measure.extension import Place, build\n"
+        "root = Path(sys.argv[1]); place = Place(root, root / 'build')\n"
+        "print(build('tiny', ['cpp.cpp'], place=place)['cpp.cpp'].built)"
+    )
+    command = [sys.executable, "-c", program, str(project.root)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
+    assert sorted(process.communicate()[0].strip() for process in both) == ["False", "True"]
+
+
+def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
+    load("square", CPP_SOURCE)
+    x = torch.tensor([3.0, -2.0])[1:]
+    assert torch.equal(torch.ops.square.cpp(x), x * x)
+    folder = ROOT / "build/square"
+    before = state(folder)
+    load("square", CPP_SOURCE)
+    program = "from pipeline.measure.extension import load; load('square', 'cpp.cpp')"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+    assert state(folder) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_needs_a_gpu_to_load() -> None:
+    with pytest.raises(UserError, match=r"square/cuda\.cu needs a GPU"):
+        load("square", CUDA_SOURCE)
