@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pipeline.config import CeilingsConfig, console, run_stage
 from pipeline.measure import calibration, device, results
+from pipeline.measure.lock import DeviceLock
+from pipeline.measure.settings import TimingSettings
+from pipeline.measure.supervisor import Supervisor
+
+TIMEOUT_S = 300.0
+"""Far more than the measurement takes."""
 
 
 def run(config: CeilingsConfig) -> None:
     """Measure the device's ceilings unless they are known, and print them."""
     chosen = device.resolve(config.device)
     path = results.ceilings_path(config.output, chosen.slug)
-    ceilings = calibration.known_or_measured(chosen, [path], path, remeasure=config.remeasure)
+    warn = partial(console.print, style="yellow", highlight=False)
+    with (
+        DeviceLock(chosen, config.wait_s, warn),
+        Supervisor(chosen, TimingSettings(), seed=0, timeout_s=TIMEOUT_S) as worker,
+    ):
+        known = [] if config.remeasure else [path]
+        ceilings = calibration.known_or_measured(worker, device.fingerprint(chosen), known, path)
     console.print(f"{ceilings.gpu}: copy {ceilings.copy_gbps:.0f} GB/s", highlight=False)
     for dtype, tflops in ceilings.matmul_tflops.items():
         console.print(f"{ceilings.gpu}: matmul {dtype} {tflops:.4g} TFLOP/s", highlight=False)

@@ -22,7 +22,7 @@ from hydra.errors import (
     OverrideParseException,
 )
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from rich.console import Console
@@ -41,7 +41,7 @@ console = Console()
 
 
 def _to_list(value: Any) -> Any:
-    return value if value is None or isinstance(value, (list, tuple)) else [value]
+    return value if value is None or isinstance(value, (list, tuple, ListConfig)) else [value]
 
 
 def _whole(value: Any) -> int:
@@ -124,7 +124,7 @@ class SweepConfig(Record):
     preset: PresetConfig
     timing: TimingSettings
     tracking: TrackingConfig
-    device: str
+    device: Annotated[tuple[str, ...], BeforeValidator(_to_list)]
     size: Pin[Size]
     dtype: Pin[Dtype]
     provider: Pin[str]
@@ -135,6 +135,7 @@ class SweepConfig(Record):
     output: Path
     seed: int
     point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
 
 
 class EnvironmentConfig(Record):
@@ -159,6 +160,7 @@ class CeilingsConfig(Record):
     device: str
     output: Path
     remeasure: bool
+    wait_s: float | None = Field(ge=0)
 
 
 class ReportConfig(Record):
@@ -176,6 +178,34 @@ class PublishConfig(Record):
     reports: Path | None
     kernel: Annotated[tuple[str, ...] | None, BeforeValidator(_to_list)]
     tracking: TrackingConfig
+
+
+class TimersConfig(Record):
+    """conf/timers.yaml."""
+
+    kernel: str
+    provider: str | None
+    shapes: tuple[tuple[Size, ...], ...]
+    dtype: Dtype
+    block_size: BlockSize
+    num_warps: NumWarps
+    num_stages: Size
+    repeats: Size
+    timing: TimingSettings
+    preset: PresetConfig
+    device: str
+    output: Path
+    wait_s: float | None = Field(ge=0)
+
+
+class BenchSweepConfig(Record):
+    """conf/bench_sweep.yaml."""
+
+    size: Annotated[tuple[Size, ...], BeforeValidator(_to_list)]
+    block_size: Annotated[tuple[BlockSize, ...], BeforeValidator(_to_list)]
+    num_warps: Annotated[tuple[NumWarps, ...], BeforeValidator(_to_list)]
+    repeats: Size
+    device: str
 
 
 C = TypeVar("C", bound=Record)
@@ -218,7 +248,7 @@ def with_preset(config: DictConfig) -> DictConfig:
     """The same configuration with preset ``auto`` replaced by the one for the device."""
     if "preset" not in config or config.preset.name != "auto":
         return config
-    chosen = config.preset[device.resolve(config.device).kind]
+    chosen = config.preset[device.resolve_all(_to_list(config.device))[0].kind]
     overrides = [o for o in HydraConfig.get().overrides.task if not o.startswith("preset=")]
     hydra_instance = GlobalHydra.instance().hydra
     assert hydra_instance is not None, "a stage runs inside Hydra"

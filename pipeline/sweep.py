@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 
@@ -23,9 +25,13 @@ from pipeline.config import ROOT, SweepConfig, console, run_stage
 from pipeline.errors import UserError, unknown
 from pipeline.measure import calibration, commit, device, extension, grid, results, table
 from pipeline.measure.ceiling import Ceilings, rate
+from pipeline.measure.compiler import CompilePool
+from pipeline.measure.crew import Crew
 from pipeline.measure.ledger import Ledger, write_atomically
+from pipeline.measure.lock import DeviceLock
 from pipeline.measure.progress import Progress
 from pipeline.measure.record import Measurement, Origin, Outcome
+from pipeline.measure.schedule import Schedule
 from pipeline.measure.supervisor import Supervisor
 
 warn = partial(console.print, style="yellow", highlight=False)
@@ -33,27 +39,13 @@ warn = partial(console.print, style="yellow", highlight=False)
 
 def run(config: SweepConfig) -> None:
     """Measure what the ledger lacks, print the table, publish."""
-    chosen = device.resolve(config.device)
-    environment = device.fingerprint(chosen)
+    devices = device.resolve_all(config.device)
+    environment = device.fingerprint(devices[0])
     kernel = kernels.load(config.kernel.name)
     points = grid.expand(kernel, config.provider, axes(config))
-    ceilings = calibration.known_or_measured(
-        chosen,
-        [results.ceilings_path(folder, chosen.slug) for folder in (config.output, ROOT / "results")],
-        results.ceilings_path(config.output, chosen.slug),
-    )
-    sweep = Sweep(config, chosen, environment, kernel, ceilings)
-    missing = sweep.missing(points)
-    write_atomically(
-        results.environment_path(config.output, chosen.slug),
-        environment.model_dump_json(indent=2).encode() + b"\n",
-    )
-    write_atomically(
-        results.config_path(config.output, kernel.name, chosen.slug),
-        yaml.safe_dump(config.model_dump(mode="json"), sort_keys=True).encode(),
-    )
+    sweep = Sweep(config, devices, environment, kernel)
     try:
-        sweep.measure(missing)
+        sweep.measure(sweep.missing(points))
     finally:
         sweep.finish(points)
     if config.tracking.name != "none":
@@ -73,29 +65,34 @@ def axes(config: SweepConfig) -> dict[str, Sequence[int | str]]:
 
 
 class Sweep:
-    """One run over the points of one kernel on one device."""
+    """One run over the points of one kernel on the devices of one model."""
 
     def __init__(
         self,
         config: SweepConfig,
-        chosen: device.Device,
+        devices: Sequence[device.Device],
         environment: device.Environment,
         kernel: Kernel,
-        ceilings: Ceilings,
     ) -> None:
         self.config = config
-        self.device = chosen
-        self.environment = environment.digest
+        self.devices = devices
+        self.slug = devices[0].slug
+        self.environment = environment
         self.kernel = kernel
-        self.ceilings = ceilings
         self.sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
         self.commit, self.dirty = commit.head(ROOT)
-        self.ledger = Ledger(results.ledger_path(config.output, kernel.name, chosen.slug), warn)
+        self.ledger = Ledger(results.ledger_path(config.output, kernel.name, self.slug), warn)
+        self.measured: set[Point] = set()
+        self.noise_floor: float | None = None
 
     def key(self, point: Point) -> str:
         """The key that a measurement of the point would have now."""
         return grid.key(
-            point, self.sources[point.provider], self.environment, self.config.timing, self.config.seed
+            point,
+            self.sources[point.provider],
+            self.environment.digest,
+            self.config.timing,
+            self.config.seed,
         )
 
     def missing(self, points: Sequence[Point]) -> list[Point]:
@@ -114,30 +111,74 @@ class Sweep:
                 highlight=False,
             )
             return
-        broken = self.build(points)
-        with (
-            Supervisor(
-                self.device, self.config.timing, self.config.seed, self.config.point_timeout_s
-            ) as worker,
-            Progress(console, f"{self.kernel.name} on {self.device.slug}", len(points)) as progress,
-        ):
+        with ExitStack() as stack:
+            for chosen in self.devices:
+                stack.enter_context(DeviceLock(chosen, self.config.wait_s, warn))
+            workers = [
+                stack.enter_context(
+                    Supervisor(d, self.config.timing, self.config.seed, self.config.point_timeout_s)
+                )
+                for d in self.devices
+            ]
+            for worker in workers:
+                worker.start()
+            compiling = self.compile_ahead(points, stack)
+            ceilings = self.describe(workers[0])
+            broken = self.build(points)
+            progress = stack.enter_context(
+                Progress(console, f"{self.kernel.name} on {self.slug}", len(points))
+            )
+
+            def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:
+                self.ledger.append(self.measurement(point, outcome, measured_on, ceilings))
+                self.measured.add(point)
+                progress.advance(str(point))
+
             for point in points:
-                progress.at(str(point))
-                shape = self.kernel.shape(point.size)
-                reason = broken.get(point.provider)
-                if reason is None:
-                    outcome = worker.measure(point, shape)
-                else:
+                if reason := broken.get(point.provider):
+                    shape = self.kernel.shape(point.size)
                     outcome = Outcome(status="compile_error", error=reason, shape=shape)
-                self.ledger.append(self.measurement(point, outcome))
-                progress.advance()
+                    report(point, outcome, self.devices[0])
+            sound = [point for point in points if point.provider not in broken]
+            crew = Crew(self.kernel, workers, self.control(points), report)
+            self.noise_floor = crew.measure(Schedule(sound, compiling), len(sound))
+
+    def control(self, points: Sequence[Point]) -> Point:
+        """The point that is measured again and again for the noise floor: the baseline at a middle size."""
+        sizes = sorted({point.size for point in points})
+        return Point(self.kernel.name, self.kernel.baseline, sizes[len(sizes) // 2], points[0].dtype)
+
+    def compile_ahead(self, points: Sequence[Point], stack: ExitStack) -> Mapping[Point, Future[None]]:
+        """Start to compile the Triton points, where there is a GPU to compile for."""
+        triton = [point for point in points if self.kernel.provider(point.provider).is_triton]
+        capability = self.environment.compute_capability
+        if not triton or capability is None:
+            return {}
+        pool = stack.enter_context(CompilePool(capability))
+        return {point: pool.submit(point) for point in triton}
+
+    def describe(self, worker: Supervisor) -> Ceilings:
+        """Write beside the ledger what it can't be read without: the environment, the ceilings and the
+        configuration. Returns the ceilings."""
+        output = self.config.output
+        write_atomically(
+            results.environment_path(output, self.slug),
+            self.environment.model_dump_json(indent=2).encode() + b"\n",
+        )
+        write_atomically(
+            results.config_path(output, self.kernel.name, self.slug),
+            yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=True).encode(),
+        )
+        path = results.ceilings_path(output, self.slug)
+        known = [path, results.ceilings_path(ROOT / "results", self.slug)]
+        return calibration.known_or_measured(worker, self.environment, known, path)
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""
         broken = {}
         for name in sorted({point.provider for point in points}):
             provider = self.kernel.provider(name)
-            if provider.extension is None or self.device.kind not in provider.devices:
+            if provider.extension is None or self.devices[0].kind not in provider.devices:
                 continue
             try:
                 extension.build(self.kernel.name, [provider.extension])
@@ -146,7 +187,9 @@ class Sweep:
                 broken[name] = str(error)
         return broken
 
-    def measurement(self, point: Point, outcome: Outcome) -> Measurement:
+    def measurement(
+        self, point: Point, outcome: Outcome, measured_on: device.Device, ceilings: Ceilings
+    ) -> Measurement:
         """The ledger's line for an outcome."""
         dtype = DTYPES[point.dtype]
         timing = outcome.timing
@@ -160,11 +203,12 @@ class Sweep:
                 self.kernel.bytes(outcome.shape, dtype),
                 self.kernel.flops(outcome.shape),
                 point.dtype,
-                self.ceilings,
+                ceilings,
             ),
             origin=Origin(
-                gpu=self.device.slug,
-                environment=self.environment,
+                gpu=self.slug,
+                device=str(measured_on),
+                environment=self.environment.digest,
                 source=self.sources[point.provider],
                 commit=self.commit,
                 dirty=self.dirty,
@@ -179,12 +223,15 @@ class Sweep:
         today's environment; others could only mislead.
         """
         asked = set(points)
+        for measured in self.ledger.rows():
+            if measured.point in self.measured:
+                self.ledger.replace(measured.with_noise_floor(self.noise_floor))
         self.ledger.compact(
             lambda row: (
                 row.point in asked
                 or (
                     row.origin.source == self.sources.get(row.point.provider)
-                    and row.origin.environment == self.environment
+                    and row.origin.environment == self.environment.digest
                 )
             )
         )

@@ -154,6 +154,7 @@ def measurement(
         rate=None if median is None else rate(median, bytes_, 5 * elements, dtype, ceilings(gpu)),
         origin=Origin(
             gpu=gpu,
+            device="cpu" if gpu.startswith("cpu-") else "cuda:0",
             environment=fingerprint,
             source=source,
             commit=commit,

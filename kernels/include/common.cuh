@@ -41,7 +41,7 @@ inline void check_launch_parameters(int64_t block_size, int64_t num_warps) {
 // The stream that torch would launch on for this tensor's device.
 inline cudaStream_t current_stream(const Tensor& x) {
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
   return static_cast<cudaStream_t>(stream);
 }
 

@@ -12,6 +12,7 @@ import re
 import runpy
 import shutil
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
@@ -23,11 +24,16 @@ from pipeline.measure.record import Record, digest
 
 
 class Device(Record):
-    """A device to measure on. ``uuid`` names one GPU of this host and is kept out of every result."""
+    """A device to measure on. ``index`` and ``uuid`` name one GPU of this host; the UUID is kept out of
+    every result."""
 
     kind: Literal["cpu", "cuda"]
     name: str
+    index: int | None = None
     uuid: str | None = None
+
+    def __str__(self) -> str:
+        return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
 
     @property
     def slug(self) -> str:
@@ -72,8 +78,8 @@ def gpus() -> list[Device]:
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         found = [
-            Device(kind="cuda", name=pynvml.nvmlDeviceGetName(h), uuid=pynvml.nvmlDeviceGetUUID(h))
-            for h in handles
+            Device(kind="cuda", name=pynvml.nvmlDeviceGetName(h), index=i, uuid=pynvml.nvmlDeviceGetUUID(h))
+            for i, h in enumerate(handles)
         ]
     finally:
         pynvml.nvmlShutdown()
@@ -87,7 +93,7 @@ def gpus() -> list[Device]:
         if not match:
             break  # CUDA too ignores an unknown device and all behind it
         chosen += match
-    return chosen
+    return [gpu.model_copy(update={"index": i}) for i, gpu in enumerate(chosen)]
 
 
 def cpu() -> Device:
@@ -115,6 +121,21 @@ def resolve(wanted: str) -> Device:
         there = f"this machine has {len(found)}" if found else "no NVIDIA GPU or driver was found"
         raise UserError(f"device={wanted} is not there: {there}. Write device=auto or device=cpu.")
     return found[index]
+
+
+def resolve_all(wanted: Sequence[str]) -> list[Device]:
+    """The devices that a list of names means, each once; ``all`` is every GPU, or the CPU if there is none.
+
+    Raises UserError as ``resolve`` does, and for devices of different models: a ledger belongs to one.
+    """
+    if list(wanted) == ["all"]:
+        chosen = gpus() or [cpu()]
+    else:
+        chosen = list(dict.fromkeys(resolve(name) for name in wanted))
+    if len({device.slug for device in chosen}) > 1:
+        models = ", ".join(f"{device} is {device.slug}" for device in chosen)
+        raise UserError(f"a sweep needs devices of one model ({models}); sweep each model on its own.")
+    return chosen
 
 
 def cpu_threads() -> int:

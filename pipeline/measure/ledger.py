@@ -88,6 +88,10 @@ class Ledger:
             ) from error
         self._rows[row.point] = row
 
+    def replace(self, row: Measurement) -> None:
+        """Put another row in the place of its point; it is on the disk after the next ``compact``."""
+        self._rows[row.point] = row
+
     def compact(self, keep: Callable[[Measurement], bool] = lambda row: True) -> None:
         """Rewrite the file atomically: sorted, one line a point, only rows for which ``keep`` is true."""
         self._rows = {point: row for point, row in self._rows.items() if keep(row)}

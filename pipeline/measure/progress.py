@@ -35,14 +35,10 @@ class Progress:
         )
         self._task = self._bar.add_task(title, total=total, step="")
 
-    def at(self, step: str) -> None:
-        """Name the step that begins."""
-        self._bar.update(self._task, step=step)
-
-    def advance(self) -> None:
+    def advance(self, step: str) -> None:
         """A step is done."""
         self.done += 1
-        self._bar.advance(self._task)
+        self._bar.update(self._task, advance=1, step=step)
         if not self.console.is_terminal and monotonic() - self._spoke > LINE_EVERY_S:
             self._spoke = monotonic()
             self.console.print(f"{self.title}: {self.done} of {self.total}", highlight=False)

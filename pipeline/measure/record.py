@@ -67,21 +67,28 @@ class Rate(Record):
 
 class State(Record):
     """The device while it was timed. Fields the device can't tell are None; ``valid`` is False for a
-    timing not to be trusted, and ``invalid_reason`` says why."""
+    timing not to be trusted, and ``invalid_reason`` says why.
+
+    ``threads`` is how many threads a CPU provider may use, and ``noise_floor`` the relative spread of the
+    sweep's control point from its start to its end: smaller differences than that mean nothing.
+    """
 
     sm_clock_mhz: int | None = None
     mem_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
     throttle: str | None = None
+    threads: int | None = None
+    noise_floor: float | None = None
     valid: bool = True
     invalid_reason: str | None = None
 
 
 class Origin(Record):
-    """Where and from what a measurement came."""
+    """Where and from what a measurement came. ``device`` tells the GPUs of a host apart: ``cuda:1``."""
 
     gpu: str
+    device: str
     environment: str
     source: str
     commit: str
@@ -141,6 +148,13 @@ class Measurement(Record):
         if (self.rate is None) != (self.outcome.timing is None):
             raise ValueError("a rate needs a timing, and a timing has a rate")
         return self
+
+    def with_noise_floor(self, noise_floor: float | None) -> Self:
+        """The same measurement with the noise floor of its sweep; unchanged if it has no timing."""
+        if self.outcome.state is None:
+            return self
+        state = self.outcome.state.model_copy(update={"noise_floor": noise_floor})
+        return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
 
     def row(self) -> dict[str, Any]:
         """The flat form that a ledger holds; every field is there, null where it has no meaning."""

@@ -63,7 +63,7 @@ class Stopwatch:
 
     def _once(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
         if self._monitor is None:
-            return self._on_cpu(call, inputs, bytes_), State()
+            return self._on_cpu(call, inputs, bytes_), State(threads=torch.get_num_threads())
         before = self._monitor.read()
         samples = self._on_gpu(call, inputs, bytes_)
         after = self._monitor.read()

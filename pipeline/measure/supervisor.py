@@ -50,6 +50,17 @@ class Supervisor:
             self.close()
         return reply.outcome
 
+    def start(self) -> None:
+        """Start the worker now, so that it is ready when the first point is."""
+        if self._process is None:
+            self._start()
+
+    def abandon(self) -> None:
+        """Kill the worker from another thread; the thread that waits for an answer learns that it is gone."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def ceilings(self) -> tuple[float, dict[str, float]]:
         """Copy GB/s and matmul TFLOP/s by dtype. Raises UserError when the device can't be measured."""
         try:
@@ -59,8 +70,7 @@ class Supervisor:
         return answer
 
     def _ask(self, request: Any, timeout_s: float) -> Any:
-        if self._process is None:
-            self._start()
+        self.start()
         assert self._connection is not None
         try:
             self._connection.send(request)

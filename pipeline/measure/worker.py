@@ -5,21 +5,13 @@ Started by ``supervisor`` as ``python -m pipeline.measure.worker FD PARENT``; FD
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from multiprocessing.connection import Connection
 
 from kernels.point import Point
+from pipeline.measure.process import die_with
 from pipeline.measure.protocol import MeasureCeilings, Reply, Setup
-
-
-def die_with(parent: int) -> None:
-    """End this process when its parent ends, however that ends; no orphan keeps a device busy."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 def healthy(device: str) -> bool:
@@ -39,7 +31,6 @@ def healthy(device: str) -> bool:
 def main(fd: int, parent: int) -> None:
     """Answer requests until the other end closes."""
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     connection = Connection(fd)
     setup: Setup = connection.recv()
     # Imported only now: a CPU worker has TRITON_INTERPRET in its environment, a GPU worker its one GPU.

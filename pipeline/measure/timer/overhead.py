@@ -16,8 +16,8 @@ from itertools import pairwise
 from statistics import median
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+from pipeline.measure.timer import cupti
 from pipeline.measure.timer.events import recorded
 
 SHORT, LONG = 32, 256
@@ -50,7 +50,7 @@ def calibrated() -> Overhead:
     short_us, long_us = _replay_us(short), _replay_us(long_)
     slope = (long_us - short_us) / (LONG - SHORT)
     per_replay = max(0.0, short_us - SHORT * slope)
-    duration = _cupti_us(long_)
+    duration = cupti.microseconds_a_call(long_.replay, LONG)
     per_call = max(0.0, slope - duration) if duration is not None else 0.0
     return Overhead(per_call_us=per_call, per_replay_us=per_replay)
 
@@ -75,16 +75,3 @@ def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
     events[-1].synchronize()
     replays_us: list[float] = [a.elapsed_time(b) * 1e3 for a, b in pairwise(events)]
     return median(replays_us)
-
-
-def _cupti_us(graph: torch.cuda.CUDAGraph) -> float | None:
-    """Mean duration of the graph's kernels by CUPTI, or None where it reports none."""
-    try:
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-            for _ in range(5):
-                graph.replay()
-            torch.cuda.synchronize()
-    except RuntimeError:
-        return None
-    durations = [e.device_time for e in profiled.events() or () if e.device_time > 0]
-    return sum(durations) / len(durations) if len(durations) >= LONG else None

@@ -1,0 +1,92 @@
+"""Compiling ahead: Triton variants go into Triton's on-disk cache before the GPU asks for them.
+
+The pool's processes hold no CUDA context. A stub stands in for Triton's driver, every launch ends once
+its kernel is compiled, and the tensors have no data. So a provider's own code decides what is compiled,
+and the specialization is that of the later launch on aligned data.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Any, Self
+
+from kernels.point import Point
+from pipeline.measure.device import cpu_threads
+from pipeline.measure.process import die_with
+
+
+class CompilePool:
+    """Processes that compile Triton points for one compute capability. A context manager."""
+
+    def __init__(self, capability: str) -> None:
+        # One core is the measuring process's own: it must never wait for a compiler.
+        jobs = max(1, min(16, cpu_threads() - 2))
+        self._pool = ProcessPoolExecutor(
+            jobs, get_context("spawn"), _prepare, (int(capability.replace(".", "")), os.getpid())
+        )
+
+    def submit(self, point: Point) -> Future[None]:
+        """Compile what the point launches. Its errors stay in the future: the launch itself will meet and
+        report them."""
+        return self._pool.submit(_compile, point)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class StubDriver:
+    """What a launch asks of Triton's driver before it compiles."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_device(self) -> int:
+        """The only one there is."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Nothing runs on it."""
+        return 0
+
+    def get_current_target(self) -> Any:
+        """The GPU to compile for."""
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+
+def _prepare(capability: int, parent: int) -> None:
+    """Make this process one that only compiles."""
+    die_with(parent)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import torch
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction, MockTensor
+
+    driver.set_active(StubDriver(capability))
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        mocks = (MockTensor(arg.dtype) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        run(self, *mocks, grid=grid, warmup=True, **options)
+
+    JITFunction.run = compile_only
+
+
+def _compile(point: Point) -> None:
+    import torch
+
+    import kernels
+    from kernels.contract import DTYPES
+
+    kernel = kernels.load(point.kernel)
+    meta = kernel.inputs(kernel.shape(point.size), DTYPES[point.dtype], torch.device("meta"), 0)
+    kernel.provider(point.provider).call(*meta, **point.axes())

@@ -1,0 +1,74 @@
+"""Workers on one or several devices that share the points of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from threading import Event, Lock
+
+from kernels.contract import Kernel
+from kernels.point import Point
+from pipeline.measure.device import Device
+from pipeline.measure.record import Outcome
+from pipeline.measure.schedule import Schedule
+from pipeline.measure.supervisor import Supervisor
+
+Report = Callable[[Point, Outcome, Device], None]
+"""Gets each outcome as it comes, from one thread at a time."""
+
+
+class Crew:
+    """Measures points by its workers, a thread each that only waits for its process."""
+
+    def __init__(self, kernel: Kernel, workers: Sequence[Supervisor], control: Point, report: Report) -> None:
+        self.kernel = kernel
+        self.workers = workers
+        self.control = control
+        self._report = report
+        self._reporting = Lock()
+        self._stop = Event()
+
+    def measure(self, schedule: Schedule, total: int) -> float | None:
+        """Measure all points of the schedule.
+
+        Returns the noise floor: each worker measures the control point at its start, in the middle and at
+        its end, and the floor is the largest spread of a worker's medians over their middle one (None if
+        there are not three). Whatever ``report`` raises ends the measuring and is raised here, as is Ctrl-C.
+        """
+        with ThreadPoolExecutor(len(self.workers)) as threads:
+            futures = [threads.submit(self._work, worker, schedule, total) for worker in self.workers]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                if not all(_succeeded(future) for future in futures):
+                    self._stop.set()
+                    for worker in self.workers:
+                        worker.abandon()
+            spreads = [spread for future in futures if (spread := future.result()) is not None]
+        return max(spreads, default=None)
+
+    def _work(self, worker: Supervisor, schedule: Schedule, total: int) -> float | None:
+        controls: list[float] = []
+        last, done = None, 0
+        while not self._stop.is_set() and (point := schedule.next(last)) is not None:
+            if done == 0 or done == total // (2 * len(self.workers)):
+                self._control(worker, controls)
+            outcome = worker.measure(point, self.kernel.shape(point.size))
+            if self._stop.is_set():
+                return None
+            with self._reporting:
+                self._report(point, outcome, worker.device)
+            last, done = point, done + 1
+        self._control(worker, controls)
+        if len(controls) < 3:
+            return None
+        return (max(controls) - min(controls)) / sorted(controls)[len(controls) // 2]
+
+    def _control(self, worker: Supervisor, controls: list[float]) -> None:
+        outcome = worker.measure(self.control, self.kernel.shape(self.control.size))
+        if outcome.timing is not None:
+            controls.append(outcome.timing.median_us)
+
+
+def _succeeded(future: Future[float | None]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
