@@ -1,8 +1,7 @@
 // gelu (tanh form) on CUDA: the elementwise kernel of ../include/elementwise.cuh with the formula of formula.h.
 //
-// About twenty instructions, an exponential and a division among them, for two memory accesses: DRAM
-// bandwidth is the limit for float32; for the 16-bit types, which move half the bytes, the instructions
-// come near it.
+// An exponential, a division and a handful of multiplications for two memory accesses: DRAM bandwidth is
+// the limit. The 16-bit types move half the bytes for the same arithmetic, so they are the first to feel it.
 #include "../include/elementwise.cuh"
 #include "formula.h"
 

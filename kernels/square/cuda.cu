@@ -1,7 +1,7 @@
 // square on CUDA, twice: as a lecture writes it first, and with wide loads.
 //
-// Both multiply once for two memory accesses, so DRAM bandwidth is the limit. The naive one has a thread
-// load 4 bytes (2 for the 16-bit types) and end: too few bytes under way a thread to reach that limit.
+// Both multiply once for two memory accesses, so DRAM bandwidth is the limit. In the naive one a thread loads
+// 4 bytes (2 for the 16-bit types) and ends, where the other has up to 64 bytes under way.
 #include "../include/elementwise.cuh"
 
 namespace square {
