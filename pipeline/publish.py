@@ -1,0 +1,288 @@
+"""Publish: results to MLflow. ``python -m pipeline.publish [kernel=softmax] [tracking=server]``.
+
+An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``) and below it a child run
+for each configuration, with ``size`` as the step of its metrics, so that the UI draws GB/s against size. The
+store shows what the ledgers hold now, and all of it can be made again from them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.progress import Progress
+from rich.table import Table
+
+from pipeline import tracking
+from pipeline.config import PublishConfig, console, run_stage
+from pipeline.errors import UserError, unknown
+from pipeline.measure import results
+from pipeline.measure.ceiling import Ceilings
+from pipeline.measure.device import Environment
+from pipeline.measure.record import Measurement
+from pipeline.measure.results import Results, axes
+from pipeline.tracking import CHANGES, Change, Run, Store, Sweep, TrackerError, Value
+
+TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci", "gbps", "tflops", "ceiling_fraction")
+STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
+ERRORS = ("max_abs_err", "max_rel_err")
+"""The fields of a ledger row that become metrics, where they have a value."""
+
+FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"}
+"""The statuses of a point that should have worked."""
+
+NOTE_LENGTH = 4000
+"""Characters of notes that a tag takes with certainty."""
+
+
+def publish(config: PublishConfig) -> None:
+    """Log all results to the configured store and say how to look at them.
+
+    Raises UserError when the input is not there or the store can't be used.
+    """
+    if config.tracking.name == "none":
+        _say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
+        return
+    sweeps = read(config)
+    if not sweeps:
+        _say(f"{config.input} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
+        return
+    uri = tracking.store_of(config.tracking.uri)
+    try:
+        with tracking.opened(uri, say=_say) as store:
+            experiments = log(store, sweeps)
+    except TrackerError as error:
+        again = shlex.join(["python", "-m", "pipeline.publish", *sys.argv[1:]])
+        raise UserError(
+            f"can't publish to {tracking.public(uri)}: {error}. Nothing measured is lost, "
+            f"it lies in {config.input}; once the store can be used, run: {again}"
+        ) from error
+    _say(how_to_open(uri, experiments))
+
+
+def _say(sentence: str) -> None:
+    console.print(sentence, soft_wrap=True, highlight=False, markup=False)
+
+
+def read(config: PublishConfig) -> list[Sweep]:
+    """The sweeps to show, one a ledger. Raises UserError for an input or a kernel that is not there."""
+    if not config.input.is_dir():
+        raise UserError(
+            f"input={config.input} is not there; `dvc repro` makes results, input=FOLDER names others."
+        )
+    loaded = results.load(config.input, warn=lambda sentence: print(f"warning: {sentence}", file=sys.stderr))
+    wanted = config.kernel and config.kernel.name
+    if wanted is not None and wanted not in loaded.kernels:
+        raise UserError(
+            f"{config.input} holds no measurements of {wanted}; {', '.join(loaded.kernels)} are there."
+        )
+    ledgers = itertools.groupby(loaded.measurements, key=lambda row: (row.point.kernel, row.origin.gpu))
+    return [
+        sweep(list(rows), loaded, files(config, kernel, gpu, loaded.kernels))
+        for (kernel, gpu), rows in ledgers
+        if wanted in (None, kernel)
+    ]
+
+
+def sweep(rows: Sequence[Measurement], loaded: Results, artifacts: dict[str, Path]) -> Sweep:
+    """What MLflow shows of one ledger."""
+    gpu = rows[0].origin.gpu
+    groups: dict[str, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault(configuration(row), []).append(row)
+    return Sweep(
+        points=len(rows),
+        parent=_run(
+            rows, "", _machine(loaded.environments.get(gpu)), _summary(rows, loaded.ceilings.get(gpu))
+        ),
+        children=tuple(
+            _run(group, name, _axes(group), tuple(itertools.chain.from_iterable(map(_values, group))))
+            for name, group in groups.items()
+        ),
+        files=artifacts,
+    )
+
+
+def configuration(row: Measurement) -> str:
+    """A configuration as people write it: ``triton_online bfloat16 1024x8w``."""
+    return f"{row.point.provider} {row.point.dtype} {axes(row.row())}".rstrip()
+
+
+def _run(
+    rows: Sequence[Measurement], configuration: str, params: dict[str, str], values: tuple[Value, ...]
+) -> Run:
+    """The run of a configuration, or of the whole ledger where that is empty."""
+    kernel, gpu = rows[0].point.kernel, rows[0].origin.gpu
+    newest = max((row.origin for row in rows), key=lambda origin: origin.measured_at)
+    times = [_milliseconds(row) for row in rows]
+    statuses = Counter(row.outcome.status for row in rows)
+    tags = {
+        "kind": "config" if configuration else "sweep",
+        "kernel": kernel,
+        "gpu": gpu,
+        "commit": newest.commit,
+        "dirty": str(any(row.origin.dirty for row in rows)).lower(),
+        "environment": newest.environment,
+        "status": next(iter(statuses)) if len(statuses) == 1 else "mixed",
+        "points": ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())),
+        "notes": "; ".join(_notes(rows))[:NOTE_LENGTH],
+        # MLflow's own names: the columns Source and Version.
+        "mlflow.source.name": "pipeline.sweep",
+        "mlflow.source.git.commit": newest.commit,
+    }
+    return Run(
+        identity="/".join(filter(None, (kernel, gpu, configuration))),
+        name=f"{configuration or kernel} @ {gpu}",
+        failed=FAILED.issuperset(statuses),
+        started_ms=min(times),
+        ended_ms=max(times),
+        tags={key: value for key, value in tags.items() if value},
+        params={"kernel": kernel, "gpu": gpu, **params},
+        values=values,
+    )
+
+
+def _milliseconds(row: Measurement) -> int:
+    return round(row.origin.measured_at.timestamp() * 1000)
+
+
+def _notes(rows: Iterable[Measurement]) -> list[str]:
+    """Why points have no time, or one not to be trusted; a reason that many points share is said once."""
+    reasons: dict[str, list[int]] = {}
+    for row in rows:
+        state = row.outcome.state
+        if row.outcome.error:
+            reasons.setdefault(f"{row.outcome.status}: {row.outcome.error}", []).append(row.point.size)
+        elif row.outcome.status == "verified":
+            reasons.setdefault("right, but this machine can't time it", []).append(row.point.size)
+        elif state and not state.valid:
+            reasons.setdefault(f"not to be trusted: {state.invalid_reason}", []).append(row.point.size)
+    return [f"size {', '.join(map(str, sorted(set(sizes))))}: {reason}" for reason, sizes in reasons.items()]
+
+
+def _axes(rows: Sequence[Measurement]) -> dict[str, str]:
+    point = rows[0].point
+    timings = [row.outcome.timing for row in rows if row.outcome.timing]
+    params = {"provider": point.provider, "dtype": point.dtype, **point.axes()}
+    for name in ("timer", "cache"):
+        params |= (
+            {name: " and ".join(sorted({getattr(timing, name) for timing in timings}))} if timings else {}
+        )
+    return {name: str(value) for name, value in params.items()}
+
+
+def _machine(environment: Environment | None) -> dict[str, str]:
+    if environment is None:
+        return {}
+    values = environment.model_dump(exclude={"gpu"}, exclude_none=True)
+    return {name: str(value) for name, value in values.items()}
+
+
+def _values(row: Measurement) -> list[Value]:
+    """A point's numbers: its times only if it was timed, its errors only if it was right."""
+    flat = row.row()
+    names = {"ok": (*TIMED, *STATE, *ERRORS), "verified": ERRORS}.get(row.outcome.status, ())
+    at = _milliseconds(row)
+    return [
+        Value(name, float(flat[name]), row.point.size, at)
+        for name in names
+        if flat[name] is not None and math.isfinite(flat[name])
+    ]
+
+
+def _summary(rows: Sequence[Measurement], ceilings: Ceilings | None) -> tuple[Value, ...]:
+    """What the parent shows: the best that any of its configurations reached at each size, the ceilings, and
+    how many points came to what end."""
+    at = max(map(_milliseconds, rows))
+    counts = Counter(f"points_{row.outcome.status}" for row in rows)
+    constants: dict[str, float] = {"points": len(rows), **counts}
+    if ceilings:
+        constants["ceiling_copy_gbps"] = ceilings.copy_gbps
+        constants |= {f"ceiling_tflops_{dtype}": tflops for dtype, tflops in ceilings.matmul_tflops.items()}
+    best: dict[tuple[str, int], Value] = {}
+    for value in itertools.chain.from_iterable(map(_best_of, rows)):
+        best[value.key, value.step] = max(best.get((value.key, value.step), value), value)
+    return (*(Value(key, value, 0, at) for key, value in sorted(constants.items())), *sorted(best.values()))
+
+
+def _best_of(row: Measurement) -> list[Value]:
+    """A point's candidates for the best at its size."""
+    found = {value.key: value for value in _values(row)}
+    best = [found[name] for name in ("gbps", "ceiling_fraction") if name in found]
+    return best + [
+        value._replace(key=f"best_gbps_{row.point.dtype}") for value in best if value.key == "gbps"
+    ]
+
+
+def files(config: PublishConfig, kernel: str, gpu: str, kernels: Sequence[str]) -> dict[str, Path]:
+    """The files that belong to one ledger, by their path among the parent run's artifacts.
+
+    Of the reports, those that no other kernel's name is part of the path of.
+    """
+    found = {
+        f"results/{path.relative_to(config.input)}": path
+        for path in (
+            results.ledger_path(config.input, kernel, gpu),
+            results.config_path(config.input, kernel, gpu),
+            results.environment_path(config.input, gpu),
+            results.ceilings_path(config.input, gpu),
+            results.build_path(config.input, kernel, gpu),
+        )
+    }
+    if config.reports:
+        for path in sorted(config.reports.rglob("*")):
+            place = path.relative_to(config.reports)
+            owners = {part.split(".")[0].split("-")[0] for part in place.parts} & set(kernels)
+            if owners <= {kernel} and not any(part.startswith(".") for part in place.parts):
+                found[f"reports/{place}"] = path
+    return {name: path for name, path in found.items() if path.is_file()}
+
+
+def log(store: Store, sweeps: Sequence[Sweep]) -> list[str]:
+    """Make the store show the sweeps and print what that took. Returns the ids of the experiments."""
+    experiments: dict[str, str] = {}
+    done: list[tuple[Sweep, Counter[Change]]] = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=sum(1 + len(one.children) for one in sweeps))
+        for one in sweeps:
+            progress.update(task, description=one.parent.name)
+            kernel = one.parent.params["kernel"]
+            if kernel not in experiments:
+                experiments[kernel] = store.experiment(kernel)
+            changes = store.publish(experiments[kernel], one, tick=lambda: progress.advance(task))
+            done.append((one, changes))
+    console.print(_table(done), highlight=False)
+    return list(experiments.values())
+
+
+def _table(done: Sequence[tuple[Sweep, Counter[Change]]]) -> Table:
+    """What was done for each ledger; runs were rarely removed, so that is told only where it happened."""
+    columns = [name for name in CHANGES if name != "removed" or any(changes[name] for _, changes in done)]
+    table = Table("experiment", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("gpu", overflow="fold")
+    for header in ("points", "runs", *columns):
+        table.add_column(header, justify="right")
+    for one, changes in done:
+        counts = (one.points, 1 + len(one.children), *(changes[name] for name in columns))
+        table.add_row(one.parent.params["kernel"], one.parent.params["gpu"], *map(str, counts))
+    return table
+
+
+def how_to_open(uri: str, experiments: Sequence[str]) -> str:
+    """One line that says where the runs can be seen."""
+    if tracking.is_server(uri):
+        return f"Open {tracking.page(uri, experiments)}"
+    command = "make ui"
+    if uri != tracking.DEFAULT_STORE:
+        command = shlex.join(["mlflow", "ui", "--workers", "1", "--backend-store-uri", tracking.public(uri)])
+    return f"Run `{command}` and open {tracking.page('http://127.0.0.1:5000', experiments)}"
+
+
+if __name__ == "__main__":
+    run_stage("publish", PublishConfig, publish)

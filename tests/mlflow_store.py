@@ -1,0 +1,115 @@
+"""Stores to publish to, and what is in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from pipeline.config import ROOT, PublishConfig, TrackingConfig
+from pipeline.publish import publish
+
+OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+
+
+def log(results: Path, uri: str, **options: Any) -> None:
+    """What ``python -m pipeline.publish input=... tracking.uri=...`` does, in this process."""
+    tracking = TrackingConfig(name="local", uri=uri)
+    publish(
+        PublishConfig(**({"input": results, "reports": None, "kernel": None} | options), tracking=tracking)
+    )
+
+
+def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
+    """The command line itself."""
+    command = [sys.executable, "-m", "pipeline.publish", "reports=null", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=os.environ | env, stdout=pipe, stderr=pipe, text=True)
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[str]:
+    """The address of an MLflow server with one worker over an SQLite store in the folder."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    options = {
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--workers": "1",
+        "--backend-store-uri": f"sqlite:///{folder / 'mlflow.db'}",
+        "--artifacts-destination": str(folder / "artifacts"),
+    }
+    command = [sys.executable, "-m", "mlflow", "server", *(word for pair in options.items() for word in pair)]
+    env = os.environ | OFFLINE | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (folder / "server.log").open("w") as output:
+        process = subprocess.Popen(
+            command, env=env, cwd=folder, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while not _answers(address):
+            assert process.poll() is None and time.monotonic() < deadline, (folder / "server.log").read_text()
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        return requests.get(f"{address}/health", timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def content(database: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row that MLflow keeps of runs and experiments."""
+    tables = ("experiments", "experiment_tags", "runs", "params", "tags", "metrics", "latest_metrics")
+    with sqlite3.connect(database) as connection:
+        return {table: sorted(connection.execute(f"SELECT * FROM {table}"), key=repr) for table in tables}
+
+
+def shown(database: Path) -> dict[str, dict[str, Any]]:
+    """The runs that a user sees, by name: all but their id. Fails if a name is there twice."""
+    query = "SELECT run_uuid, name, status, start_time, end_time FROM runs WHERE lifecycle_stage = 'active'"
+    with sqlite3.connect(database) as connection:
+
+        def table(name: str, columns: str, run_id: str) -> list[tuple[Any, ...]]:
+            rows = connection.execute(f"SELECT {columns} FROM {name} WHERE run_uuid = ?", [run_id])
+            return sorted(rows)
+
+        runs = {}
+        names = {}
+        for run_id, name, *info in connection.execute(query).fetchall():
+            assert name not in runs, f"{name} is there twice"
+            names[run_id] = name
+            runs[name] = {
+                "info": info,
+                "params": dict(table("params", "key, value", run_id)),
+                "tags": dict(table("tags", "key, value", run_id)),
+                "metrics": table("metrics", "key, step, value, timestamp, is_nan", run_id),
+            }
+    for run in runs.values():
+        if parent := run["tags"].pop("mlflow.parentRunId", None):
+            run["parent"] = names[parent]
+    return runs
+
+
+def run_ids(database: Path) -> dict[str, str]:
+    """The id of each run that a user sees, by name."""
+    query = "SELECT name, run_uuid FROM runs WHERE lifecycle_stage = 'active'"
+    with sqlite3.connect(database) as connection:
+        return dict(connection.execute(query).fetchall())

@@ -1,0 +1,451 @@
+"""Each ledger is in the store once and whole, whatever happened before."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import requests
+
+from pipeline import tracking
+from pipeline.config import PublishConfig, TrackingConfig
+from pipeline.errors import UserError
+from pipeline.measure.record import Measurement
+from pipeline.publish import how_to_open, publish, read
+from tests.factory import H100, H200, MEASURED_AT, ceilings, grid, measurement, write_results
+from tests.mlflow_store import content, log, run_ids, server, shown, start
+
+# One worker runs all that is here and in test_ui.py: servers and parallel writers need the cores.
+pytestmark = pytest.mark.xdist_group("mlflow")
+
+ROWS = grid(gpus=(H200, H100))
+NAMES = {
+    f"{name} @ {gpu}"
+    for gpu in (H200, H100)
+    for name in (
+        "softmax",
+        "torch float32",
+        "triton_online float32 512x4w",
+        "triton_online float32 512x8w",
+        "triton_online float32 1024x4w",
+        "triton_online float32 1024x8w",
+    )
+}
+
+
+@pytest.fixture(autouse=True)
+def no_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return write_results(tmp_path / "results", ROWS)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "mlflow.db"
+
+
+def uri(database: Path) -> str:
+    return f"sqlite:///{database}"
+
+
+def changed(rows: list[Measurement], index: int) -> list[Measurement]:
+    """The same rows, one of them measured again a day later."""
+    row = rows[index]
+    again = measurement(
+        row.point.kernel,
+        row.point.provider,
+        row.point.size,
+        row.point.dtype,
+        **row.point.axes(),
+        gpu=row.origin.gpu,
+        median_us=777.0,
+        measured_at=row.origin.measured_at + timedelta(days=1),
+    )
+    return [*rows[:index], again, *rows[index + 1 :]]
+
+
+def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
+    results: Path, database: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log(results, uri(database))
+    runs = shown(database)
+    assert set(runs) == NAMES
+
+    child = runs[f"triton_online float32 1024x8w @ {H200}"]
+    rows = [r for r in ROWS if r.origin.gpu == H200 and (r.point.block_size, r.point.num_warps) == (1024, 8)]
+    times = [1000 * int(row.origin.measured_at.timestamp()) for row in rows]
+    assert child["parent"] == f"softmax @ {H200}"
+    assert child["info"] == ["FINISHED", min(times), max(times)]
+    assert child["params"] == {
+        "kernel": "softmax",
+        "gpu": H200,
+        "provider": "triton_online",
+        "dtype": "float32",
+        "block_size": "1024",
+        "num_warps": "8",
+        "timer": "graph",
+        "cache": "cold",
+    }
+    tags = child["tags"]
+    assert (tags["kind"], tags["gpu"], tags["status"], tags["dirty"]) == ("config", H200, "ok", "false")
+    assert tags["commit"] == tags["mlflow.source.git.commit"] == rows[0].origin.commit
+    for name in ("median_us", "p20_us", "p80_us", "min_us", "rel_ci", "gbps", "tflops", "ceiling_fraction"):
+        expected = [
+            (name, row.point.size, row.row()[name], at, 0) for row, at in zip(rows, times, strict=True)
+        ]
+        assert [metric for metric in child["metrics"] if metric[0] == name] == sorted(expected)
+    assert {"max_abs_err", "max_rel_err", "sm_clock_mhz", "power_w"} < {
+        metric[0] for metric in child["metrics"]
+    }
+
+    parent = runs[f"softmax @ {H200}"]
+    assert parent["params"]["driver"] == "580.82.07" and parent["params"]["gpu"] == H200
+    latest = {key: value for key, _, value, _, _ in parent["metrics"]}
+    assert (latest["points"], latest["points_ok"]) == (15, 15)
+    assert latest["ceiling_copy_gbps"] == ceilings(H200).copy_gbps
+    best = {step: value for key, step, value, *_ in parent["metrics"] if key == "best_gbps_float32"}
+    for size, value in best.items():
+        at_size = [r.rate for r in ROWS if r.origin.gpu == H200 and r.point.size == size]
+        assert value == max(rate.gbps for rate in at_size if rate)
+
+    artifacts = (
+        database.parent / "mlartifacts" / "softmax" / run_ids(database)[f"softmax @ {H200}"] / "artifacts"
+    )
+    for path in (f"timings/softmax/{H200}.jsonl", f"timings/softmax/{H200}.yaml", f"environment/{H200}.json"):
+        assert (artifacts / "results" / path).read_bytes() == (results / path).read_bytes()
+
+    out, err = capfd.readouterr()
+    assert err == "" and "INFO" not in out and "🏃" not in out
+    assert "/#/experiments/1/runs?" in out.splitlines()[-1]
+
+
+def test_what_has_no_time_is_shown_without_a_number(tmp_path: Path, database: Path) -> None:
+    rows = [
+        measurement(provider="cuda", status="incorrect", error="differs by 3", size=256),
+        measurement(provider="cuda", status="timeout", error="took 120 s", size=512),
+        measurement(provider="cpp", status="unsupported", error="needs a CPU"),
+        measurement(provider="triton_row", status="verified"),
+        measurement(provider="torch", size=256, valid=False),
+        measurement(provider="torch", size=512),
+        measurement(provider="torch", size=1024, status="out_of_memory", error="no memory"),
+    ]
+    log(write_results(tmp_path / "results", rows), uri(database))
+    runs = {name.split()[0]: run for name, run in shown(database).items()}
+    statuses = {name: (run["info"][0], run["tags"]["status"]) for name, run in runs.items()}
+    assert statuses == {
+        "softmax": ("FINISHED", "mixed"),
+        "cuda": ("FAILED", "mixed"),
+        "cpp": ("FINISHED", "unsupported"),
+        "triton_row": ("FINISHED", "verified"),
+        "torch": ("FINISHED", "mixed"),
+    }
+    assert runs["cuda"]["metrics"] == runs["cpp"]["metrics"] == []
+    assert {metric[0] for metric in runs["triton_row"]["metrics"]} == {"max_abs_err", "max_rel_err"}
+    assert {metric[1] for metric in runs["torch"]["metrics"]} == {256, 512}
+    assert runs["cuda"]["tags"]["notes"] == "size 256: incorrect: differs by 3; size 512: timeout: took 120 s"
+    assert "size 256: not to be trusted: the clock moved" in runs["torch"]["tags"]["notes"]
+    assert runs["torch"]["tags"]["points"] == "2 ok, 1 out_of_memory"
+
+
+def test_publishing_twice_changes_nothing(results: Path, database: Path) -> None:
+    log(results, uri(database))
+    before = content(database)
+    files = {path: path.stat().st_mtime_ns for path in database.parent.rglob("mlartifacts/**/*.json*")}
+    log(results, uri(database))
+    assert content(database) == before
+    assert files and files == {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_a_changed_row_replaces_its_run_and_no_other(results: Path, database: Path) -> None:
+    from mlflow import MlflowClient
+
+    log(results, uri(database))
+    before, ids = shown(database), run_ids(database)
+    client = MlflowClient(uri(database))
+    altered = f"triton_online float32 512x4w @ {H200}"
+    client.set_tag(ids[altered], "mlflow.note.content", "look at this one")
+    client.set_tag(ids[altered], "reviewed", "yes")
+    foreign = client.create_run("1", run_name="somebody else's", tags={"gpu": H200})
+    index = next(i for i, r in enumerate(ROWS) if r.point.axes() == {"block_size": 512, "num_warps": 4})
+    log(write_results(results, changed(ROWS, index)), uri(database))
+
+    after, new_ids = shown(database), run_ids(database)
+    assert new_ids.pop("somebody else's") == foreign.info.run_id and after.pop("somebody else's")
+    assert set(after) == NAMES
+    replaced = {name for name in NAMES if ids[name] != new_ids[name]}
+    assert replaced == {altered, f"softmax @ {H200}"}
+    assert all(after[name] == before[name] for name in NAMES - replaced)
+    medians = {step: value for key, step, value, *_ in after[altered]["metrics"] if key == "median_us"}
+    assert medians[256] == 777.0 and len(medians) == 3
+    assert after[altered]["tags"]["mlflow.note.content"] == "look at this one"
+    assert after[altered]["tags"]["reviewed"] == "yes"
+
+
+def test_what_the_ledger_no_longer_holds_goes_and_other_ledgers_stay(results: Path, database: Path) -> None:
+    log(results, uri(database))
+    other = write_results(results.parent / "other", [r for r in ROWS[:15] if r.point.provider == "torch"])
+    log(other, uri(database))
+    gone = {name for name in NAMES if "triton_online" in name and H200 in name}
+    assert set(shown(database)) == NAMES - gone
+    log(results, uri(database))
+    assert set(shown(database)) == NAMES
+
+
+def test_a_deleted_store_is_made_again_from_the_files(results: Path, database: Path) -> None:
+    log(results, uri(database))
+    before = shown(database)
+    database.unlink()
+    # A process of its own: MLflow keeps the deleted file open in this one.
+    out, err = (process := start(f"input={results}", f"tracking.uri={uri(database)}")).communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    assert shown(database) == before
+
+
+def test_an_experiment_that_was_deleted_comes_back(results: Path, database: Path) -> None:
+    from mlflow import MlflowClient
+
+    log(results, uri(database))
+    before = shown(database)
+    MlflowClient(uri(database)).delete_experiment("1")
+    log(results, uri(database))
+    assert shown(database) == before
+
+
+def test_a_duplicate_goes(results: Path, database: Path) -> None:
+    from mlflow import MlflowClient
+
+    log(results, uri(database))
+    before = shown(database)
+    client = MlflowClient(uri(database))
+    for run_id in run_ids(database).values():
+        client.create_run("1", tags=dict(client.get_run(run_id).data.tags))
+    log(results, uri(database))
+    after = shown(database)
+    assert set(after) == NAMES
+    for name in NAMES:
+        assert after[name]["metrics"] == before[name]["metrics"]
+        assert after[name]["info"][0] == "FINISHED"
+        assert after[name].get("parent") == before[name].get("parent")
+
+
+def test_more_metrics_than_mlflow_takes_at_once(tmp_path: Path, database: Path) -> None:
+    rows = [measurement(size=size) for size in range(1, 121)]
+    log(write_results(tmp_path / "results", rows), uri(database))
+    metrics = shown(database)[f"torch float32 @ {H200}"]["metrics"]
+    assert len(metrics) > 1000
+    assert {step for key, step, *_ in metrics if key == "gbps"} == set(range(1, 121))
+
+
+def test_reports_are_uploaded_to_their_kernel_and_only_when_they_change(
+    tmp_path: Path, database: Path
+) -> None:
+    results = write_results(tmp_path / "results", grid(kernels=("softmax", "gelu"), providers=("torch",)))
+    reports = tmp_path / "reports"
+    for path in (
+        "index.html",
+        "softmax.html",
+        "gelu.html",
+        "plots/softmax-float32.svg",
+        "plots/gelu-float32.svg",
+    ):
+        (reports / path).parent.mkdir(parents=True, exist_ok=True)
+        (reports / path).write_text(path)
+    log(results, uri(database), reports=reports)
+    ids = run_ids(database)
+    artifacts = (
+        database.parent / "mlartifacts" / "softmax" / ids[f"softmax @ {H200}"] / "artifacts" / "reports"
+    )
+    found = {str(path.relative_to(artifacts)) for path in artifacts.rglob("*") if path.is_file()}
+    assert found == {"index.html", "softmax.html", "plots/softmax-float32.svg"}
+    (reports / "softmax.html").write_text("new")
+    log(results, uri(database), reports=reports)
+    assert run_ids(database) == ids
+    assert (artifacts / "softmax.html").read_text() == "new"
+
+
+def test_only_the_kernels_asked_for(tmp_path: Path, database: Path) -> None:
+    results = write_results(tmp_path / "results", grid(kernels=("softmax", "gelu"), providers=("torch",)))
+    log(results, uri(database), kernel=["gelu"])
+    assert set(shown(database)) == {f"gelu @ {H200}", f"torch float32 @ {H200}"}
+    with pytest.raises(UserError, match="Did you mean 'softmax'"):
+        log(results, uri(database), kernel=["sofmax"])
+
+
+def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
+    later = MEASURED_AT + timedelta(hours=1)
+    rows = [
+        measurement(size=256, commit="a" * 40),
+        measurement(commit="b" * 40, dirty=True, measured_at=later),
+    ]
+    results = write_results(tmp_path, rows)
+    local = TrackingConfig(name="local", uri=None)
+    (sweep,) = read(PublishConfig(input=results, reports=None, kernel=None, tracking=local))
+    assert sweep.parent.tags["commit"] == "b" * 40 and sweep.parent.tags["dirty"] == "true"
+
+
+def test_four_at_once_on_a_store_that_is_not_there_yet(results: Path, database: Path) -> None:
+    alone = database.with_name("alone.db")
+    log(results, uri(alone))
+    processes = [start(f"input={results}", f"tracking.uri={uri(database)}") for _ in range(4)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, outputs
+    assert [err for _, err in outputs] == [""] * 4
+    assert shown(database) == shown(alone)
+    assert len(content(database)["runs"]) == len(NAMES)
+
+
+def test_a_killed_publish_is_completed_by_the_next(tmp_path: Path, database: Path) -> None:
+    rows = grid(
+        providers=("torch", "triton_online", "cuda"), block_sizes=(256, 512, 1024, 2048), dtypes=("float16",)
+    )
+    results = write_results(tmp_path / "results", rows)
+    process = start(f"input={results}", f"tracking.uri={uri(database)}")
+    deadline = time.monotonic() + 60
+    while _count(database) < 5 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert 5 <= _count(database) < 18, "it was not killed midway"
+    log(results, uri(database))
+    alone = database.with_name("alone.db")
+    log(results, uri(alone))
+    assert shown(database) == shown(alone)
+    assert len(content(database)["runs"]) == 18
+
+
+def _count(database: Path) -> int:
+    if not database.exists():
+        return 0
+    try:
+        with sqlite3.connect(database) as connection:
+            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_two_at_once_on_a_server(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mlflow import MlflowClient
+
+    (tmp_path / "server").mkdir()
+    database = tmp_path / "server" / "mlflow.db"
+    with server(tmp_path / "server") as address:
+        arguments = (f"input={results}", "tracking=server")
+        processes = [start(*arguments, MLFLOW_TRACKING_URI=address) for _ in range(2)]
+        outputs = [process.communicate(timeout=120) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+        assert [err for _, err in outputs] == ["", ""]
+        assert set(shown(database)) == NAMES
+        before = content(database)
+        log(results, address)
+        assert content(database) == before
+        link = f"{address}/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART"
+        assert capsys.readouterr().out.splitlines()[-1] == f"Open {link}"
+
+        # What others read over HTTP.
+        body = {"experiment_ids": ["1"], "filter": "tags.kind = 'sweep'"}
+        answer = requests.post(f"{address}/api/2.0/mlflow/runs/search", json=body, timeout=10).json()
+        assert {run["info"]["run_name"] for run in answer["runs"]} == {
+            f"softmax @ {H200}",
+            f"softmax @ {H100}",
+        }
+        client = MlflowClient(address)
+        run_id = run_ids(database)[f"torch float32 @ {H100}"]
+        steps = [metric.step for metric in client.get_metric_history(run_id, "gbps")]
+        assert steps == [256, 1024, 4096]
+        parent = run_ids(database)[f"softmax @ {H100}"]
+        ledger = client.download_artifacts(parent, f"results/timings/softmax/{H100}.jsonl", str(tmp_path))
+        assert Path(ledger).read_bytes() == (results / "timings" / "softmax" / f"{H100}.jsonl").read_bytes()
+
+
+def test_a_server_that_is_down_costs_a_sentence(results: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"http://user:secret@127.0.0.1:{probe.getsockname()[1]}"
+    started = time.monotonic()
+    process = start(f"input={results}", "tracking=server", MLFLOW_TRACKING_URI=address)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert time.monotonic() - started < 20
+    assert out == "" and len(err.splitlines()) == 1
+    assert "connection refused. Nothing measured is lost" in err and "secret" not in err
+    assert err.endswith(f"run: python -m pipeline.publish reports=null input={results} tracking=server\n")
+
+
+def test_a_server_that_never_answers_is_given_up(results: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        started = time.monotonic()
+        with pytest.raises(UserError, match=r"it does not answer\. Nothing measured is lost"):
+            log(results, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert time.monotonic() - started < 9
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("mlruns", "names a folder"),
+        ("file:///tmp/mlruns", "names a folder"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite:///{tmp}", "unable to open database file"),
+        ("sqlite:///{tmp}/text/mlflow.db", "can't be written"),
+        ("sqlite:///{tmp}/text", "file is not a database"),
+        ("nonsense://host/place", "can't publish to nonsense://host/place"),
+    ],
+)
+def test_a_store_that_can_not_be_used(results: Path, place: str, sentence: str) -> None:
+    (results.parent / "text").write_text("this is no database, whatever its name may say" * 10)
+    with pytest.raises(UserError, match=sentence):
+        log(results, place.format(tmp=results.parent))
+
+
+def test_a_publish_waits_for_another_and_says_so(
+    results: Path, database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log(results, uri(database))
+    inside = threading.Event()
+
+    def hold() -> None:
+        with tracking.opened(uri(database), say=print):
+            inside.set()
+            time.sleep(1)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    inside.wait()
+    log(results, uri(database))
+    holder.join()
+    assert "Another publish is writing" in capsys.readouterr().out
+
+
+def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results").mkdir()
+    log(tmp_path / "results", uri(tmp_path / "mlflow.db"))
+    assert "holds no measurements yet" in capsys.readouterr().out
+    with pytest.raises(UserError, match="is not there"):
+        log(tmp_path / "elsewhere", uri(tmp_path / "mlflow.db"))
+    none = TrackingConfig(name="none", uri=None)
+    publish(PublishConfig(input=tmp_path, reports=None, kernel=None, tracking=none))
+    assert "nothing is published" in capsys.readouterr().out
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert tracking.store_of(None) == tracking.DEFAULT_STORE
+    assert how_to_open(tracking.DEFAULT_STORE, ["1"]).startswith(
+        "Run `make ui` and open http://127.0.0.1:5000/#/"
+    )
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
+    assert tracking.store_of(None) == "http://tracker:5000"
+    assert tracking.store_of("sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"
