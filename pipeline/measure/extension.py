@@ -23,8 +23,8 @@ from pydantic import ValidationError
 
 from pipeline.errors import UserError
 from pipeline.measure import device
-from pipeline.measure.compile import Job, compile_all
 from pipeline.measure.ledger import write_atomically
+from pipeline.measure.ninja_build import Job, compile_all
 from pipeline.measure.record import Record
 from pipeline.measure.toolchain import Cxx, Nvcc, find_cxx, find_nvcc
 

@@ -12,7 +12,6 @@ import torch
 import kernels
 from pipeline.errors import UserError
 from pipeline.measure import extension, toolchain
-from pipeline.measure.compile import CompileError, Job, compile_all
 from pipeline.measure.extension import (
     ARCHITECTURES,
     CPP_SOURCE,
@@ -24,6 +23,7 @@ from pipeline.measure.extension import (
     manifest,
     with_architecture,
 )
+from pipeline.measure.ninja_build import CompileError, Job, compile_all
 from pipeline.measure.resources import resources
 from tests.pipeline.measure.tiny import cuda_code, make, needs_nvcc, state, touch_all, value
 
