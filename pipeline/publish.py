@@ -21,7 +21,7 @@ from rich.table import Table
 
 from pipeline import tracking
 from pipeline.config import PublishConfig, console, run_stage
-from pipeline.errors import UserError, unknown
+from pipeline.errors import UserError
 from pipeline.measure import results
 from pipeline.measure.ceiling import Ceilings
 from pipeline.measure.device import Environment
@@ -96,11 +96,10 @@ def sweep(rows: Sequence[Measurement], loaded: Results, artifacts: dict[str, Pat
     groups: dict[str, list[Measurement]] = {}
     for row in rows:
         groups.setdefault(configuration(row), []).append(row)
+    machine = _machine(loaded.environments.get(gpu), loaded.ceilings.get(gpu))
     return Sweep(
         points=len(rows),
-        parent=_run(
-            rows, "", _machine(loaded.environments.get(gpu)), _summary(rows, loaded.ceilings.get(gpu))
-        ),
+        parent=_run(rows, "", machine, _summary(rows)),
         children=tuple(
             _run(group, name, _axes(group), tuple(itertools.chain.from_iterable(map(_values, group))))
             for name, group in groups.items()
@@ -177,10 +176,11 @@ def _axes(rows: Sequence[Measurement]) -> dict[str, str]:
     return {name: str(value) for name, value in params.items()}
 
 
-def _machine(environment: Environment | None) -> dict[str, str]:
-    if environment is None:
-        return {}
-    values = environment.model_dump(exclude={"gpu"}, exclude_none=True)
+def _machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[str, str]:
+    values = environment.model_dump(exclude={"gpu"}, exclude_none=True) if environment else {}
+    if ceilings:
+        values["ceiling_copy_gbps"] = ceilings.copy_gbps
+        values |= {f"ceiling_{dtype}_tflops": tflops for dtype, tflops in ceilings.matmul_tflops.items()}
     return {name: str(value) for name, value in values.items()}
 
 
@@ -196,19 +196,15 @@ def _values(row: Measurement) -> list[Value]:
     ]
 
 
-def _summary(rows: Sequence[Measurement], ceilings: Ceilings | None) -> tuple[Value, ...]:
-    """What the parent shows: the best that any of its configurations reached at each size, the ceilings, and
-    how many points came to what end."""
+def _summary(rows: Sequence[Measurement]) -> tuple[Value, ...]:
+    """What the parent shows: the best that a configuration reached at each size, and how the points ended."""
     at = max(map(_milliseconds, rows))
     counts = Counter(f"points_{row.outcome.status}" for row in rows)
-    constants: dict[str, float] = {"points": len(rows), **counts}
-    if ceilings:
-        constants["ceiling_copy_gbps"] = ceilings.copy_gbps
-        constants |= {f"ceiling_tflops_{dtype}": tflops for dtype, tflops in ceilings.matmul_tflops.items()}
+    points = [Value(name, count, 0, at) for name, count in {"points": len(rows), **counts}.items()]
     best: dict[tuple[str, int], Value] = {}
     for value in itertools.chain.from_iterable(map(_best_of, rows)):
         best[value.key, value.step] = max(best.get((value.key, value.step), value), value)
-    return (*(Value(key, value, 0, at) for key, value in sorted(constants.items())), *sorted(best.values()))
+    return (*sorted(points), *sorted(best.values()))
 
 
 def _best_of(row: Measurement) -> list[Value]:

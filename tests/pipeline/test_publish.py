@@ -109,9 +109,9 @@ def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
 
     parent = runs[f"softmax @ {H200}"]
     assert parent["params"]["driver"] == "580.82.07" and parent["params"]["gpu"] == H200
+    assert float(parent["params"]["ceiling_copy_gbps"]) == ceilings(H200).copy_gbps
     latest = {key: value for key, _, value, _, _ in parent["metrics"]}
     assert (latest["points"], latest["points_ok"]) == (15, 15)
-    assert latest["ceiling_copy_gbps"] == ceilings(H200).copy_gbps
     best = {step: value for key, step, value, *_ in parent["metrics"] if key == "best_gbps_float32"}
     for size, value in best.items():
         at_size = [r.rate for r in ROWS if r.origin.gpu == H200 and r.point.size == size]

@@ -1,0 +1,90 @@
+"""What a person sees in MLflow's own pages, in a browser without a screen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from pipeline.tracking import page
+from tests.factory import H100, H200, grid, write_results
+from tests.mlflow_store import log, server
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1600,1200",
+)
+
+pytestmark = [
+    pytest.mark.xdist_group("mlflow"),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="needs Debian's chromium and chromium-driver: apt-get install chromium chromium-driver",
+    ),
+]
+
+
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[webdriver.Chrome]:
+    # Selenium's own manager would look for drivers and report its use over the network.
+    monkeypatch.setenv("SE_OFFLINE", "true")
+    monkeypatch.setenv("SE_AVOID_STATS", "true")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def test_the_printed_link_shows_gpus_configurations_and_gbps_against_size(
+    tmp_path: Path, browser: webdriver.Chrome
+) -> None:
+    sizes = (1024, 2048, 4096, 8192)
+    rows = grid(gpus=(H200, H100), sizes=sizes, block_sizes=(1024,))
+    results = write_results(tmp_path / "results", rows)
+    (tmp_path / "server").mkdir()
+    with server(tmp_path / "server") as address:
+        log(results, address)
+        browser.get(page(address, ["1"]))
+
+        wait = WebDriverWait(browser, 60, 0.3)
+
+        def chart(name: str) -> str:
+            """The ticks, the axis and the legend of the chart with that title; empty when there is none."""
+            card = f"//*[@data-testid='experiment-view-compare-runs-card'][.//h4[@title='{name}']]"
+            return "\n".join(found.text for found in browser.find_elements(By.XPATH, card))
+
+        def row(name: str) -> str:
+            return f"//*[@role='gridcell'][.//a[normalize-space()='{name}']]"
+
+        # One line a GPU: the best at each size.
+        parents = [f"softmax @ {gpu}" for gpu in (H200, H100)]
+        wait.until(lambda _: all(browser.find_elements(By.XPATH, row(name)) for name in parents))
+        wait.until(lambda _: all(f"{name} (gbps)" in chart("gbps") for name in parents))
+        browser.save_screenshot(str(tmp_path / "gpus.png"))
+        assert {"2000", "4000", "8000", "Step"} <= set(chart("gbps").splitlines())
+        assert all(f"{name} (ceiling_fraction)" in chart("ceiling_fraction") for name in parents)
+
+        # Behind the plus sign of a GPU, its configurations, a line each in the same chart.
+        browser.find_element(By.XPATH, row(parents[0]) + "//button").click()
+        children = [f"{name} @ {H200}" for name in ("torch float32", "triton_online float32 1024x8w")]
+        wait.until(lambda _: all(browser.find_elements(By.XPATH, row(name)) for name in children))
+        wait.until(lambda _: all(f"{name} (gbps)" in chart("gbps") for name in children))
+        browser.save_screenshot(str(tmp_path / "configurations.png"))
+        assert all(f"{name} (median_us)" in chart("median_us") for name in children)
