@@ -68,8 +68,8 @@ def run(config: ReportConfig) -> None:
     if mine:
         table.show(console, mine, baselines, str(page))
     else:
-        others = ", ".join(results.gpus) or "no other either"
-        console.print(f"Nothing was measured on {here} yet; there is {others}.", soft_wrap=True)
+        others = ", ".join(results.gpus) or "no other machine either"
+        console.print(f"Nothing was measured on {here} yet; the report shows {others}.", soft_wrap=True)
     console.print(f"All machines side by side: {page}. Every run in MLflow: make ui.", soft_wrap=True)
 
 

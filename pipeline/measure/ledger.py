@@ -129,5 +129,6 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        if temporary.exists():
+            temporary.unlink()
         raise UserError(f"can't write {path}: {error.strerror}. The file is as it was.") from error

@@ -17,6 +17,7 @@ import pytest
 
 from pipeline import report
 from pipeline.config import ROOT, ReportConfig
+from pipeline.errors import UserError
 from pipeline.measure import ledger, results
 from tests.factory import COMMIT, CPU, H100, H200, grid, measurement, write_results
 
@@ -379,23 +380,23 @@ def test_metrics_are_geometric_means_of_the_best(written, folder):
     assert set(found["gelu"][H200]["float32"]) == {"gbps", "ceiling_fraction"}
 
 
-def test_the_command_ends_with_this_machines_table_and_where_to_look(folder, tmp_path):
+def test_the_command_ends_with_this_machines_table_and_where_to_look(report_on, tmp_path, capsys):
     here = report.device.resolve("cpu").slug
-    mine = tmp_path / "results"
-    write_results(mine, grid(gpus=(here, H200), providers=("torch", "cpp")))
-    done = run(f"input={mine}", f"output={tmp_path / 'reports'}")
-    assert done.returncode == 0
-    first, *_, last = done.stdout.splitlines()
-    assert first.strip() == here and H200 not in done.stdout
-    assert re.search(r"^softmax +1024 +torch \(baseline\) +float32 .* 1\.00$", done.stdout, re.MULTILINE)
-    assert last == f"All machines side by side: {tmp_path}/reports/report.html. Every run in MLflow: make ui."
+    mine = write_results(tmp_path / "results", grid(gpus=(here, H200), providers=("torch", "cpp")))
+    output = report_on(mine)
+    printed = capsys.readouterr().out
+    first, *_, last = printed.splitlines()
+    assert first.strip() == here and H200 not in printed
+    assert re.search(r"^softmax +1024 +torch \(baseline\) +float32 .* 1\.00$", printed, re.MULTILINE)
+    assert last == f"All machines side by side: {output}/report.html. Every run in MLflow: make ui."
 
 
 def test_a_machine_without_results_is_told_whose_there_are(folder, report_on, capsys, monkeypatch):
     monkeypatch.setattr(report.device, "resolve", lambda _: report.device.Device(kind="cpu", name="Abacus"))
     report_on(folder)
     assert (
-        f"Nothing was measured on cpu-abacus yet; there is {H100}, {H200}, {CPU}." in capsys.readouterr().out
+        f"Nothing was measured on cpu-abacus yet; the report shows {H100}, {H200}, {CPU}."
+        in capsys.readouterr().out
     )
 
 
@@ -418,7 +419,7 @@ def test_no_results_make_a_page_that_says_so(report_on, tmp_path, capsys):
         assert "Nothing was measured yet." in (output / name).read_text()
     assert json.loads((output / "metrics.json").read_text()) == {}
     assert (output / "best.csv").read_text() == ",".join(report.BEST_COLUMNS) + "\n"
-    assert "there is no other either" in capsys.readouterr().out
+    assert "the report shows no other machine either" in capsys.readouterr().out
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path):
@@ -428,6 +429,13 @@ def test_a_missing_folder_is_one_sentence(tmp_path):
         done.stderr
         == f"error: input={tmp_path}/nowhere is not a folder with results; run `dvc repro` to get some.\n"
     )
+
+
+def test_an_output_that_is_a_file_is_one_sentence(folder, tmp_path):
+    (tmp_path / "reports").write_text("mine")
+    with pytest.raises(UserError, match="can't write"):
+        report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
+    assert (tmp_path / "reports").read_text() == "mine"
 
 
 def test_without_ceilings_and_environments_the_rest_is_shown(report_on, tmp_path):
