@@ -88,7 +88,8 @@ def run(kernel: str, report_path: Path, architectures: Sequence[str], place: Pla
 def stage(config: BuildConfig) -> None:
     """The stage as the command line and DVC run it."""
     slug = device.resolve(config.device).slug
-    run(config.kernel, results.build_path(config.output, config.kernel, slug), config.architectures)
+    kernel = config.kernel.name
+    run(kernel, results.build_path(config.output, kernel, slug), config.architectures)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ class EnvironmentConfig(Record):
 class BuildConfig(Record):
     """conf/build.yaml."""
 
-    kernel: str
+    kernel: KernelConfig
     device: str
     architectures: Annotated[tuple[str, ...], BeforeValidator(lambda v: [str(a) for a in _to_list(v)])]
     output: Path
@@ -176,14 +176,14 @@ class PublishConfig(Record):
 
     input: Path
     reports: Path | None
-    kernel: Annotated[tuple[str, ...] | None, BeforeValidator(_to_list)]
+    kernel: KernelConfig | None = None
     tracking: TrackingConfig
 
 
 class TimersConfig(Record):
     """conf/timers.yaml."""
 
-    kernel: str
+    kernel: KernelConfig
     provider: str | None
     shapes: tuple[tuple[Size, ...], ...]
     dtype: Dtype

@@ -41,13 +41,27 @@ def run(config: SweepConfig) -> None:
     """Measure what the ledger lacks, print the table, publish."""
     devices = device.resolve_all(config.device)
     environment = device.fingerprint(devices[0])
-    kernel = kernels.load(config.kernel.name)
-    points = grid.expand(kernel, config.provider, axes(config))
-    sweep = Sweep(config, devices, environment, kernel)
-    try:
-        sweep.measure(sweep.missing(points))
-    finally:
-        sweep.finish(points)
+    with ExitStack() as stack:
+        # Held from before the ledger is read: a second sweep finds in it what the first one measured.
+        for chosen in devices:
+            stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
+        workers = [
+            stack.enter_context(Supervisor(chosen, config.timing, config.seed, config.point_timeout_s))
+            for chosen in devices
+        ]
+        pool = None
+        if environment.compute_capability is not None:
+            # Both take seconds to be ready; this process needs them too, to import torch.
+            for worker in workers:
+                worker.start()
+            pool = stack.enter_context(CompilePool(environment.compute_capability))
+        kernel = kernels.load(config.kernel.name)
+        points = grid.expand(kernel, config.provider, axes(config))
+        sweep = Sweep(config, workers, pool, environment, kernel)
+        try:
+            sweep.measure(sweep.missing(points))
+        finally:
+            sweep.finish(points)
     if config.tracking.name != "none":
         publish(config)
 
@@ -70,13 +84,16 @@ class Sweep:
     def __init__(
         self,
         config: SweepConfig,
-        devices: Sequence[device.Device],
+        workers: Sequence[Supervisor],
+        pool: CompilePool | None,
         environment: device.Environment,
         kernel: Kernel,
     ) -> None:
         self.config = config
-        self.devices = devices
-        self.slug = devices[0].slug
+        self.workers = workers
+        self.pool = pool
+        self.device = workers[0].device
+        self.slug = self.device.slug
         self.environment = environment
         self.kernel = kernel
         self.sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
@@ -111,23 +128,10 @@ class Sweep:
                 highlight=False,
             )
             return
-        with ExitStack() as stack:
-            for chosen in self.devices:
-                stack.enter_context(DeviceLock(chosen, self.config.wait_s, warn))
-            workers = [
-                stack.enter_context(
-                    Supervisor(d, self.config.timing, self.config.seed, self.config.point_timeout_s)
-                )
-                for d in self.devices
-            ]
-            for worker in workers:
-                worker.start()
-            compiling = self.compile_ahead(points, stack)
-            ceilings = self.describe(workers[0])
-            broken = self.build(points)
-            progress = stack.enter_context(
-                Progress(console, f"{self.kernel.name} on {self.slug}", len(points))
-            )
+        compiling = self.compile_ahead(points)
+        ceilings = self.describe(self.workers[0])
+        broken = self.build(points)
+        with Progress(console, f"{self.kernel.name} on {self.slug}", len(points)) as progress:
 
             def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:
                 self.ledger.append(self.measurement(point, outcome, measured_on, ceilings))
@@ -138,9 +142,9 @@ class Sweep:
                 if reason := broken.get(point.provider):
                     shape = self.kernel.shape(point.size)
                     outcome = Outcome(status="compile_error", error=reason, shape=shape)
-                    report(point, outcome, self.devices[0])
+                    report(point, outcome, self.device)
             sound = [point for point in points if point.provider not in broken]
-            crew = Crew(self.kernel, workers, self.control(points), report)
+            crew = Crew(self.kernel, self.workers, self.control(points), report)
             self.noise_floor = crew.measure(Schedule(sound, compiling), len(sound))
 
     def control(self, points: Sequence[Point]) -> Point:
@@ -148,14 +152,12 @@ class Sweep:
         sizes = sorted({point.size for point in points})
         return Point(self.kernel.name, self.kernel.baseline, sizes[len(sizes) // 2], points[0].dtype)
 
-    def compile_ahead(self, points: Sequence[Point], stack: ExitStack) -> Mapping[Point, Future[None]]:
+    def compile_ahead(self, points: Sequence[Point]) -> Mapping[Point, Future[None]]:
         """Start to compile the Triton points, where there is a GPU to compile for."""
-        triton = [point for point in points if self.kernel.provider(point.provider).is_triton]
-        capability = self.environment.compute_capability
-        if not triton or capability is None:
+        if self.pool is None:
             return {}
-        pool = stack.enter_context(CompilePool(capability))
-        return {point: pool.submit(point) for point in triton}
+        triton = [point for point in points if self.kernel.provider(point.provider).is_triton]
+        return self.pool.submit(triton)
 
     def describe(self, worker: Supervisor) -> Ceilings:
         """Write beside the ledger what it can't be read without: the environment, the ceilings and the
@@ -178,7 +180,7 @@ class Sweep:
         broken = {}
         for name in sorted({point.provider for point in points}):
             provider = self.kernel.provider(name)
-            if provider.extension is None or self.devices[0].kind not in provider.devices:
+            if provider.extension is None or self.device.kind not in provider.devices:
                 continue
             try:
                 extension.build(self.kernel.name, [provider.extension])

@@ -66,9 +66,7 @@ class Row(Record):
 def run(config: TimersConfig) -> None:
     """Time every shape by every timer, print the table, write rows and plot."""
     chosen = device.resolve(config.device)
-    if config.kernel not in kernels.names():
-        raise unknown("kernel", config.kernel, kernels.names())
-    kernel = kernels.load(config.kernel)
+    kernel = kernels.load(config.kernel.name)
     name = config.provider or kernel.baseline
     if name not in (known := [p.name for p in kernel.providers]):
         raise unknown(f"provider of {kernel.name}", name, known)
@@ -157,7 +155,7 @@ def contestants(
 def show(rows: list[Row], title: str) -> None:
     """Print the table."""
     table = Table(title=title)
-    for heading in ("shape", "timer", "us", "spread", "ms a measurement", "CUPTI us", "off"):
+    for heading in ("shape", "timer", "us", "spread", "cost ms", "CUPTI us", "off"):
         table.add_column(heading, justify="left" if heading in ("shape", "timer") else "right")
     for row in rows:
         table.add_row(

@@ -97,8 +97,11 @@ def triton_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tenso
 def cuda_naive(x: torch.Tensor) -> torch.Tensor:
     """One thread an element, in tiles of 16 x 16 threads."""
     check_dtype(x)
-    out: torch.Tensor = torch.ops.square.cuda_naive(x)
-    return out
+    # Its tiles need a matrix; other shapes are seen as one with the same last dimension.
+    columns = x.shape[-1] if x.dim() > 0 else 1
+    matrix = x.reshape(x.numel() // columns if columns else 0, columns)
+    out: torch.Tensor = torch.ops.square.cuda_naive(matrix)
+    return out.reshape(x.shape)
 
 
 def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:

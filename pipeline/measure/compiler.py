@@ -8,7 +8,9 @@ and the specialization is that of the later launch on aligned data.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from types import TracebackType
 from typing import Any, Self
@@ -27,11 +29,42 @@ class CompilePool:
         self._pool = ProcessPoolExecutor(
             jobs, get_context("spawn"), _prepare, (int(capability.replace(".", "")), os.getpid())
         )
+        # A process of the pool starts with a task; these make all start now.
+        for _ in range(jobs):
+            self._pool.submit(_nothing)
 
-    def submit(self, point: Point) -> Future[None]:
-        """Compile what the point launches. Its errors stay in the future: the launch itself will meet and
-        report them."""
-        return self._pool.submit(_compile, point)
+    def submit(self, points: Sequence[Point]) -> dict[Point, Future[None]]:
+        """Compile what the points launch; a future each, done when a launch would find its kernel compiled.
+
+        Points that differ only in size share most kernels, so one of them goes first and the others follow
+        when it is done, and cost little. Those that take longest, with the most elements a thread, are begun
+        first.
+        Errors stay in the future: the launch itself will meet and report them.
+        """
+        alike: dict[Point, list[Point]] = {}
+        for point in points:
+            alike.setdefault(replace(point, size=0), []).append(point)
+        futures: dict[Point, Future[None]] = {}
+        for first, *others in sorted(alike.values(), key=lambda group: -_elements_a_thread(group[0])):
+            futures[first] = self._pool.submit(_compile, first)
+            for other in others:
+                futures[other] = self._after(futures[first], other)
+        return futures
+
+    def _after(self, earlier: Future[None], point: Point) -> Future[None]:
+        later: Future[None] = Future()
+
+        def finish(done: Future[None]) -> None:
+            later.set_result(None)
+
+        def submit(done: Future[None]) -> None:
+            try:
+                self._pool.submit(_compile, point).add_done_callback(finish)
+            except RuntimeError:  # the pool is shut down: the sweep is over
+                later.cancel()
+
+        earlier.add_done_callback(submit)
+        return later
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +112,14 @@ def _prepare(capability: int, parent: int) -> None:
         run(self, *mocks, grid=grid, warmup=True, **options)
 
     JITFunction.run = compile_only
+
+
+def _elements_a_thread(point: Point) -> float:
+    return (point.block_size or 1024) / (32 * (point.num_warps or 4))
+
+
+def _nothing() -> None:
+    """A task that only needs its process to be there."""
 
 
 def _compile(point: Point) -> None:

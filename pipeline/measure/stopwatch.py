@@ -33,6 +33,9 @@ COLD_FACTOR = 3
 MOST_SETS = 1 << 14
 """Input sets in a ring at most. Smaller problems are timed launch by launch with the cache written over."""
 
+ALIGNMENT = 512
+"""Bytes that torch's allocator on a GPU aligns tensors to."""
+
 PAUSE_S = 2.0
 """Rest before a throttled measurement is taken again."""
 
@@ -45,6 +48,11 @@ class Stopwatch:
         self.settings = settings
         uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self._monitor = Monitor(uuid) if device.type == "cuda" else None
+
+    def warm_up(self) -> None:
+        """Calibrate the timer, if it is one that needs it."""
+        if self.device.type == "cuda" and self.settings.timer in ("auto", "graph"):
+            calibrated()
 
     def time(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
         """Samples of a call that moves ``bytes_``, and the state of the device while they were taken.
@@ -106,8 +114,17 @@ class Stopwatch:
 
 
 def ring(inputs: Inputs, sets: int) -> tuple[Inputs, ...]:
-    """The inputs and ``sets - 1`` copies of them elsewhere in memory."""
-    return (inputs, *(tuple(x.clone() for x in inputs) for _ in range(sets - 1)))
+    """The inputs and ``sets - 1`` copies of them elsewhere in memory, aligned as torch aligns a tensor."""
+    columns = [(x, *_copies(x, sets - 1)) for x in inputs]
+    return tuple(zip(*columns, strict=True))
+
+
+def _copies(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """Contiguous copies of a tensor, made by one launch."""
+    stride = ceil(x.numel() * x.itemsize / ALIGNMENT) * ALIGNMENT // x.itemsize
+    block = torch.empty((count, stride), dtype=x.dtype, device=x.device)
+    block[:, : x.numel()] = x.reshape(-1)
+    return [row[: x.numel()].view(x.shape) for row in block]
 
 
 @cache

@@ -40,6 +40,10 @@ class Trial:
         self.stopwatch = Stopwatch(self.device, settings)
         self._problem: tuple[tuple[str, Shape, str], Problem] | None = None
 
+    def warm_up(self) -> None:
+        """Do now what the first point would otherwise wait for: the device's context and the calibration."""
+        self.stopwatch.warm_up()
+
     def run(self, point: Point) -> Outcome:
         """What happens at the point. Never raises for what a provider does short of ending the process."""
         kernel = kernels.load(point.kernel)
@@ -149,9 +153,11 @@ class Trial:
             torch.cuda.synchronize()
 
     def _release(self) -> None:
-        gc.collect()
-        if self.device.type == "cuda" and self._problem is None:
-            torch.cuda.empty_cache()
+        """Give memory back once nothing is kept for the next point."""
+        if self._problem is None:
+            gc.collect()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
 
 
 def bind(provider: Provider, point: Point) -> Callable[..., torch.Tensor]:

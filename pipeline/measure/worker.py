@@ -5,6 +5,7 @@ Started by ``supervisor`` as ``python -m pipeline.measure.worker FD PARENT``; FD
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from multiprocessing.connection import Connection
@@ -38,6 +39,10 @@ def main(fd: int, parent: int) -> None:
     from pipeline.measure.trial import Trial
 
     trial = Trial(setup.device, setup.settings, setup.seed)
+    trial.warm_up()
+    # What the imports left behind lives as long as the process: no collection need look at it again.
+    gc.collect()
+    gc.freeze()
     while True:
         try:
             request: Point | MeasureCeilings = connection.recv()

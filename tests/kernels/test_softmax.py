@@ -42,7 +42,11 @@ def test_adding_to_a_row_changes_nothing(case: Case) -> None:
 def test_rows_do_not_touch_each_other(case: Case) -> None:
     (x,) = case.inputs(261, torch.float32)
     order = torch.arange(x.shape[0] - 1, -1, -1, device=x.device)
-    assert torch.equal(case.run(x[order]), case.run(x)[order])
+    # Not to the bit: torch reduces a row in an order that follows its alignment.
+    tolerance = case.kernel.tolerance(torch.float32)
+    torch.testing.assert_close(
+        case.run(x[order]), case.run(x)[order], rtol=tolerance.rtol, atol=tolerance.atol
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

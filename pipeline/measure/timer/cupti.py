@@ -7,6 +7,7 @@ in every container.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -19,12 +20,24 @@ def microseconds_a_call(run: Callable[[], object], calls: int) -> float | None:
 
     None where CUPTI reports no kernels.
     """
+    _first_use()
+    durations = _durations_us(run, REPEATS)
+    # Fewer records than calls are lost records; their mean would be of something else.
+    return sum(durations) / (REPEATS * calls) if len(durations) >= REPEATS * calls else None
+
+
+def _durations_us(run: Callable[[], object], repeats: int) -> list[float]:
     try:
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-            for _ in range(REPEATS):
+            for _ in range(repeats):
                 run()
             torch.cuda.synchronize()
     except RuntimeError:
-        return None
-    total = sum(event.device_time for event in profiled.events() or ())
-    return float(total) / (REPEATS * calls) if total > 0 else None
+        return []
+    return [float(event.device_time) for event in profiled.events() or () if event.device_time > 0]
+
+
+@cache
+def _first_use() -> None:
+    """The first profile of a process starts CUPTI up and loses records."""
+    _durations_us(lambda: torch.zeros(1, device="cuda"), 1)

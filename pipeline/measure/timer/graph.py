@@ -8,7 +8,9 @@ two replays; a sample is a replay's time over its launches, less the gap (see ``
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import ceil
 from time import perf_counter
@@ -23,7 +25,7 @@ from pipeline.measure.timer.overhead import Overhead
 REPLAY_US = 200.0
 """A replay lasts about this long, so that what it costs besides its launches is small and well known."""
 
-WARM_UP_US = 4000.0
+WARM_UP_US = 2000.0
 """Replays before the first sample, so that clocks have left their idle state."""
 
 PILOT = 16
@@ -118,22 +120,39 @@ def capture(workload: Workload, launches: int) -> Ring:
     per_graph = sets * ceil(launches / sets) if sets <= launches else launches
     total = max(sets, per_graph)
     ring = Ring([], [], [None] * sets)
-    try:
-        workload.call(*workload.inputs[0])
-        torch.cuda.synchronize()
+    workload.call(*workload.inputs[0])
+    torch.cuda.synchronize()
+    with torch.cuda.stream(_capturing()):
         for first in range(0, total, per_graph):
-            count = min(per_graph, total - first)
+            turns = range(first, min(first + per_graph, total))
+            # Not through torch.cuda.graph: it collects garbage and empties the allocator's cache first,
+            # which takes longer than all the rest.
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                for turn in range(first, first + count):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for turn in turns:
                     # The previous output of this set is let go, so that memory does not grow with turns.
                     ring.outputs[turn % sets] = workload.call(*workload.inputs[turn % sets])
+                graph.capture_end()
+            except torch.OutOfMemoryError:
+                _abort(graph)
+                raise
+            except RuntimeError as error:
+                _abort(graph)
+                raise NotCapturableError(str(error)) from error
             ring.graphs.append(graph)
-            ring.launches.append(count)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        # A capture that fails leaves the error behind; the call itself was right a moment ago.
-        torch.cuda.synchronize()
-        raise NotCapturableError(str(error)) from error
+            ring.launches.append(len(turns))
     return ring
+
+
+def _abort(graph: torch.cuda.CUDAGraph) -> None:
+    """End a capture that failed, so that the process can go on."""
+    with suppress(RuntimeError):
+        graph.capture_end()
+    torch.cuda.synchronize()
+
+
+@cache
+def _capturing() -> torch.cuda.Stream:
+    """The stream that is captured; the default one can't be."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -27,6 +27,13 @@ ELEMENTS = 1 << 18
 """Elements of the calibration's tensors: a kernel of 2 us that occupies all multiprocessors."""
 
 
+WARM_UP_REPLAYS = 200
+"""A tenth of a second."""
+
+ROUNDS = 9
+"""Times that the short and the long replay are measured."""
+
+
 @dataclass(frozen=True)
 class Overhead:
     """Microseconds that are taken off a replay. ``per_call_us`` is 0 where CUPTI can't be read: the gap is
@@ -44,19 +51,23 @@ class Overhead:
 
 @cache
 def calibrated() -> Overhead:
-    """The overhead on this process's GPU."""
+    """The overhead on this process's GPU; takes a second."""
     ring = [torch.randn(ELEMENTS, device="cuda") for _ in range(LONG)]
     short, long_ = _graph(ring[:SHORT]), _graph(ring)
-    short_us, long_us = _replay_us(short), _replay_us(long_)
-    slope = (long_us - short_us) / (LONG - SHORT)
-    per_replay = max(0.0, short_us - SHORT * slope)
+    # An idle GPU needs some of this work to reach the clocks that it will keep.
+    for _ in range(WARM_UP_REPLAYS):
+        long_.replay()
+    # In turn, so that what is left of the clocks' rise is in both alike.
+    rounds = [(_replay_us(short), _replay_us(long_)) for _ in range(ROUNDS)]
+    slope = median((long_us - short_us) / (LONG - SHORT) for short_us, long_us in rounds)
+    per_replay = max(0.0, median(long_us - LONG * slope for _, long_us in rounds))
     duration = cupti.microseconds_a_call(long_.replay, LONG)
     per_call = max(0.0, slope - duration) if duration is not None else 0.0
     return Overhead(per_call_us=per_call, per_replay_us=per_replay)
 
 
 def _graph(ring: list[torch.Tensor]) -> torch.cuda.CUDAGraph:
-    outputs = [torch.square(x) for x in ring]
+    outputs = [torch.mul(x, x) for x in ring]
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -66,10 +77,9 @@ def _graph(ring: list[torch.Tensor]) -> torch.cuda.CUDAGraph:
 
 
 def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
-    for _ in range(20):
-        graph.replay()
+    graph.replay()
     events = [recorded()]
-    for _ in range(30):
+    for _ in range(10):
         graph.replay()
         events.append(recorded())
     events[-1].synchronize()
