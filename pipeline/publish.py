@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
@@ -41,32 +42,47 @@ NOTE_LENGTH = 4000
 """Characters of notes that a tag takes with certainty."""
 
 
+@dataclass(frozen=True)
+class Published:
+    """The store that shows the results, and the ids of the experiments that do."""
+
+    uri: str
+    experiments: tuple[str, ...]
+
+
 def publish(config: PublishConfig) -> None:
     """Log all results to the configured store and say how to look at them.
 
     Raises UserError when the input is not there or the store can't be used.
     """
+    published = publish_quietly(config)
+    if published is not None:
+        say(how_to_open(published))
+
+
+def publish_quietly(config: PublishConfig) -> Published | None:
+    """Log all results to the configured store; None, after a sentence, when there is nothing to log."""
     if config.tracking.name == "none":
-        _say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
-        return
+        say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
+        return None
     sweeps = read(config)
     if not sweeps:
-        _say(f"{config.input} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
-        return
+        say(f"{config.input} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
+        return None
     uri = tracking.store_of(config.tracking.uri)
     try:
-        with tracking.opened(uri, say=_say) as store:
-            experiments = log(store, sweeps)
+        with tracking.opened(uri, say=say) as store:
+            return Published(uri, log(store, sweeps))
     except TrackerError as error:
         again = shlex.join(["python", "-m", "pipeline.publish", *sys.argv[1:]])
         raise UserError(
             f"can't publish to {tracking.public(uri)}: {error}. Nothing measured is lost, "
             f"it lies in {config.input}; once the store can be used, run: {again}"
         ) from error
-    _say(how_to_open(uri, experiments))
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """A line for the user, never broken, so that a link or a command in it can be copied."""
     console.print(sentence, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -78,9 +94,9 @@ def read(config: PublishConfig) -> list[Sweep]:
         )
     loaded = results.load(config.input, warn=lambda sentence: print(f"warning: {sentence}", file=sys.stderr))
     wanted = config.kernel and config.kernel.name
-    if wanted is not None and wanted not in loaded.kernels:
+    if wanted is not None and loaded.kernels and wanted not in loaded.kernels:
         raise UserError(
-            f"{config.input} holds no measurements of {wanted}; {', '.join(loaded.kernels)} are there."
+            f"{config.input} holds no measurements of {wanted}, only of {', '.join(loaded.kernels)}."
         )
     ledgers = itertools.groupby(loaded.measurements, key=lambda row: (row.point.kernel, row.origin.gpu))
     return [
@@ -240,7 +256,7 @@ def files(config: PublishConfig, kernel: str, gpu: str, kernels: Sequence[str]) 
     return {name: path for name, path in found.items() if path.is_file()}
 
 
-def log(store: Store, sweeps: Sequence[Sweep]) -> list[str]:
+def log(store: Store, sweeps: Sequence[Sweep]) -> tuple[str, ...]:
     """Make the store show the sweeps and print what that took. Returns the ids of the experiments."""
     experiments: dict[str, str] = {}
     done: list[tuple[Sweep, Counter[Change]]] = []
@@ -254,7 +270,7 @@ def log(store: Store, sweeps: Sequence[Sweep]) -> list[str]:
             changes = store.publish(experiments[kernel], one, tick=lambda: progress.advance(task))
             done.append((one, changes))
     console.print(_table(done), highlight=False)
-    return list(experiments.values())
+    return tuple(experiments.values())
 
 
 def _table(done: Sequence[tuple[Sweep, Counter[Change]]]) -> Table:
@@ -270,13 +286,14 @@ def _table(done: Sequence[tuple[Sweep, Counter[Change]]]) -> Table:
     return table
 
 
-def how_to_open(uri: str, experiments: Sequence[str]) -> str:
+def how_to_open(published: Published) -> str:
     """One line that says where the runs can be seen."""
+    uri, experiments = published.uri, published.experiments
     if tracking.is_server(uri):
         return f"Open {tracking.page(uri, experiments)}"
     command = "make ui"
     if uri != tracking.DEFAULT_STORE:
-        command = shlex.join(["mlflow", "ui", "--workers", "1", "--backend-store-uri", tracking.public(uri)])
+        command = shlex.join(["python", "-m", "pipeline.ui", *sys.argv[1:]])
     return f"Run `{command}` and open {tracking.page('http://127.0.0.1:5000', experiments)}"
 
 

@@ -34,6 +34,9 @@ from pipeline.measure.record import digest
 DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
 """One SQLite file at the repository's root."""
 
+OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+"""Environment variables under which MLflow talks to nobody but its store."""
+
 IDENTITY, DIGEST, FILES = "identity", "digest", "files"
 """Tags: whose run it is, what it shows, and which files its artifacts are."""
 
@@ -300,7 +303,7 @@ def _added_by_hand(existing: list[Any]) -> dict[str, str]:
 
 def _keep_quiet() -> None:
     """No telemetry, no log lines, no links between ours; to be called before MLflow is imported."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = os.environ["DO_NOT_TRACK"] = "true"
+    os.environ.update(OFFLINE)
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     os.environ["MLFLOW_CONFIGURE_LOGGING"] = "false"
     for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):

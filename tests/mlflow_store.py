@@ -18,8 +18,7 @@ import requests
 
 from pipeline.config import ROOT, PublishConfig, TrackingConfig
 from pipeline.publish import publish
-
-OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+from pipeline.tracking import OFFLINE
 
 
 def log(results: Path, uri: str, **options: Any) -> None:
@@ -30,9 +29,9 @@ def log(results: Path, uri: str, **options: Any) -> None:
     )
 
 
-def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
+def start(*arguments: str, stage: str = "publish", **env: str) -> subprocess.Popen[str]:
     """The command line itself."""
-    command = [sys.executable, "-m", "pipeline.publish", "reports=null", *arguments]
+    command = [sys.executable, "-m", f"pipeline.{stage}", "reports=null", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | env, stdout=pipe, stderr=pipe, text=True)
 

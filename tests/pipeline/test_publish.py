@@ -13,15 +13,12 @@ import pytest
 import requests
 
 from pipeline import tracking
-from pipeline.config import PublishConfig, TrackingConfig
+from pipeline.config import KernelConfig, PublishConfig, TrackingConfig
 from pipeline.errors import UserError
 from pipeline.measure.record import Measurement
-from pipeline.publish import how_to_open, publish, read
+from pipeline.publish import Published, how_to_open, publish, read
 from tests.factory import H100, H200, MEASURED_AT, ceilings, grid, measurement, write_results
 from tests.mlflow_store import content, log, run_ids, server, shown, start
-
-# One worker runs all that is here and in test_ui.py: servers and parallel writers need the cores.
-pytestmark = pytest.mark.xdist_group("mlflow")
 
 ROWS = grid(gpus=(H200, H100))
 NAMES = {
@@ -272,12 +269,12 @@ def test_reports_are_uploaded_to_their_kernel_and_only_when_they_change(
     assert (artifacts / "softmax.html").read_text() == "new"
 
 
-def test_only_the_kernels_asked_for(tmp_path: Path, database: Path) -> None:
+def test_only_the_kernel_asked_for(tmp_path: Path, database: Path) -> None:
     results = write_results(tmp_path / "results", grid(kernels=("softmax", "gelu"), providers=("torch",)))
-    log(results, uri(database), kernel=["gelu"])
+    log(results, uri(database), kernel=KernelConfig(name="gelu", grid={}))
     assert set(shown(database)) == {f"gelu @ {H200}", f"torch float32 @ {H200}"}
-    with pytest.raises(UserError, match="Did you mean 'softmax'"):
-        log(results, uri(database), kernel=["sofmax"])
+    with pytest.raises(UserError, match=r"holds no measurements of square, only of gelu, softmax\."):
+        log(results, uri(database), kernel=KernelConfig(name="square", grid={}))
 
 
 def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
@@ -443,9 +440,8 @@ def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert tracking.store_of(None) == tracking.DEFAULT_STORE
-    assert how_to_open(tracking.DEFAULT_STORE, ["1"]).startswith(
-        "Run `make ui` and open http://127.0.0.1:5000/#/"
-    )
+    ours = Published(tracking.DEFAULT_STORE, ("1",))
+    assert how_to_open(ours).startswith("Run `make ui` and open http://127.0.0.1:5000/#/")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
     assert tracking.store_of(None) == "http://tracker:5000"
     assert tracking.store_of("sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"

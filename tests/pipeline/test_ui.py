@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from pipeline.tracking import page
+from pipeline.ui import free_port
 from tests.factory import H100, H200, grid, write_results
-from tests.mlflow_store import log, server
+from tests.mlflow_store import log, run_ids, server, start
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -29,13 +34,10 @@ FLAGS = (
     "--window-size=1600,1200",
 )
 
-pytestmark = [
-    pytest.mark.xdist_group("mlflow"),
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER),
-        reason="needs Debian's chromium and chromium-driver: apt-get install chromium chromium-driver",
-    ),
-]
+needs_a_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="needs Debian's chromium and chromium-driver: apt-get install chromium chromium-driver",
+)
 
 
 @pytest.fixture
@@ -52,6 +54,7 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[webdriv
     driver.quit()
 
 
+@needs_a_browser
 def test_the_printed_link_shows_gpus_configurations_and_gbps_against_size(
     tmp_path: Path, browser: webdriver.Chrome
 ) -> None:
@@ -88,3 +91,36 @@ def test_the_printed_link_shows_gpus_configurations_and_gbps_against_size(
         wait.until(lambda _: all(f"{name} (gbps)" in chart("gbps") for name in children))
         browser.save_screenshot(str(tmp_path / "configurations.png"))
         assert all(f"{name} (median_us)" in chart("median_us") for name in children)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
+def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: signal.Signals) -> None:
+    results = write_results(tmp_path / "results", grid(providers=("torch",)))
+    database = tmp_path / "mlflow.db"
+    process = start(f"input={results}", f"tracking.uri=sqlite:///{database}", stage="ui")
+    assert process.stdout is not None
+    line = next(line for line in process.stdout if line.startswith("Open "))
+    link = re.fullmatch(
+        r"Open (http://127\.0\.0\.1:\d+)/#/experiments/1/runs\?\S+ \(Ctrl-C ends it\)\n", line
+    )
+    assert link
+    assert "<title>MLflow</title>" in requests.get(link[1], timeout=10).text
+    run_id = run_ids(database)[f"softmax @ {H200}"]
+    artifact = {"run_uuid": run_id, "path": f"results/timings/softmax/{H200}.jsonl"}
+    ledger = requests.get(f"{link[1]}/get-artifact", artifact, timeout=10)
+    assert ledger.content == (results / "timings" / "softmax" / f"{H200}.jsonl").read_bytes()
+
+    process.send_signal(ending)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+    with pytest.raises(requests.ConnectionError):
+        requests.get(link[1], timeout=5)
+
+
+def test_a_port_in_use_is_passed_over() -> None:
+    port = free_port()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        assert free_port() > port

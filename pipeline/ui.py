@@ -1,0 +1,124 @@
+"""MLflow's own pages over the published results, until Ctrl-C. ``python -m pipeline.ui`` or ``make ui``.
+
+Takes publish's options and publishes first, so that the pages show what the ledgers hold. A store that a
+server keeps is shown by that server already; its link is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import IO
+
+from pipeline import tracking
+from pipeline.config import PublishConfig, run_stage
+from pipeline.errors import UserError
+from pipeline.publish import publish_quietly, say
+
+HOST = "127.0.0.1"
+PORTS = range(5000, 5010)
+"""The first of these that is free; only this machine can reach it."""
+
+START_S = 120
+"""Seconds that a server may take to answer, on a slow disk with cold caches."""
+
+
+def show(config: PublishConfig) -> None:
+    """Publish, serve the store and say where it is.
+
+    Raises UserError when the store can't be used or no server comes up.
+    """
+    published = publish_quietly(config)
+    if published is None:
+        return
+    if tracking.is_server(published.uri):
+        say(f"Open {tracking.page(published.uri, published.experiments)}")
+        return
+    port = free_port()
+    with _serving(published.uri, port) as server:
+        say(f"Open {tracking.page(f'http://{HOST}:{port}', published.experiments)} (Ctrl-C ends it)")
+        try:
+            server.wait()
+        except KeyboardInterrupt:
+            return
+    raise UserError("the MLflow server has ended by itself; start it again.")
+
+
+def free_port() -> int:
+    """The first port that nothing listens on."""
+    for port in PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise UserError(f"ports {PORTS[0]} to {PORTS[-1]} are all in use; end a server that you no longer need.")
+
+
+@contextmanager
+def _serving(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that answers. It has a session of its own: Ctrl-C would make it end in tracebacks."""
+    command = [sys.executable, "-W", "ignore", "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
+    # One worker answers sooner than four, which share one database; jobs are for language models.
+    command += ["--workers", "1", "--backend-store-uri", uri]
+    env = os.environ | tracking.OFFLINE | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    with tempfile.TemporaryFile() as output:
+        server = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+        try:
+            _wait_for_answer(server, port, output)
+            yield server
+        finally:
+            _end(server)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """A closed terminal is a Ctrl-C too."""
+    raise KeyboardInterrupt
+
+
+def _wait_for_answer(server: subprocess.Popen[bytes], port: int, output: IO[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while not _answers(port):
+        if server.poll() is not None or time.monotonic() > deadline:
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
+            raise UserError(f"the MLflow server does not start: {lines[-1] if lines else 'it says nothing'}")
+        time.sleep(0.1)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server and the worker that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, number)
+            server.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            return
+
+
+if __name__ == "__main__":
+    run_stage("publish", PublishConfig, show)
