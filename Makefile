@@ -63,9 +63,8 @@ python-on-path:
 
 repro: $(READY) ## Measure what is not measured yet, report and publish it (dvc repro), and print the table
 	@python -m dvc repro $(ARGS)
-	@# Also where DVC had nothing to do.
+	@# Its table and closing line come also where DVC had nothing to do.
 	@python -m pipeline.report
-	@echo 'To see the runs in MLflow: make ui'
 
 build: $(READY) ## Compile the CUDA and C++ providers
 	@python -m dvc repro $(ARGS) build
@@ -76,8 +75,8 @@ report: $(READY) ## Compare the GPUs, tables and plots in reports/, and print th
 publish: $(READY) ## Write all results to MLflow
 	@python -m pipeline.publish $(ARGS)
 
-ui: publish ## Open the results in MLflow: http://127.0.0.1:5000
-	@python -m mlflow ui --host 127.0.0.1 --port 5000 --workers 1 --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"
+ui: $(READY) ## Publish all results and open them in MLflow, until Ctrl-C
+	@python -m pipeline.ui $(ARGS)
 
 test: $(READY) ## Run the tests
 	@python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadgroup) $(ARGS)
