@@ -41,7 +41,6 @@ IDENTITY, DIGEST, FILES = "identity", "digest", "files"
 """Tags: whose run it is, what it shows, and which files its artifacts are."""
 
 PARENT = "mlflow.parentRunId"
-METRICS_A_BATCH = 1000
 RUNS_A_PAGE = 5000
 LOOKS = 8
 """Times to look again for what other publishers did at the same moment."""
@@ -275,8 +274,7 @@ class Store:
 
         metrics = [Metric(value.key, value.value, value.at_ms, value.step) for value in run.values]
         params = [Param(key, value) for key, value in run.params.items()]
-        for start in range(0, max(1, len(metrics)), METRICS_A_BATCH):
-            self._client.log_batch(run_id, metrics[start : start + METRICS_A_BATCH], [] if start else params)
+        self._client.log_batch(run_id, metrics, params)
         self._client.set_terminated(run_id, "FAILED" if run.failed else "FINISHED", run.ended_ms)
 
     def _upload(self, run_id: str, existing: list[Any], files: Mapping[str, Path]) -> bool:
