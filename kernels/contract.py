@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kernels.point import DTYPE_NAMES, Point
+from kernels.point import DTYPE_NAMES, Point, Shape
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 """torch's dtype for each name."""
 
-Shape = tuple[int, ...]
 Inputs = tuple[torch.Tensor, ...]
 
 

@@ -11,6 +11,9 @@ DTYPE_NAMES = ("float32", "bfloat16", "float16")
 """The dtypes a point may name."""
 
 
+Shape = tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Point:
     """One thing to measure: a provider of a kernel at a size, dtype and launch configuration.

@@ -15,15 +15,16 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
 
 import yaml
 
 import kernels
-from kernels.contract import DTYPES, Kernel
 from kernels.point import AXES, Point
 from pipeline.config import ROOT, SweepConfig, console, run_stage
 from pipeline.errors import UserError, unknown
-from pipeline.measure import calibration, commit, device, extension, grid, results, table
+from pipeline.measure import calibration, commit, device, grid, results, table
 from pipeline.measure.ceiling import Ceilings, rate
 from pipeline.measure.compiler import CompilePool
 from pipeline.measure.crew import Crew
@@ -33,6 +34,9 @@ from pipeline.measure.progress import Progress
 from pipeline.measure.record import Measurement, Origin, Outcome
 from pipeline.measure.schedule import Schedule
 from pipeline.measure.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from kernels.contract import Kernel
 
 warn = partial(console.print, style="yellow", highlight=False)
 
@@ -101,6 +105,7 @@ class Sweep:
         self.ledger = Ledger(results.ledger_path(config.output, kernel.name, self.slug), warn)
         self.measured: set[Point] = set()
         self.noise_floor: float | None = None
+        self.begin = monotonic()
 
     def key(self, point: Point) -> str:
         """The key that a measurement of the point would have now."""
@@ -130,6 +135,8 @@ class Sweep:
             return
         compiling = self.compile_ahead(points)
         ceilings = self.describe(self.workers[0])
+        for worker in self.workers:
+            worker.overhead = ceilings.overhead
         broken = self.build(points)
         with Progress(console, f"{self.kernel.name} on {self.slug}", len(points)) as progress:
 
@@ -177,6 +184,8 @@ class Sweep:
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""
+        from pipeline.measure import extension
+
         broken = {}
         for name in sorted({point.provider for point in points}):
             provider = self.kernel.provider(name)
@@ -193,6 +202,8 @@ class Sweep:
         self, point: Point, outcome: Outcome, measured_on: device.Device, ceilings: Ceilings
     ) -> Measurement:
         """The ledger's line for an outcome."""
+        from kernels.contract import DTYPES
+
         dtype = DTYPES[point.dtype]
         timing = outcome.timing
         return Measurement(
@@ -239,7 +250,13 @@ class Sweep:
         )
         rows = [row for point in points if (row := self.ledger.get(point)) is not None]
         table.show(console, rows, {self.kernel.name: self.kernel.baseline}, str(self.ledger.path))
-        console.print(f"{len(rows)} of {len(points)} points are in {self.ledger.path}.", highlight=False)
+        noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
+        console.print(
+            f"{len(self.measured)} points measured in {monotonic() - self.begin:.1f} s{noise}. "
+            f"{len(rows)} of {len(points)} are in {self.ledger.path}.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def publish(config: SweepConfig) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from itertools import product
+from time import perf_counter
 
 import torch
 
@@ -15,9 +16,11 @@ from kernels.softmax import triton_online
 
 
 def sweep(axes: dict[str, list[int]]) -> None:
-    """Print a line a point of softmax's ``triton_online``: size, block_size, num_warps, milliseconds."""
+    """Print a line a point of softmax's ``triton_online`` (size, block_size, num_warps, milliseconds), and the
+    seconds that all took together."""
     from triton.testing import do_bench
 
+    begin = perf_counter()
     for size, block_size, num_warps in product(axes["size"], axes["block_size"], axes["num_warps"]):
         x = torch.randn(4096, size, device="cuda")
         out = triton_online(x, block_size=block_size, num_warps=num_warps)
@@ -26,6 +29,8 @@ def sweep(axes: dict[str, list[int]]) -> None:
             lambda x=x, b=block_size, w=num_warps: triton_online(x, block_size=b, num_warps=w)
         )
         print(size, block_size, num_warps, milliseconds, flush=True)
+    points = len(axes["size"]) * len(axes["block_size"]) * len(axes["num_warps"])
+    print(f"{points} points measured in {perf_counter() - begin:.1f} s")
 
 
 if __name__ == "__main__":

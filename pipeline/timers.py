@@ -29,6 +29,7 @@ from kernels.point import AXES, Point
 from pipeline.config import TimersConfig, console, run_stage
 from pipeline.errors import unknown
 from pipeline.measure import device, extension
+from pipeline.measure.ceiling import NO_OVERHEAD, Overhead
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.lock import DeviceLock
 from pipeline.measure.record import Record
@@ -42,7 +43,7 @@ from pipeline.measure.timer.cpu import CpuTimer
 from pipeline.measure.timer.do_bench import DoBenchTimer
 from pipeline.measure.timer.event import EventTimer
 from pipeline.measure.timer.graph import GraphTimer, capture
-from pipeline.measure.timer.overhead import calibrated
+from pipeline.measure.timer.overhead import calibrate
 from pipeline.measure.timer.wall import WallTimer
 
 
@@ -82,7 +83,10 @@ def run(config: TimersConfig) -> None:
             Confidence(config.timing.target_rel_ci, config.timing.min_samples),
             Budget(config.timing.max_seconds),
         )
-        rows = [row for shape in config.shapes for row in measure(kernel, call, shape, config, chosen, stop)]
+        overhead = calibrate() if chosen.kind == "cuda" else NO_OVERHEAD
+        rows = []
+        for shape in config.shapes:
+            rows += measure(kernel, call, shape, config, chosen, stop, overhead)
     show(rows, f"{kernel.name}/{name} {point.dtype} on {chosen.slug}")
     path = config.output / kernel.name / f"{chosen.slug}.json"
     write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
@@ -98,6 +102,7 @@ def measure(
     config: TimersConfig,
     chosen: device.Device,
     stop: Stopping,
+    overhead: Overhead,
 ) -> list[Row]:
     """One shape by every timer, the timers in turn so that a drift of the device reaches all alike."""
     where = torch.device(chosen.kind)
@@ -106,7 +111,7 @@ def measure(
     sets = ceil(COLD_FACTOR * last_level_cache(where) / kernel.bytes(shape, dtype))
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(config.repeats):
-        for name, timer, workload in contestants(call, inputs, sets, where):
+        for name, timer, workload in contestants(call, inputs, sets, where, overhead):
             begin = perf_counter()
             samples = timer.measure(workload(), stop)
             cost_ms = (perf_counter() - begin) * 1e3
@@ -130,7 +135,7 @@ def measure(
 
 
 def contestants(
-    call: Callable[..., torch.Tensor], inputs: Inputs, sets: int, where: torch.device
+    call: Callable[..., torch.Tensor], inputs: Inputs, sets: int, where: torch.device, overhead: Overhead
 ) -> list[tuple[str, Timer, Callable[[], Workload]]]:
     """Every timer that the device has, with what makes its workload: the copies of a ring are part of
     what a measurement costs."""
@@ -144,7 +149,7 @@ def contestants(
     if where.type == "cpu":
         return [("perf_counter", CpuTimer(), many)]
     return [
-        ("graph", GraphTimer(calibrated()), many),
+        ("graph", GraphTimer(overhead), many),
         ("event", EventTimer(COLD_FACTOR * last_level_cache(where)), one),
         ("do_bench", DoBenchTimer(), one),
         ("wall", WallTimer(), one),

@@ -22,7 +22,6 @@ import torch
 from kernels.contract import (
     Kernel,
     Provider,
-    Shape,
     Tolerance,
     check_dtype,
     compiled,
@@ -30,6 +29,7 @@ from kernels.contract import (
     numel,
     read_once_write_once,
 )
+from kernels.point import Shape
 
 TOLERANCES = {
     torch.float32: Tolerance(rtol=1e-5, atol=1e-6),

@@ -21,7 +21,6 @@ import torch
 from kernels.contract import (
     Kernel,
     Provider,
-    Shape,
     Tolerance,
     check_dtype,
     compiled,
@@ -29,7 +28,7 @@ from kernels.contract import (
     numel,
     read_once_write_once,
 )
-from kernels.point import Point
+from kernels.point import Point, Shape
 
 ROWS = 4096
 """Enough rows to fill every GPU several times over at a program a row."""

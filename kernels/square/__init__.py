@@ -18,7 +18,6 @@ import torch
 from kernels.contract import (
     Kernel,
     Provider,
-    Shape,
     Tolerance,
     check_dtype,
     compiled,
@@ -26,7 +25,7 @@ from kernels.contract import (
     numel,
     read_once_write_once,
 )
-from kernels.point import Point
+from kernels.point import Point, Shape
 
 MAX_ROW = 65536
 """Most columns that ``triton_row`` takes: 64 float32 registers a thread at 32 warps, the most there are."""

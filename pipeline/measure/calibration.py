@@ -25,12 +25,13 @@ def known_or_measured(
             ceilings = results.read(Ceilings, candidate)
             if ceilings.environment == environment.digest:
                 return ceilings
-    copy_gbps, matmul_tflops = worker.ceilings()
+    rates = worker.rates()
     ceilings = Ceilings(
         gpu=environment.gpu,
         environment=environment.digest,
-        copy_gbps=copy_gbps,
-        matmul_tflops=matmul_tflops,
+        copy_gbps=rates.copy_gbps,
+        matmul_tflops=rates.matmul_tflops,
+        overhead=rates.overhead,
     )
     write_atomically(path, ceilings.model_dump_json(indent=2).encode() + b"\n")
     return ceilings

@@ -7,14 +7,34 @@ from typing import Literal
 from pipeline.measure.record import Rate, Record
 
 
+class Overhead(Record):
+    """Microseconds that a replay of a graph costs besides its launches' own durations: between two
+    launches, and once a replay. ``per_call_us`` is 0 where CUPTI can't be read: the gap is then part of every
+    number."""
+
+    per_call_us: float
+    per_replay_us: float
+
+    def net(self, replay_us: float, launches: int) -> float:
+        """Microseconds a launch takes by itself. Never less than half of the gross time, so that a
+        calibration gone wrong can't turn a time into nonsense unseen."""
+        gross = replay_us / launches
+        return max((replay_us - self.per_replay_us) / launches - self.per_call_us, gross / 2)
+
+
+NO_OVERHEAD = Overhead(per_call_us=0.0, per_replay_us=0.0)
+
+
 class Ceilings(Record):
     """Rates measured on one device: a copy of a tensor far larger than any cache (GB/s, bytes read plus
-    bytes written) and a large matrix product (TFLOP/s) for each dtype that the device has."""
+    bytes written) and a large matrix product (TFLOP/s) for each dtype that the device has; and what a launch
+    costs there at least, which the graph timer takes off."""
 
     gpu: str
     environment: str
     copy_gbps: float
     matmul_tflops: dict[str, float]
+    overhead: Overhead = NO_OVERHEAD
 
 
 def rate(time_us: float, bytes_: int, flops: int, dtype: str, ceilings: Ceilings | None) -> Rate:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from threading import Event, Lock
+from typing import TYPE_CHECKING
 
-from kernels.contract import Kernel
 from kernels.point import Point
 from pipeline.measure.device import Device
 from pipeline.measure.record import Outcome
 from pipeline.measure.schedule import Schedule
 from pipeline.measure.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from kernels.contract import Kernel
 
 Report = Callable[[Point, Outcome, Device], None]
 """Gets each outcome as it comes, from one thread at a time."""

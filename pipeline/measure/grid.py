@@ -6,13 +6,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import kernels
-from kernels.contract import Kernel, Provider
 from kernels.point import AXES, Point
 from pipeline.errors import unknown
 from pipeline.measure.record import digest
 from pipeline.measure.settings import TimingSettings
+
+if TYPE_CHECKING:
+    from kernels.contract import Kernel, Provider
 
 INSTRUMENT = 1
 """Raised when the way of measuring changes so that earlier numbers no longer compare; part of every key."""
@@ -47,12 +50,7 @@ def source_digest(kernel: str, provider: Provider) -> str:
     folder = kernels.ROOT / kernel
     files = {folder / "__init__.py", folder / provider.source}
     if provider.extension is not None:
-        files |= {
-            *kernels.ROOT.glob("*.h"),
-            *kernels.ROOT.glob("*.cuh"),
-            *folder.glob("*.h"),
-            *folder.glob("*.cuh"),
-        }
+        files |= {*folder.glob("*.h"), *folder.glob("*.cuh"), *(kernels.ROOT / "include").iterdir()}
     return hashlib.sha256(b"\0".join(_content(path) for path in sorted(files))).hexdigest()[:16]
 
 

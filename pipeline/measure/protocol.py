@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels.point import Point
+from pipeline.measure.ceiling import Overhead
 from pipeline.measure.record import Outcome
 from pipeline.measure.settings import TimingSettings
 
@@ -27,5 +29,22 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class MeasureCeilings:
-    """Asks for the device's ceilings: answered with (copy GB/s, matmul TFLOP/s by dtype)."""
+class Measure:
+    """Asks for the outcome at a point: answered with a Reply. ``overhead`` is for the graph timer."""
+
+    point: Point
+    overhead: Overhead
+
+
+@dataclass(frozen=True)
+class MeasureRates:
+    """Asks for the device's own rates: answered with Rates."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A copy's GB/s, a matrix product's TFLOP/s by dtype, and what a launch costs."""
+
+    copy_gbps: float
+    matmul_tflops: dict[str, float]
+    overhead: Overhead

@@ -7,6 +7,8 @@ from functools import partial
 import torch
 
 from kernels.contract import DTYPES
+from pipeline.measure.ceiling import NO_OVERHEAD
+from pipeline.measure.protocol import Rates
 from pipeline.measure.statistics import quantile
 from pipeline.measure.stopping import Either
 from pipeline.measure.stopping.budget import Budget
@@ -14,13 +16,15 @@ from pipeline.measure.stopping.count import Count
 from pipeline.measure.timer import Samples, Timer, Workload
 from pipeline.measure.timer.cpu import CpuTimer
 from pipeline.measure.timer.event import EventTimer
+from pipeline.measure.timer.overhead import calibrate
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
 MATMUL_SIDE = {"cuda": 8192, "cpu": 1024}
 
 
-def measure(device: str) -> tuple[float, dict[str, float]]:
-    """Copy GB/s (bytes read plus bytes written) and matmul TFLOP/s by dtype name, on random data.
+def measure(device: str) -> Rates:
+    """Copy GB/s (bytes read plus bytes written), matmul TFLOP/s by dtype name, on random data, and a launch's
+    overhead.
 
     Each is the 20th percentile of the samples' times: what the device can do and hold, for noise only slows
     but a clock boost of a moment is no ceiling. A dtype that the device can't multiply is left out.
@@ -44,7 +48,8 @@ def measure(device: str) -> tuple[float, dict[str, float]]:
         except RuntimeError:
             continue
         tflops[name] = 2 * side**3 / matmul_us / 1e6
-    return 2 * size / copy_us / 1e3, tflops
+    overhead = calibrate() if device == "cuda" else NO_OVERHEAD
+    return Rates(copy_gbps=2 * size / copy_us / 1e3, matmul_tflops=tflops, overhead=overhead)
 
 
 def p20(samples: Samples) -> float:

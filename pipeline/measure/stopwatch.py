@@ -12,6 +12,7 @@ from time import sleep
 import torch
 
 from kernels.contract import Inputs
+from pipeline.measure.ceiling import NO_OVERHEAD
 from pipeline.measure.record import State
 from pipeline.measure.settings import TimingSettings
 from pipeline.measure.state import Monitor
@@ -24,7 +25,6 @@ from pipeline.measure.timer.cpu import CpuTimer
 from pipeline.measure.timer.do_bench import DoBenchTimer
 from pipeline.measure.timer.event import EventTimer
 from pipeline.measure.timer.graph import GraphTimer, NotCapturableError
-from pipeline.measure.timer.overhead import calibrated
 from pipeline.measure.timer.wall import WallTimer
 
 COLD_FACTOR = 3
@@ -46,13 +46,9 @@ class Stopwatch:
     def __init__(self, device: torch.device, settings: TimingSettings) -> None:
         self.device = device
         self.settings = settings
+        self.overhead = NO_OVERHEAD
         uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self._monitor = Monitor(uuid) if device.type == "cuda" else None
-
-    def warm_up(self) -> None:
-        """Calibrate the timer, if it is one that needs it."""
-        if self.device.type == "cuda" and self.settings.timer in ("auto", "graph"):
-            calibrated()
 
     def time(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
         """Samples of a call that moves ``bytes_``, and the state of the device while they were taken.
@@ -86,7 +82,7 @@ class Stopwatch:
         sets = self._sets(bytes_)
         if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
             try:
-                return GraphTimer(calibrated()).measure(Workload(call, ring(inputs, sets)), stop)
+                return GraphTimer(self.overhead).measure(Workload(call, ring(inputs, sets)), stop)
             except NotCapturableError:
                 torch.cuda.synchronize()
         flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0

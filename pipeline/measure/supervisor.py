@@ -12,13 +12,16 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import IO, Any, Self
 
-from kernels.contract import Shape
-from kernels.point import Point
+from kernels.point import Point, Shape
 from pipeline.errors import UserError
+from pipeline.measure.ceiling import NO_OVERHEAD
 from pipeline.measure.device import Device
-from pipeline.measure.protocol import MeasureCeilings, Reply, Setup
+from pipeline.measure.protocol import Measure, MeasureRates, Rates, Reply, Setup
 from pipeline.measure.record import Outcome, Status
 from pipeline.measure.settings import TimingSettings
+
+RATES_TIMEOUT_S = 300.0
+"""Far more than the device's own limits take to measure."""
 
 
 class WorkerError(Exception):
@@ -36,6 +39,7 @@ class Supervisor:
         self.device = device
         self.setup = Setup(device.kind, settings, seed)
         self.timeout_s = timeout_s
+        self.overhead = NO_OVERHEAD
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._stderr: IO[bytes] | None = None
@@ -43,7 +47,7 @@ class Supervisor:
     def measure(self, point: Point, shape: Shape) -> Outcome:
         """The outcome at a point, also when the worker does not survive it."""
         try:
-            reply: Reply = self._ask(point, self.timeout_s)
+            reply: Reply = self._ask(Measure(point, self.overhead), self.timeout_s)
         except WorkerError as error:
             return Outcome(status=error.status, error=str(error), shape=shape)
         if not reply.healthy:
@@ -61,10 +65,10 @@ class Supervisor:
         if process is not None:
             process.kill()
 
-    def ceilings(self) -> tuple[float, dict[str, float]]:
-        """Copy GB/s and matmul TFLOP/s by dtype. Raises UserError when the device can't be measured."""
+    def rates(self) -> Rates:
+        """The device's own limits. Raises UserError when they can't be measured."""
         try:
-            answer: tuple[float, dict[str, float]] = self._ask(MeasureCeilings(), 300.0)
+            answer: Rates = self._ask(MeasureRates(), RATES_TIMEOUT_S)
         except WorkerError as error:
             raise UserError(f"the ceilings of {self.device.name} could not be measured: {error}.") from error
         return answer

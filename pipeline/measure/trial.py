@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 
 import kernels
-from kernels.contract import DTYPES, Inputs, Kernel, Provider, Shape, numel
+from kernels.contract import DTYPES, Inputs, Kernel, Provider, Shape, Tolerance, numel
 from kernels.point import Point
 from pipeline.measure import extension, verify
+from pipeline.measure.ceiling import Overhead
 from pipeline.measure.record import Outcome, Status, Timing
 from pipeline.measure.settings import TimingSettings
 from pipeline.measure.statistics import quantile, relative_half_width
@@ -41,11 +42,14 @@ class Trial:
         self._problem: tuple[tuple[str, Shape, str], Problem] | None = None
 
     def warm_up(self) -> None:
-        """Do now what the first point would otherwise wait for: the device's context and the calibration."""
-        self.stopwatch.warm_up()
+        """Do now what the first point would else wait for: the device's context, the code that verifies."""
+        x = torch.ones(8, device=self.device)
+        verify.compare(x.square(), x.double(), x.dtype, Tolerance(rtol=0.0, atol=0.0))
 
-    def run(self, point: Point) -> Outcome:
-        """What happens at the point. Never raises for what a provider does short of ending the process."""
+    def run(self, point: Point, overhead: Overhead) -> Outcome:
+        """What happens at the point; ``overhead`` is what the graph timer takes off. Never raises for what a
+        provider does short of ending the process."""
+        self.stopwatch.overhead = overhead
         kernel = kernels.load(point.kernel)
         provider = kernel.provider(point.provider)
         interpreted = self.device.type == "cpu" and provider.is_triton

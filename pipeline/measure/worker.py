@@ -10,9 +10,8 @@ import os
 import sys
 from multiprocessing.connection import Connection
 
-from kernels.point import Point
 from pipeline.measure.process import die_with
-from pipeline.measure.protocol import MeasureCeilings, Reply, Setup
+from pipeline.measure.protocol import Measure, MeasureRates, Reply, Setup
 
 
 def healthy(device: str) -> bool:
@@ -45,13 +44,13 @@ def main(fd: int, parent: int) -> None:
     gc.freeze()
     while True:
         try:
-            request: Point | MeasureCeilings = connection.recv()
+            request: Measure | MeasureRates = connection.recv()
         except EOFError:
             return
-        if isinstance(request, MeasureCeilings):
+        if isinstance(request, MeasureRates):
             connection.send(rates.measure(setup.device))
             continue
-        outcome = trial.run(request)
+        outcome = trial.run(request.point, request.overhead)
         reply = Reply(outcome, outcome.status in ("ok", "verified", "unsupported") or healthy(setup.device))
         connection.send(reply)
         if not reply.healthy:

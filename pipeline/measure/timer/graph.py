@@ -17,10 +17,10 @@ from time import perf_counter
 
 import torch
 
+from pipeline.measure.ceiling import Overhead
 from pipeline.measure.stopping import Stopping
 from pipeline.measure.timer import Samples, Workload
 from pipeline.measure.timer.events import recorded
-from pipeline.measure.timer.overhead import Overhead
 
 REPLAY_US = 200.0
 """A replay lasts about this long, so that what it costs besides its launches is small and well known."""
@@ -28,7 +28,7 @@ REPLAY_US = 200.0
 WARM_UP_US = 2000.0
 """Replays before the first sample, so that clocks have left their idle state."""
 
-PILOT = 16
+PILOT = 4
 """Launches in the graph that finds out how long one takes."""
 
 BATCH = 10

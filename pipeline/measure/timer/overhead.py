@@ -1,87 +1,63 @@
-"""What a graph replay costs besides its launches' own durations, measured once a process.
+"""What a graph replay costs besides its launches' own durations.
 
-    replay = launches * (duration + per_call) + per_replay
+    replay = sum of durations + launches * per_call + per_replay
 
-``per_call`` is the gap between a launch's end and the next one's start. No clock on the stream can see
-it, so it comes from CUPTI, which stamps a kernel's start and end: the difference between a replay by
-events and the durations of the same launches by CUPTI. ``per_replay`` follows from a short and a long
-replay of the same launch.
+No clock on the stream can see the gap between a launch's end and the next one's start, so the durations
+come from CUPTI, which stamps both. Two graphs, one of many short launches and one of few long ones, give the
+two unknowns. Each graph's durations are its own: the gap of a graph depends on little, but a
+launch's duration depends on what ran before it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from statistics import median
 
 import torch
 
+from pipeline.measure.ceiling import NO_OVERHEAD, Overhead
 from pipeline.measure.timer import cupti
 from pipeline.measure.timer.events import recorded
 
-SHORT, LONG = 32, 256
-"""Launches in the two graphs."""
+MANY = (64, 1 << 20)
+FEW = (4, 1 << 22)
+"""Launches, and elements of each launch's tensors: about 4 us and 12 us a launch on an H200."""
 
-ELEMENTS = 1 << 18
-"""Elements of the calibration's tensors: a kernel of 2 us that occupies all multiprocessors."""
+WARM_UP_REPLAYS = 500
+"""A tenth of a second: an idle GPU needs work to reach the clocks that it will keep."""
 
-
-WARM_UP_REPLAYS = 200
-"""A tenth of a second."""
-
-ROUNDS = 9
-"""Times that the short and the long replay are measured."""
+REPLAYS = 50
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """Microseconds that are taken off a replay. ``per_call_us`` is 0 where CUPTI can't be read: the gap is
-    then part of every number."""
+def calibrate() -> Overhead:
+    """Measure the overhead on this process's GPU; takes some seconds, most of them CUPTI's start.
 
-    per_call_us: float
-    per_replay_us: float
-
-    def net(self, replay_us: float, launches: int) -> float:
-        """Microseconds a launch takes by itself. Never less than half of the gross time, so that a
-        calibration gone wrong can't turn a time into nonsense unseen."""
-        gross = replay_us / launches
-        return max((replay_us - self.per_replay_us) / launches - self.per_call_us, gross / 2)
+    ``NO_OVERHEAD`` where CUPTI can't be read.
+    """
+    costs = {launches: _cost_us(launches, elements) for launches, elements in (MANY, FEW)}
+    many, few = costs[MANY[0]], costs[FEW[0]]
+    if many is None or few is None:
+        return NO_OVERHEAD
+    per_call = max(0.0, (many - few) / (MANY[0] - FEW[0]))
+    return Overhead(per_call_us=per_call, per_replay_us=max(0.0, few - FEW[0] * per_call))
 
 
-@cache
-def calibrated() -> Overhead:
-    """The overhead on this process's GPU; takes a second."""
-    ring = [torch.randn(ELEMENTS, device="cuda") for _ in range(LONG)]
-    short, long_ = _graph(ring[:SHORT]), _graph(ring)
-    # An idle GPU needs some of this work to reach the clocks that it will keep.
-    for _ in range(WARM_UP_REPLAYS):
-        long_.replay()
-    # In turn, so that what is left of the clocks' rise is in both alike.
-    rounds = [(_replay_us(short), _replay_us(long_)) for _ in range(ROUNDS)]
-    slope = median((long_us - short_us) / (LONG - SHORT) for short_us, long_us in rounds)
-    per_replay = max(0.0, median(long_us - LONG * slope for _, long_us in rounds))
-    duration = cupti.microseconds_a_call(long_.replay, LONG)
-    per_call = max(0.0, slope - duration) if duration is not None else 0.0
-    return Overhead(per_call_us=per_call, per_replay_us=per_replay)
-
-
-def _graph(ring: list[torch.Tensor]) -> torch.cuda.CUDAGraph:
+def _cost_us(launches: int, elements: int) -> float | None:
+    """A replay's time less its launches' durations."""
+    ring = [torch.randn(elements, device="cuda") for _ in range(launches)]
     outputs = [torch.mul(x, x) for x in ring]
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for x, y in zip(ring, outputs, strict=True):
             torch.mul(x, x, out=y)
-    return graph
-
-
-def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
-    graph.replay()
+    for _ in range(WARM_UP_REPLAYS):
+        graph.replay()
     events = [recorded()]
-    for _ in range(10):
+    for _ in range(REPLAYS):
         graph.replay()
         events.append(recorded())
     events[-1].synchronize()
     replays_us: list[float] = [a.elapsed_time(b) * 1e3 for a, b in pairwise(events)]
-    return median(replays_us)
+    duration = cupti.microseconds_a_call(graph.replay, launches)
+    return None if duration is None else median(replays_us) - launches * duration
