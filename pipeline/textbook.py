@@ -16,8 +16,8 @@ from kernels.softmax import triton_online
 
 
 def sweep(axes: dict[str, list[int]]) -> None:
-    """Print a line a point of softmax's ``triton_online`` (size, block_size, num_warps, milliseconds), and the
-    seconds that all took together."""
+    """Print each point of softmax's ``triton_online`` (size, block_size, num_warps, milliseconds), and at the
+    end the seconds that all took."""
     from triton.testing import do_bench
 
     begin = perf_counter()

@@ -19,7 +19,12 @@ from pipeline.measure.timer.event import EventTimer
 from pipeline.measure.timer.overhead import calibrate
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
-MATMUL_SIDE = {"cuda": 8192, "cpu": 1024}
+MATMUL_SIDES = {"cuda": (8192,), "cpu": (128, 1024)}
+"""Sides of the matrices, the largest last. A CPU without instructions for a dtype takes seconds for the large
+one, and is no slower at the small one."""
+
+LONG_ENOUGH_US = 1000.0
+"""A product that takes longer needs no larger matrices to show the rate."""
 
 
 def measure(device: str) -> Rates:
@@ -40,14 +45,16 @@ def measure(device: str) -> Rates:
     copy_us = p20(timer.measure(Workload(target.copy_, ((source,),)), stop))
     del source, target
     tflops = {}
-    side = MATMUL_SIDE[device]
     for name, dtype in DTYPES.items():
-        a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-        try:
-            matmul_us = p20(timer.measure(Workload(partial(torch.mm, b), ((a,),)), stop))
-        except RuntimeError:
-            continue
-        tflops[name] = 2 * side**3 / matmul_us / 1e6
+        for side in MATMUL_SIDES[device]:
+            a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+            try:
+                matmul_us = p20(timer.measure(Workload(partial(torch.mm, b), ((a,),)), stop))
+            except RuntimeError:
+                break
+            tflops[name] = 2 * side**3 / matmul_us / 1e6
+            if matmul_us > LONG_ENOUGH_US:
+                break
     overhead = calibrate() if device == "cuda" else NO_OVERHEAD
     return Rates(copy_gbps=2 * size / copy_us / 1e3, matmul_tflops=tflops, overhead=overhead)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 import kernels
-from kernels.contract import DTYPES, Inputs, Kernel, Provider, Shape, Tolerance, numel
-from kernels.point import Point
+from kernels.contract import DTYPES, Inputs, Kernel, Provider, Tolerance, numel
+from kernels.point import Point, Shape
 from pipeline.measure import extension, verify
 from pipeline.measure.ceiling import Overhead
 from pipeline.measure.record import Outcome, Status, Timing
