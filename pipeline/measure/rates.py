@@ -23,7 +23,7 @@ MATMUL_SIDES = {"cuda": (8192,), "cpu": (128, 1024)}
 """Sides of the matrices, the largest last. A CPU without instructions for a dtype takes seconds for the large
 one, and is no slower at the small one."""
 
-LONG_ENOUGH_US = 1000.0
+LONG_ENOUGH_US = 200.0
 """A product that takes longer needs no larger matrices to show the rate."""
 
 
