@@ -62,7 +62,7 @@ class Trial:
 
         reason = provider.unsupported(point, shape)
         if reason is None and self.device.type not in provider.devices and not interpreted:
-            reason = f"runs on {' and '.join(provider.devices)} only"
+            reason = "runs on a CPU only" if self.device.type == "cuda" else "needs a GPU"
         if reason is not None:
             return Outcome(status="unsupported", error=reason, shape=shape)
         if shortage := self._shortage(kernel, shape, point.dtype):
