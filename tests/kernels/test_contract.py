@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -58,17 +59,20 @@ def test_a_provider_has_its_source_and_its_devices(case: Case) -> None:
 def test_an_extension_is_called_by_its_providers_name(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def operator(*arguments: object) -> str:
+    def operator(*arguments: Any) -> torch.Tensor:
         calls.append(arguments)
-        return "out"
+        out: torch.Tensor = arguments[0]
+        return out
 
     monkeypatch.setattr(
         torch.ops, case.kernel.name, SimpleNamespace(**{case.provider.name: operator}), raising=False
     )
     inputs = case.kernel.inputs(case.kernel.interpreted_shape(8), torch.float32, CPU, 0)
     axes = case.axes()
-    assert case.provider.call(*inputs, **axes) == "out"
-    assert calls == [(*inputs, *axes.values())]
+    assert torch.equal(case.provider.call(*inputs, **axes), inputs[0])
+    (arguments,) = calls
+    assert all(map(torch.equal, arguments[: len(inputs)], inputs))
+    assert arguments[len(inputs) :] == tuple(axes.values())
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
