@@ -10,9 +10,7 @@ import os
 import platform
 import re
 import runpy
-import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
@@ -21,6 +19,7 @@ import pynvml
 
 from pipeline.errors import UserError
 from pipeline.measure.record import Record, digest
+from pipeline.measure.toolchain import Cxx, Nvcc, find_cxx, find_nvcc
 
 
 class Device(Record):
@@ -168,8 +167,8 @@ def fingerprint(device: Device) -> Environment:
         torch=metadata.version("torch"),
         triton=metadata.version("triton"),
         python=".".join(platform.python_version_tuple()[:2]),
-        nvcc=_version("nvcc", r"release ([\d.]+), V([\d.]+)"),
-        cxx=_version("c++", r"^(.+)$"),
+        nvcc=_version(find_nvcc),
+        cxx=_version(find_cxx),
         cpu=cpu().name,
         cpu_threads=cpu_threads(),
         platform=f"{platform.system()}-{platform.machine()}",
@@ -184,11 +183,9 @@ def _torch_cuda() -> str | None:
     return version
 
 
-def _version(program: str, pattern: str) -> str | None:
-    """The last group of the pattern in what ``program --version`` prints, or None."""
-    path = shutil.which(program)
-    if path is None:
+def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:
+    """The version of the compiler that a build here would use, or None where there is none."""
+    try:
+        return find().version
+    except UserError:
         return None
-    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    match = re.search(pattern, text, re.MULTILINE)
-    return match[match.lastindex or 0] if match else None
