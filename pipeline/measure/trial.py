@@ -190,7 +190,8 @@ def summary(samples: Samples, settings: TimingSettings) -> Timing:
 def classify(error: Exception) -> Status:
     """The status that an exception from a provider stands for."""
     name = type(error).__name__
-    if "allocate memory" in str(error) or "out of memory" in str(error):
+    text = str(error)
+    if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:
         return "out_of_memory"
     if name in ("CompilationError", "CompileTimeAssertionFailure", "BuildError", "PTXASError") or (
         "inductor" in type(error).__module__ or "dynamo" in type(error).__module__
