@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import cycle
 
 from pipeline.measure.stopping import Stopping
-from pipeline.measure.timer import Samples, Workload
+from pipeline.measure.timer import Samples, Workload, checked_output
 
 
 class DoBenchTimer:
@@ -18,4 +18,4 @@ class DoBenchTimer:
 
         inputs = cycle(workload.inputs)
         times_ms = do_bench(lambda: workload.call(*next(inputs)), return_mode="all")
-        return Samples("do_bench", tuple(ms * 1e3 for ms in times_ms), workload.call(*workload.inputs[0]))
+        return Samples("do_bench", tuple(ms * 1e3 for ms in times_ms), checked_output(workload))
