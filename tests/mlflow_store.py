@@ -81,9 +81,14 @@ def content(database: Path) -> dict[str, list[tuple[Any, ...]]]:
         return {table: sorted(connection.execute(f"SELECT * FROM {table}"), key=repr) for table in tables}
 
 
-def shown(database: Path) -> dict[str, dict[str, Any]]:
-    """The runs that a user sees, by name: all but their id. Fails if a name is there twice."""
-    query = "SELECT run_uuid, name, status, start_time, end_time FROM runs WHERE lifecycle_stage = 'active'"
+SEEN = """FROM runs JOIN experiments USING (experiment_id)
+WHERE runs.lifecycle_stage = 'active' AND experiments.name = coalesce(?, experiments.name)"""
+
+
+def shown(database: Path, experiment: str | None = None) -> dict[str, dict[str, Any]]:
+    """The runs that a user sees, of one experiment or of all, by name: all but their id. Fails if a name is
+    there twice."""
+    query = f"SELECT run_uuid, runs.name, status, start_time, end_time {SEEN}"
     with sqlite3.connect(database) as connection:
 
         def table(name: str, columns: str, run_id: str) -> list[tuple[Any, ...]]:
@@ -92,7 +97,7 @@ def shown(database: Path) -> dict[str, dict[str, Any]]:
 
         runs = {}
         names = {}
-        for run_id, name, *info in connection.execute(query).fetchall():
+        for run_id, name, *info in connection.execute(query, [experiment]).fetchall():
             assert name not in runs, f"{name} is there twice"
             names[run_id] = name
             runs[name] = {
@@ -107,8 +112,7 @@ def shown(database: Path) -> dict[str, dict[str, Any]]:
     return runs
 
 
-def run_ids(database: Path) -> dict[str, str]:
-    """The id of each run that a user sees, by name."""
-    query = "SELECT name, run_uuid FROM runs WHERE lifecycle_stage = 'active'"
+def run_ids(database: Path, experiment: str | None = None) -> dict[str, str]:
+    """The id of each run that a user sees, of one experiment or of all, by name."""
     with sqlite3.connect(database) as connection:
-        return dict(connection.execute(query).fetchall())
+        return dict(connection.execute(f"SELECT runs.name, run_uuid {SEEN}", [experiment]).fetchall())

@@ -1,0 +1,212 @@
+"""A repository of its own with this one's files, to run the pipeline in as a user does."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.build import build_kernel
+from pipeline.config import ROOT
+from pipeline.measure.extension import ARCHITECTURES, HERE
+
+PRESET = "smoke"
+Row = dict[str, Any]
+
+
+class Project:
+    """A git repository in a folder, with caches, temporary files and an MLflow store that nobody shares."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "repository"
+        temporary = folder / "tmp"
+        temporary.mkdir(parents=True)
+        # What decides where the pipeline writes or how it runs is not inherited from whoever runs the tests.
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("MLFLOW_", "DVC_", "TRITON_", "GIT_", "MAKE", "PYTEST_", "COV_"))
+        }
+        self.env = inherited | {
+            # Python's own name for itself may be a link, so its folder is where `python` lies.
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(temporary),  # the device's lock too: other tests may measure at the same time
+            "TORCHINDUCTOR_CACHE_DIR": os.environ.get(
+                "TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
+            ),
+            "DVC_SITE_CACHE_DIR": str(folder / "dvc"),
+            "DVC_NO_ANALYTICS": "true",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "COLUMNS": "120",
+            **{f"GIT_{who}_NAME": "Test" for who in ("AUTHOR", "COMMITTER")},
+            **{f"GIT_{who}_EMAIL": "test@localhost" for who in ("AUTHOR", "COMMITTER")},
+        }
+
+    def create(self) -> None:
+        """Copy the files that git knows as they are now, edits included, choose the smallest grid, commit."""
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.root / name)
+        # As on a machine that measured nothing yet, whatever this repository has come to hold.
+        (self.root / "dvc.lock").unlink(missing_ok=True)
+        shutil.rmtree(self.root / "reports", ignore_errors=True)
+        for name in ("timings", "ceilings", "build"):
+            shutil.rmtree(self.root / "results" / name, ignore_errors=True)
+        self.set_param("preset", PRESET)
+        self.run("git", "init", "--quiet", "--initial-branch=main")
+        self.commit("Start")
+
+    def adopt_builds(self) -> None:
+        """Take over libraries from this repository's own build folder, built there first if need be: their
+        manifests say that they are what a build here would make."""
+        for kernel in self.kernels():
+            build_kernel(kernel, ARCHITECTURES)
+            shutil.copytree(HERE.folder(kernel), self.root / "build" / kernel)
+
+    def run(
+        self, *command: str, ok: bool = True, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; fails with what it printed unless it succeeds, or fails as it should."""
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.env | dict(env or {}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert (done.returncode == 0) == ok, f"{command} exited with {done.returncode}:\n{said}"
+        return done
+
+    def python(
+        self, *words: str, ok: bool = True, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """``python -m WORDS``."""
+        return self.run("python", "-m", *words, ok=ok, env=env)
+
+    def repro(self, env: Mapping[str, str] | None = None) -> list[str]:
+        """``dvc repro``; the stages that it ran, in their order."""
+        return ran(self.python("dvc", "repro", env=env).stdout)
+
+    def commit(self, message: str) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", message)
+
+    def edit(self, name: str, change: Callable[[str], str]) -> None:
+        """Change a file; fails if the change does nothing."""
+        before = (self.root / name).read_text()
+        after = change(before)
+        assert after != before, f"{name} is not as the test takes it to be"
+        (self.root / name).write_text(after)
+
+    def set_param(self, name: str, value: str) -> None:
+        """Set a value in params.yaml."""
+        self.edit("params.yaml", lambda text: re.sub(rf"(?m)^{name}: .*$", f"{name}: {value}", text))
+
+    def kernels(self) -> list[str]:
+        return sorted(path.parent.name for path in (self.root / "kernels").glob("*/__init__.py"))
+
+    def gpu(self) -> str:
+        """The slug of the machine that the tests run on."""
+        return str(json.loads((self.root / "build/environment.json").read_bytes())["gpu"])
+
+    def ledger(self, kernel: str, folder: str = "results") -> Path:
+        return self.root / folder / "timings" / kernel / f"{self.gpu()}.jsonl"
+
+    def rows(self, kernel: str, folder: str = "results") -> list[Row]:
+        """A ledger's rows; fails on a torn one."""
+        return [json.loads(line) for line in self.ledger(kernel, folder).read_text().splitlines()]
+
+    def tree(self, *without: str) -> dict[str, str]:
+        """SHA-256 by path of every file outside of hidden folders and Python's caches."""
+        return {
+            str(path.relative_to(self.root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file()
+            and not any(p.startswith(".") or p == "__pycache__" for p in path.relative_to(self.root).parts)
+            and not str(path.relative_to(self.root)).startswith(without or ("\0",))
+        }
+
+    def processes(self) -> dict[int, str]:
+        """Command lines of the processes that run in this repository, by process id."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if (folder / "cwd").readlink().is_relative_to(self.root):
+                    words = (folder / "cmdline").read_bytes().split(b"\0")
+                    found[int(folder.name)] = b" ".join(words).decode(errors="replace").strip()
+            except OSError:
+                continue  # it has ended, or is somebody else's
+        return {pid: line for pid, line in found.items() if line}
+
+    def kill_sweep(self, kernel: str, when: Callable[[], bool]) -> None:
+        """Start ``dvc repro`` and, once ``when`` is true, kill DVC and the sweep as a power cut would, and
+        nothing else: what they started has to end by itself."""
+        with (self.root.parent / "killed.log").open("w+") as log:
+            dvc = subprocess.Popen(
+                ["python", "-m", "dvc", "repro"], cwd=self.root, env=self.env, stdout=log, stderr=log
+            )
+            try:
+                wait_until(lambda: when() or dvc.poll() is not None)
+                sweeps = [
+                    pid
+                    for pid, line in self.processes().items()
+                    if re.match(rf"\S*python\S* -m pipeline\.sweep kernel={kernel}\b", line)
+                ]
+                log.seek(0)
+                assert dvc.poll() is None and len(sweeps) == 1, log.read()
+            finally:
+                dvc.kill()
+                dvc.wait()
+            os.kill(sweeps[0], signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
+        time.sleep(0.01)
+
+
+def ran(output: str) -> list[str]:
+    """The stages that DVC says it ran."""
+    return re.findall(r"^Running stage '([^']+)'", output, re.MULTILINE)
+
+
+def skipped(output: str) -> list[str]:
+    """The stages that DVC says it did not need to run."""
+    return re.findall(r"^Stage '([^']+)' didn't change, skipping", output, re.MULTILINE)
+
+
+def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a row was measured at."""
+    names = ("kernel", "provider", "size", "dtype", "block_size", "num_warps", "num_stages")
+    return tuple(row[name] for name in names)
+
+
+def by_point(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
+    """Rows by what they were measured at; fails if a point is there twice."""
+    rows = list(rows)
+    found = {point(row): row for row in rows}
+    assert len(found) == len(rows), "a point is there twice"
+    return found

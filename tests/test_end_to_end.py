@@ -1,0 +1,312 @@
+"""The pipeline as a user runs it: real processes, DVC, compilers and MLflow, in a repository of its own.
+
+The first ``dvc repro`` is done once; the tests then change something each and look at what follows. Each
+leaves the repository reproduced, so that any of them can be run alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+import kernels
+from kernels.contract import Provider
+from pipeline.config import GridConfig
+from pipeline.measure import grid, results
+from pipeline.measure.resources import BuildReport
+from tests import factory
+from tests.factory import H200
+from tests.mlflow_store import run_ids, shown
+from tests.pipeline.measure.tiny import has_nvcc
+from tests.project import PRESET, Project, by_point, ran, skipped, wait_until
+
+pytestmark = [
+    pytest.mark.xdist_group("end-to-end"),
+    pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
+]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A repository in which the pipeline has run once, its results committed."""
+    made = Project(tmp_path_factory.mktemp("end-to-end"))
+    made.create()
+    made.adopt_builds()
+    stages = made.repro()
+    every = [f"{stage}@{kernel}" for stage in ("build", "sweep") for kernel in made.kernels()]
+    assert sorted(stages) == sorted([*every, "environment", "ceilings", "report", "publish"])
+    status = made.run("git", "status", "--porcelain", "--untracked-files=all").stdout
+    touched = {line[3:] for line in status.splitlines()}
+    strange = {
+        name for name in touched if not name.startswith(("results/", "reports/")) and name != "dvc.lock"
+    }
+    assert not strange, "a run leaves nothing to commit but results, reports and dvc.lock"
+    made.commit("Results")
+    return made
+
+
+def points_of(project: Project, kernel: str, edit: dict[str, Any] | None = None) -> set[tuple[Any, ...]]:
+    """The points that a sweep of the kernel should hold by its configuration."""
+    conf = yaml.safe_load((project.root / "conf/kernel" / f"{kernel}.yaml").read_text())
+    axes = GridConfig(**(conf["grid"][PRESET] | (edit or {}))).model_dump()
+    return {
+        (p.kernel, p.provider, p.size, p.dtype, p.block_size, p.num_warps, p.num_stages)
+        for p in grid.expand(kernels.load(kernel), None, axes)
+    }
+
+
+def expected_status(provider: Provider, gpu: str) -> str:
+    """What a point of the smallest grid has to come to, on this kind of machine."""
+    kind = "cpu" if gpu.startswith("cpu-") else "cuda"
+    if provider.is_triton and kind == "cpu":
+        return "verified"
+    return "ok" if kind in provider.devices else "unsupported"
+
+
+def without_lock(tree: dict[str, str]) -> dict[str, str]:
+    return {name: digest for name, digest in tree.items() if not name.endswith(".lock")}
+
+
+def stored(project: Project) -> dict[str, dict[str, Any]]:
+    """What the MLflow store shows, by kernel and run."""
+    return {kernel: shown(project.root / "mlflow.db", kernel) for kernel in project.kernels()}
+
+
+@pytest.mark.parametrize("kernel", kernels.names())
+def test_every_point_is_in_the_ledger_once_with_the_status_it_must_have(
+    project: Project, kernel: str
+) -> None:
+    rows = by_point(project.rows(kernel))
+    assert set(rows) == points_of(project, kernel)
+    providers = {provider.name: provider for provider in kernels.load(kernel).providers}
+    for row in rows.values():
+        assert row["status"] == expected_status(providers[row["provider"]], project.gpu()), row
+        if row["status"] == "ok":
+            assert row["max_abs_err"] is not None, "no time without a verified output"
+            assert row["n_samples"] == len(row["samples_us"]) > 0
+            assert 0 < row["min_us"] <= row["p20_us"] <= row["median_us"] <= row["p80_us"]
+            assert row["gbps"] > 0
+        else:
+            assert row["median_us"] is None
+            assert row["samples_us"] is None
+        assert row["error"] == {"unsupported": "needs a GPU"}.get(row["status"])
+        assert (row["commit"], row["dirty"]) == (head_before_results(project), False)
+
+
+def head_before_results(project: Project) -> str:
+    return project.run("git", "rev-list", "--max-parents=0", "HEAD").stdout.strip()
+
+
+def test_results_of_every_stage_are_there(project: Project) -> None:
+    root, gpu = project.root, project.gpu()
+    environment = json.loads((root / "results/environment" / f"{gpu}.json").read_bytes())
+    assert environment == json.loads((root / "build/environment.json").read_bytes())
+    assert json.loads((root / "results/ceilings" / f"{gpu}.json").read_bytes())["copy_gbps"] > 0
+    for kernel in project.kernels():
+        report = results.read(BuildReport, results.build_path(root / "results", kernel, gpu))
+        if has_nvcc():
+            assert {"80", "90", "100"} <= set(report.architectures)
+            assert {row.architecture for row in report.functions} >= {"sm_80", "sm_90", "sm_100"}
+            assert all(row.registers > 0 for row in report.functions)
+        else:
+            assert report.remarks
+        assert (root / "reports/plots" / f"{kernel}.svg").is_file()
+        assert kernel in (root / "reports/report.md").read_text()
+    metrics = json.loads((root / "reports/metrics.json").read_bytes())
+    assert {kernel: list(gpus) for kernel, gpus in metrics.items()} == {k: [gpu] for k in project.kernels()}
+    assert (root / "reports/report.html").is_file()
+    assert all(f"{kernel} @ {gpu}" in runs for kernel, runs in stored(project).items())
+
+
+def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(project: Project) -> None:
+    before = project.tree()
+    done = project.run("make", "repro", "VENV=", f"PYTHON={sys.executable}")
+    assert ran(done.stdout) == ["environment"]
+    every = [f"{stage}@{kernel}" for stage in ("build", "sweep") for kernel in project.kernels()]
+    assert sorted(skipped(done.stdout)) == sorted([*every, "ceilings", "report", "publish"])
+    assert project.tree() == before
+
+    lines = done.stdout.strip().splitlines()
+    assert lines[-1] == "All machines side by side: reports/report.html. Every run in MLflow: make ui."
+    header = next(number for number, line in enumerate(lines) if line.startswith("kernel "))
+    chatter = [line for line in lines[header:] if re.search("git add|dvc |lock file", line)]
+    assert not chatter, "DVC's own words come before the table"
+
+
+def test_an_edit_measures_what_it_concerns_and_nothing_else(project: Project) -> None:
+    """A Triton source: its providers. A grid: the new size. The third kernel: nothing."""
+    old = {kernel: by_point(project.rows(kernel)) for kernel in project.kernels()}
+    built = without_lock({k: v for k, v in project.tree().items() if k.startswith("build/")})
+    project.edit("kernels/softmax/triton.py", lambda text: f"{text}\n# The same kernels.\n")
+    project.edit("conf/kernel/gelu.yaml", lambda text: text.replace("[37, 64]", "[37, 64, 96]", 1))
+    stages = project.repro()
+    # Its folder is build's too, which then finds its libraries up to date.
+    assert sorted(stages) == sorted(
+        ["environment", "build@softmax", "sweep@gelu", "sweep@softmax", "report", "publish"]
+    )
+    now = without_lock({k: v for k, v in project.tree().items() if k.startswith("build/")})
+    assert now == built
+
+    new = {kernel: by_point(project.rows(kernel)) for kernel in project.kernels()}
+    assert new["square"] == old["square"]
+    assert set(new["softmax"]) == set(old["softmax"])
+    triton = {p.name for p in kernels.load("softmax").providers if p.is_triton}
+    for point, row in new["softmax"].items():
+        if row["provider"] in triton:
+            assert row["key"] != old["softmax"][point]["key"]
+            assert row["measured_at"] > old["softmax"][point]["measured_at"]
+            assert row["dirty"], "measured from an edit that no commit holds"
+        else:
+            assert row == old["softmax"][point]
+    assert set(new["gelu"]) == points_of(project, "gelu")
+    kept = {point: row for point, row in new["gelu"].items() if row["size"] != 96}
+    assert kept == old["gelu"]
+
+
+def test_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
+    """DVC and the sweep are killed in the middle of a stage, as by a power cut."""
+    old = by_point(project.rows("square"))
+    project.edit("kernels/square/__init__.py", lambda text: f"{text}\n# The same contract.\n")
+    ledger = project.ledger("square")
+    size, lines = ledger.stat().st_size, len(old)
+
+    project.kill_sweep("square", when=lambda: ledger.stat().st_size > size)
+    wait_until(lambda: not project.processes(), 20)  # the worker must not outlive its sweep
+    text = ledger.read_bytes()
+    appended = [json.loads(line) for line in text[size:].splitlines() if line.endswith(b"}")]
+    survivors = by_point(appended)
+    assert 0 < len(survivors) < lines, "killed in the middle"
+
+    # What a crash may do beside: half a line.
+    with ledger.open("ab") as file:
+        file.write(text[size : size + 100])
+    stages = project.repro()
+    assert stages[-3:] == ["sweep@square", "report", "publish"]
+    new = by_point(project.rows("square"))
+    assert set(new) == set(old)
+    for point, row in new.items():
+        assert row["measured_at"] > old[point]["measured_at"], "all of them were due"
+        if point in survivors:
+            assert (row["key"], row["measured_at"]) == (
+                survivors[point]["key"],
+                survivors[point]["measured_at"],
+            )
+    assert not project.processes()
+    assert project.repro() == ["environment"]
+
+
+def test_a_lost_store_is_made_again_from_the_files(project: Project) -> None:
+    root = project.root
+    before = stored(project)
+    ids = [run_ids(root / "mlflow.db", kernel) for kernel in project.kernels()]
+    project.python("pipeline.publish")
+    assert [run_ids(root / "mlflow.db", kernel) for kernel in project.kernels()] == ids, "nothing to do"
+
+    for path in root.glob("mlflow.db*"):
+        path.unlink()
+    shutil.rmtree(root / "mlartifacts")
+    done = project.python("pipeline.publish")
+    assert stored(project) == before
+    uploads = {path.name for path in (root / "mlartifacts/softmax").rglob("*") if path.is_file()}
+    assert {f"{project.gpu()}.jsonl", "report.html"} <= uploads
+    assert "make ui" in done.stdout.splitlines()[-1]
+
+
+def test_dvc_compares_metrics_params_and_plots(project: Project) -> None:
+    """The comparisons that the README promises."""
+    project.set_param("preset", "cpu")
+    try:
+        difference = json.loads(project.python("dvc", "params", "diff", "--json").stdout)
+    finally:
+        project.set_param("preset", PRESET)
+    assert difference == {"params.yaml": {"preset": {"old": PRESET, "new": "cpu"}}}
+
+    # Since the commit that had no results.
+    start = head_before_results(project)
+    found = json.loads(project.python("dvc", "metrics", "diff", "--json", start).stdout)
+    names = {name.split(".")[0] for name in found["reports/metrics.json"]}
+    assert names == set(project.kernels())
+    assert any(name.endswith(".gbps") for name in found["reports/metrics.json"])
+
+    shown_at = project.python("dvc", "plots", "show").stdout
+    page = (project.root / "dvc_plots/index.html").read_text()
+    assert "dvc_plots/index.html" in shown_at
+    assert all(f"{kernel}.csv" in page for kernel in project.kernels())
+    assert "dvc_plots" not in project.run("git", "status", "--porcelain").stdout
+
+
+AD_HOC = ("pipeline.sweep", "kernel=softmax", "block_size=256", f"preset={PRESET}", "size=64")
+
+
+def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(project: Project) -> None:
+    def elsewhere() -> dict[str, str]:
+        return project.tree("outputs/", "mlflow.db", "mlartifacts/")
+
+    shutil.rmtree(project.root / "outputs", ignore_errors=True)
+    before = elsewhere()
+    nobody = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    failed = project.python(*AD_HOC, ok=False, env=nobody)
+    assert failed.stderr.startswith("error: can't publish to http://127.0.0.1:9: connection refused.")
+    assert len(failed.stderr.splitlines()) == 1
+    rows = by_point(project.rows("softmax", "outputs"))
+    assert set(rows) == {point for point in points_of(project, "softmax") if point[2] == 64}
+    assert f"{len(rows)} points measured" in failed.stdout
+
+    again = re.search(r"once the store can be used, run: python -m (.+)", failed.stderr)
+    assert again, failed.stderr
+    published = project.python(*again[1].split()).stdout
+    link = r"^Run `make ui` and open http://127\.0\.0\.1:5000/#/experiments/\d+/runs\?\S+$"
+    assert re.search(link, published, re.MULTILINE), published
+    assert len(shown(project.root / "mlflow.db", "softmax")) == 1 + len(rows)
+
+    second = project.python(*AD_HOC).stdout
+    assert "Nothing to measure" in second
+    assert "0 points measured" in second
+    assert re.search(link, second, re.MULTILINE), second
+    assert by_point(project.rows("softmax", "outputs")) == rows
+    assert elsewhere() == before, "written to outputs/ and the store alone"
+
+
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="needs two cores: with one it is another machine"
+)
+def test_another_environment_measures_anew_and_keeps_other_machines(project: Project) -> None:
+    """Fewer cores are another environment, and cost no compiling; an H200's results came with git."""
+    project.set_param("kernels", "[square]")
+    old = {kernel: by_point(project.rows(kernel)) for kernel in project.kernels()}
+    h200 = factory.grid(kernels=["square"], gpus=[H200], providers=["torch_square", "cuda"])
+    factory.write_results(project.root / "results", h200)
+
+    def of_h200() -> dict[str, str]:
+        files = project.tree().items()
+        return {name: digest for name, digest in files if name.startswith("results/") and H200 in name}
+
+    foreign = of_h200()
+    assert len(foreign) == 5
+
+    one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m", "dvc", "repro")
+    every = ["environment", "build@square", "ceilings", "sweep@square", "report", "publish"]
+    assert sorted(ran(project.run(*one_core).stdout)) == sorted(every)
+    new = by_point(project.rows("square"))
+    assert set(new) == set(old["square"])
+    for point, row in new.items():
+        assert row["environment"] != old["square"][point]["environment"]
+        assert row["measured_at"] > old["square"][point]["measured_at"]
+    assert by_point(project.rows("softmax")) == old["softmax"]
+    assert of_h200() == foreign
+
+    gpus = {H200, project.gpu()}
+    metrics = json.loads((project.root / "reports/metrics.json").read_bytes())
+    assert set(metrics["square"]) == gpus
+    assert {f"square @ {gpu}" for gpu in gpus} <= set(stored(project)["square"])
+    page = (project.root / "reports/report.md").read_text()
+    for gpu in gpus:
+        assert json.loads((project.root / f"results/environment/{gpu}.json").read_bytes())["name"] in page
+    assert ran(project.run(*one_core).stdout) == ["environment"]
