@@ -20,6 +20,11 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """A worker's first message: it has started and answers requests from now on."""
+
+
+@dataclass(frozen=True)
 class Reply:
     """The answer to a point. A worker that is not ``healthy`` (a GPU fault spoils its process) ends
     itself after this reply."""

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import IO, Any, Self
@@ -16,12 +17,15 @@ from kernels.point import Point, Shape
 from pipeline.errors import UserError
 from pipeline.measure.ceiling import NO_OVERHEAD
 from pipeline.measure.device import Device
-from pipeline.measure.protocol import Measure, MeasureRates, Rates, Reply, Setup
+from pipeline.measure.protocol import Measure, MeasureRates, Rates, Ready, Reply, Setup
 from pipeline.measure.record import Outcome, Status
 from pipeline.measure.settings import TimingSettings
 
 RATES_TIMEOUT_S = 300.0
 """Far more than the device's own limits take to measure."""
+
+START_TIMEOUT_S = 600.0
+"""Far more than a worker takes to import torch, from a slow disk on a busy machine too."""
 
 
 class WorkerError(Exception):
@@ -40,6 +44,8 @@ class Supervisor:
         self.setup = Setup(device.kind, settings, seed)
         self.timeout_s = timeout_s
         self.overhead = NO_OVERHEAD
+        self._abandoned = False
+        self._ready = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._stderr: IO[bytes] | None = None
@@ -60,7 +66,9 @@ class Supervisor:
             self._start()
 
     def abandon(self) -> None:
-        """Kill the worker from another thread; the thread that waits for an answer learns that it is gone."""
+        """Kill the worker from another thread, and any that is started later; the thread that waits for an answer
+        learns that it is gone."""
+        self._abandoned = True
         process = self._process
         if process is not None:
             process.kill()
@@ -77,13 +85,22 @@ class Supervisor:
         self.start()
         assert self._connection is not None
         try:
+            if not self._ready:
+                # What a worker takes to start is no part of the time that its first request may take.
+                answer = self._receive(START_TIMEOUT_S)
+                assert isinstance(answer, Ready)
+                self._ready = True
             self._connection.send(request)
-            if not self._connection.poll(timeout_s):
-                self.close()
-                raise WorkerError("timeout", f"no answer in {timeout_s:g} s; its worker was replaced")
-            return self._connection.recv()
-        except (EOFError, ConnectionError) as gone:
+            return self._receive(timeout_s)
+        except (EOFError, OSError) as gone:
             raise WorkerError("runtime_error", self._epitaph()) from gone
+
+    def _receive(self, timeout_s: float) -> Any:
+        assert self._connection is not None
+        if not self._connection.poll(timeout_s):
+            self.close()
+            raise WorkerError("timeout", f"no answer in {timeout_s:g} s; its worker was replaced")
+        return self._connection.recv()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -105,9 +122,13 @@ class Supervisor:
             stdout=self._stderr,
             stderr=self._stderr,
         )
+        if self._abandoned:
+            self._process.kill()
         theirs.close()
+        self._ready = False
         self._connection = Connection(ours.detach())
-        self._connection.send(self.setup)
+        with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
+            self._connection.send(self.setup)
 
     def _epitaph(self) -> str:
         """How the worker ended, in one line; the next request starts another."""

@@ -11,7 +11,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from pipeline.measure.process import die_with
-from pipeline.measure.protocol import Measure, MeasureRates, Reply, Setup
+from pipeline.measure.protocol import Measure, MeasureRates, Ready, Reply, Setup
 
 
 def healthy(device: str) -> bool:
@@ -42,6 +42,7 @@ def main(fd: int, parent: int) -> None:
     # What the imports left behind lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
+    connection.send(Ready())
     while True:
         try:
             request: Measure | MeasureRates = connection.recv()
