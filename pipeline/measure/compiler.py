@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
 from types import TracebackType
@@ -24,8 +25,8 @@ class CompilePool:
     """Processes that compile Triton points for one compute capability. A context manager."""
 
     def __init__(self, capability: str) -> None:
-        # One core is the measuring process's own: it must never wait for a compiler.
-        jobs = max(1, min(16, cpu_threads() - 2))
+        # Half of the cores: what takes longest is one large variant, and it should not share its core.
+        jobs = max(1, min(8, cpu_threads() // 2))
         self._pool = ProcessPoolExecutor(
             jobs, get_context("spawn"), _prepare, (int(capability.replace(".", "")), os.getpid())
         )
@@ -89,6 +90,13 @@ class StubDriver:
         """Nothing runs on it."""
         return 0
 
+    @property
+    def utils(self) -> Any:
+        """Triton's C helper, built on first use."""
+        from triton.backends.nvidia.driver import CudaUtils
+
+        return CudaUtils()
+
     def get_current_target(self) -> Any:
         """The GPU to compile for."""
         from triton.backends.compiler import GPUTarget
@@ -109,7 +117,7 @@ def _prepare(capability: int, parent: int) -> None:
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         mocks = (MockTensor(arg.dtype) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        run(self, *mocks, grid=grid, warmup=True, **options)
+        _build_launcher(run(self, *mocks, grid=grid, warmup=True, **options))
 
     JITFunction.run = compile_only
 
@@ -120,6 +128,17 @@ def _elements_a_thread(point: Point) -> float:
 
 def _nothing() -> None:
     """A task that only needs its process to be there."""
+
+
+def _build_launcher(compiled: Any) -> None:
+    """Build the C code that a first launch needs, which takes it a second: Triton keeps it in the same cache.
+
+    It is Triton's own affair and differs from version to version. Where it can't be done, the launch does it.
+    """
+    with suppress(Exception):
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        CudaLauncher(compiled.src, compiled.metadata)
 
 
 def _compile(point: Point) -> None:

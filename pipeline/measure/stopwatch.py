@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 
 import torch
 
@@ -15,7 +15,7 @@ from kernels.contract import Inputs
 from pipeline.measure.ceiling import NO_OVERHEAD
 from pipeline.measure.record import State
 from pipeline.measure.settings import TimingSettings
-from pipeline.measure.state import Monitor
+from pipeline.measure.state import POWER_CAP, Monitor
 from pipeline.measure.stopping import Either, Stopping
 from pipeline.measure.stopping.budget import Budget
 from pipeline.measure.stopping.confidence import Confidence
@@ -24,7 +24,7 @@ from pipeline.measure.timer import Samples, Timer, Workload
 from pipeline.measure.timer.cpu import CpuTimer
 from pipeline.measure.timer.do_bench import DoBenchTimer
 from pipeline.measure.timer.event import EventTimer
-from pipeline.measure.timer.graph import GraphTimer, NotCapturableError
+from pipeline.measure.timer.graph import GraphTimer, NotCapturableError, settle
 from pipeline.measure.timer.wall import WallTimer
 
 COLD_FACTOR = 3
@@ -37,6 +37,14 @@ over; on a CPU, partly from the cache."""
 ALIGNMENT = 512
 """Bytes that torch's allocator on a GPU aligns tensors to."""
 
+IDLE_S = 0.3
+"""Without a measurement for this long, a GPU may have lowered its clocks."""
+
+WAKE_S = 0.3
+"""Work that brings the clocks back: on an H200 the first numbers after a pause were 12 % slow without it."""
+
+WAKE_BYTES = 256 << 20
+
 PAUSE_S = 2.0
 """Rest before a throttled measurement is taken again."""
 
@@ -48,20 +56,27 @@ class Stopwatch:
         self.device = device
         self.settings = settings
         self.overhead = NO_OVERHEAD
+        self._busy_until = -inf
         uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self._monitor = Monitor(uuid) if device.type == "cuda" else None
+
+    def warm_up(self) -> None:
+        """Do now what the first timing would otherwise wait for."""
+        if self.device.type == "cuda":
+            settle()
+            self._wake()
 
     def time(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
         """Samples of a call that moves ``bytes_``, and the state of the device while they were taken.
 
-        Samples taken while the device was held back (heat, power) are taken again once, after a pause, and
+        Samples taken while heat or a fault held the device back are taken again once, after a pause, and
         then marked.
         """
         samples, state = self._once(call, inputs, bytes_)
-        if state.throttle is not None:
+        if _held_back(state):
             sleep(PAUSE_S)
             samples, state = self._once(call, inputs, bytes_)
-        if state.throttle is not None:
+        if _held_back(state):
             why = f"the GPU was held back while it was timed, twice: {state.throttle}"
             state = state.model_copy(update={"valid": False, "invalid_reason": why})
         return samples, state
@@ -72,6 +87,7 @@ class Stopwatch:
         before = self._monitor.read()
         samples = self._on_gpu(call, inputs, bytes_)
         after = self._monitor.read()
+        self._busy_until = perf_counter()
         reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
         return samples, after.model_copy(update={"throttle": ",".join(sorted(reasons)) or None})
 
@@ -83,6 +99,7 @@ class Stopwatch:
     def _on_gpu(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
         settings, stop = self.settings, self._stopping()
         sets = self._sets(bytes_)
+        self._wake()
         if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
             try:
                 return GraphTimer(self.overhead).measure(Workload(call, ring(inputs, sets)), stop)
@@ -95,6 +112,17 @@ class Stopwatch:
         elif settings.timer == "wall":
             timer = WallTimer()
         return timer.measure(Workload(call, (inputs,)), stop)
+
+    def _wake(self) -> None:
+        """Bring a GPU that has been idle (while a provider was compiled, say) back to its clocks."""
+        if perf_counter() - self._busy_until < IDLE_S:
+            return
+        block = torch.empty(WAKE_BYTES, dtype=torch.uint8, device=self.device)
+        begin = perf_counter()
+        while perf_counter() - begin < WAKE_S:
+            for _ in range(10):
+                block.add_(1)
+            torch.cuda.synchronize()
 
     def _sets(self, bytes_: int) -> int:
         """Input sets that a ring needs for the configured state of the cache."""
@@ -110,6 +138,10 @@ class Stopwatch:
         if settings.stopping == "budget":
             return budget
         return Either(Confidence(settings.target_rel_ci, settings.min_samples), budget)
+
+
+def _held_back(state: State) -> bool:
+    return bool({*(state.throttle or "").split(",")} - {"", POWER_CAP})
 
 
 def ring(inputs: Inputs, sets: int) -> tuple[Inputs, ...]:

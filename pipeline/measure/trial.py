@@ -45,6 +45,7 @@ class Trial:
         """Do now what the first point would else wait for: the device's context, the code that verifies."""
         x = torch.ones(8, device=self.device)
         verify.compare(x.square(), x.double(), x.dtype, Tolerance(rtol=0.0, atol=0.0))
+        self.stopwatch.warm_up()
 
     def run(self, point: Point, overhead: Overhead) -> Outcome:
         """What happens at the point; ``overhead`` is what the graph timer takes off. Never raises for what a

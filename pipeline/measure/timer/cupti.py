@@ -6,7 +6,9 @@ in every container.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -28,13 +30,21 @@ def microseconds_a_call(run: Callable[[], object], calls: int) -> float | None:
 
 def _durations_us(run: Callable[[], object], repeats: int) -> list[float]:
     try:
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        with _quiet(), profile(activities=[ProfilerActivity.CUDA]) as profiled:
             for _ in range(repeats):
                 run()
             torch.cuda.synchronize()
     except RuntimeError:
         return []
     return [float(event.device_time) for event in profiled.events() or () if event.device_time > 0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the profiler's remark that each profile starts from nothing, which is what is wanted."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 @cache

@@ -18,6 +18,7 @@ import torch
 from pipeline.measure.ceiling import NO_OVERHEAD, Overhead
 from pipeline.measure.timer import cupti
 from pipeline.measure.timer.events import recorded
+from pipeline.measure.timer.graph import settle
 
 MANY = (64, 1 << 20)
 FEW = (4, 1 << 22)
@@ -34,6 +35,7 @@ def calibrate() -> Overhead:
 
     ``NO_OVERHEAD`` where CUPTI can't be read.
     """
+    settle()
     costs = {launches: _cost_us(launches, elements) for launches, elements in (MANY, FEW)}
     many, few = costs[MANY[0]], costs[FEW[0]]
     if many is None or few is None:
