@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
@@ -64,8 +64,14 @@ def run(config: SweepConfig) -> None:
         sweep = Sweep(config, workers, pool, environment, kernel)
         try:
             sweep.measure(sweep.missing(points))
-        finally:
-            sweep.finish(points)
+        except BaseException:
+            # A full disk stops both; the first error's sentence is the one that says how to go on.
+            with suppress(UserError):
+                sweep.compact(points)
+            sweep.show(points)
+            raise
+        sweep.compact(points)
+        sweep.show(points)
     if config.tracking.name != "none":
         publish(config)
 
@@ -229,8 +235,8 @@ class Sweep:
             ),
         )
 
-    def finish(self, points: Sequence[Point]) -> None:
-        """Compact the ledger and print this sweep's table.
+    def compact(self, points: Sequence[Point]) -> None:
+        """Compact the ledger.
 
         Rows of points that this sweep did not ask for stay while they were measured from today's source in
         today's environment; others could only mislead.
@@ -248,6 +254,9 @@ class Sweep:
                 )
             )
         )
+
+    def show(self, points: Sequence[Point]) -> None:
+        """Print this sweep's table and closing line."""
         rows = [row for point in points if (row := self.ledger.get(point)) is not None]
         table.show(console, rows, {self.kernel.name: self.kernel.baseline}, str(self.ledger.path))
         noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"

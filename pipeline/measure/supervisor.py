@@ -66,8 +66,8 @@ class Supervisor:
             self._start()
 
     def abandon(self) -> None:
-        """Kill the worker from another thread, and any that is started later; the thread that waits for an answer
-        learns that it is gone."""
+        """Kill the worker from another thread, and any that is started later; the thread that waits for an
+        answer learns that it is gone."""
         self._abandoned = True
         process = self._process
         if process is not None:

@@ -36,8 +36,11 @@ class Samples:
 
 
 def checked_output(workload: Workload) -> torch.Tensor:
-    """The output of one more call on the first input set. The memory that it is likely to get held NaN before, so
-    that neither a right value of an earlier call nor a tensor that the call kept can pass for a new output."""
+    """The output of one more call on the first input set.
+
+    The memory that it is likely to get held NaN before, so that neither a right value of an earlier call nor
+    a tensor that the call kept can pass for a new output.
+    """
     out = workload.call(*workload.inputs[0])
     if isinstance(out, torch.Tensor):
         out.fill_(float("nan"))
