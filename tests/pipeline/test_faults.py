@@ -1,0 +1,246 @@
+"""What a sweep makes of providers that fail, of being killed, and of a full disk: real commands in a copy of
+the tree."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.measure.record import Measurement
+from tests.planted.tree import Tree, cpu_tree
+
+FAR_TOO_LARGE = 10**14
+
+STATUSES = {
+    "right": ("ok", None),
+    "talkative": ("ok", None),
+    "wrong": ("incorrect", "first call: 1 of 64 elements are wrong, the first at (63,): "),
+    "nan": ("incorrect", "first call: 1 of 64 elements are wrong, the first at (3,): nan, not "),
+    "right_once": ("incorrect", "after timing: 64 of 64 elements are wrong"),
+    "writes_once": ("incorrect", "after timing: "),
+    "remembers": ("incorrect", "after timing: "),
+    "never_writes": ("incorrect", "first call: 64 of 64 elements are wrong, the first at (0,): nan, not "),
+    "changes_input": ("incorrect", "first call: changed its input"),
+    "wrong_dtype": ("incorrect", "first call: dtype is torch.float64, not torch.float32"),
+    "wrong_shape": ("incorrect", "first call: shape is (1, 64), not (64,)"),
+    "returns_none": ("incorrect", "first call: returned NoneType, not a tensor"),
+    "endless": ("timeout", "no answer in 4 s; its worker was replaced"),
+    "raises": ("runtime_error", "RuntimeError: it broke in two lines"),
+    "exits": ("runtime_error", "the worker exited with 3"),
+    "is_killed": ("runtime_error", "the worker was killed by SIGKILL"),
+    "segfaults": ("runtime_error", "the worker was killed by SIGSEGV"),
+    "memory_error": ("out_of_memory", "MemoryError"),
+    "allocates": ("out_of_memory", "can't allocate memory"),
+    "right_at_the_end": ("ok", None),
+}
+
+
+def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    """Every planted provider in one sweep, at a size that fits and at one that no memory holds."""
+    tree = cpu_tree(tmp_path, "faulty")
+    done = tree.sweep("kernel=faulty", f"size=[64,{FAR_TOO_LARGE}]", "point_timeout_s=4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tree.workers() == []
+    rows = {(row.point.provider, row.point.size): row for row in tree.rows("faulty")}
+    assert set(rows) == {(provider, size) for provider in STATUSES for size in (64, FAR_TOO_LARGE)}
+    for provider, (status, error) in STATUSES.items():
+        row = rows[provider, 64]
+        assert row.outcome.status == status, provider
+        if error is None:
+            assert row.outcome.error is None, provider
+            assert row.outcome.timing is not None
+            assert row.outcome.timing.median_us > 0
+        else:
+            assert row.outcome.error is not None, provider
+            assert error in row.outcome.error
+            assert "\n" not in row.outcome.error
+            flat = row.row()
+            assert {flat[name] for name in ("median_us", "samples_us", "gbps", "timer", "valid")} == {None}
+    for provider in STATUSES:
+        outcome = rows[provider, FAR_TOO_LARGE].outcome
+        assert outcome.status == "out_of_memory", provider
+        assert outcome.error is not None
+        # Said before anything is allocated, also for providers that would not have come to that.
+        assert outcome.error.startswith("needs about 4000000 GB for inputs and reference; ")
+
+
+def test_stale_memory_does_not_pass_for_an_output(tmp_path: Path) -> None:
+    """Where the blocks are large enough that an output comes to lie exactly where the last one was."""
+    tree = cpu_tree(tmp_path, "faulty")
+    done = tree.sweep("kernel=faulty", "size=20000", "provider=[writes_once,never_writes,remembers]")
+    assert done.returncode == 0, done.stderr
+    assert [row.outcome.status for row in tree.rows("faulty")] == ["incorrect"] * 3
+
+
+QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 201)))}]", "timing.cache=hot")
+POINTS = 400
+
+
+def lines(tree: Tree) -> int:
+    """Complete lines that the ledger of quick has by now."""
+    return sum(
+        path.read_bytes().count(b"\n") for path in (tree.root / "outputs").glob("timings/quick/*.jsonl")
+    )
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait until the condition holds or the process has ended."""
+    while process.poll() is None and not condition():
+        time.sleep(0.002)
+
+
+def all_gone(tree: Tree) -> bool:
+    """Whether the tree's workers end by themselves, soon."""
+    patience = time.monotonic() + 30
+    while tree.workers() and time.monotonic() < patience:
+        time.sleep(0.02)
+    return not tree.workers()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_sweep_that_is_killed_again_and_again_ends_complete(tmp_path: Path, seed: int) -> None:
+    """Ten times SIGKILL, some while it starts and some right in the stream of results."""
+    dice = random.Random(seed)
+    tree = cpu_tree(tmp_path, "quick")
+    kept = 0
+    for turn in range(10):
+        process = tree.start(*QUICK, "wait_s=0")
+        if turn % 3 == 2:
+            enough = kept + dice.randrange(1, 40)
+            until(lambda wanted=enough: lines(tree) >= wanted, process)  # type: ignore[misc]
+            time.sleep(dice.uniform(0, 0.01))
+        else:
+            time.sleep(dice.uniform(0, 2.5))
+        process.kill()
+        _, errors = process.communicate()
+        assert process.returncode in (-signal.SIGKILL, 0), errors
+        assert all_gone(tree), "a worker outlived its sweep"
+        assert lines(tree) >= kept, "a measured point was lost"
+        kept = lines(tree)
+    assert kept > 0
+    done = tree.sweep(*QUICK, "wait_s=0")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = tree.rows("quick")
+    assert len(rows) == len({row.point for row in rows}) == POINTS
+    assert {row.outcome.status for row in rows} == {"ok"}
+    assert [path.name for path in tree.ledger("quick").parent.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("moment", ["while the worker starts", "while it measures"])
+def test_ctrl_c_keeps_and_prints_what_was_measured(tmp_path: Path, moment: str) -> None:
+    tree = cpu_tree(tmp_path, "quick")
+    process = tree.start(*QUICK)
+    until(tree.workers if moment == "while the worker starts" else lambda: lines(tree), process)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (130, "")
+    assert all_gone(tree)
+    if moment == "while it measures":
+        rows = tree.rows("quick")
+        assert 0 < len(rows) < POINTS
+        assert rows == sorted(rows, key=lambda row: (row.point.provider, row.point.size))
+        assert f"{len(rows)} points measured" in out
+        assert f"{len(rows)} of {POINTS} are in outputs/timings/quick/" in out
+
+
+def small_files() -> None:
+    """Let no file of this process grow beyond 12 KiB."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12 << 10, resource.RLIM_INFINITY))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 40 KiB."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(where)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("needs the permission to mount a file system")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+def check_stopped(done: subprocess.CompletedProcess[str], rows: list[Measurement], why: str) -> None:
+    """One sentence on stderr, and the points measured before are in the ledger and in the table."""
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: can't write ")
+    assert f": {why}. What was measured before is kept; make room and run" in done.stderr
+    assert 0 < len(rows) < POINTS
+    assert f"{len(rows)} of {POINTS} are in" in done.stdout
+
+
+def readable(tree: Tree, output: str) -> list[Measurement]:
+    """The ledger's rows as a sweep reads them, a torn last line left out."""
+    path = tree.ledger("quick", output)
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    path.write_bytes(whole + b"\n")
+    return tree.rows("quick", output)
+
+
+def test_a_file_that_may_not_grow_ends_in_one_sentence_and_is_resumed(tmp_path: Path) -> None:
+    tree = cpu_tree(tmp_path, "quick")
+    stopped = tree.sweep(*QUICK, preexec_fn=small_files)
+    before = tree.ledger("quick").read_bytes()
+    check_stopped(stopped, readable(tree, "outputs"), "File too large")
+    tree.ledger("quick").write_bytes(before)
+    resumed = tree.sweep(*QUICK)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert len(tree.rows("quick")) == POINTS
+    assert f"{POINTS} points measured" not in resumed.stdout, "it went on instead of starting again"
+
+
+def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_disk: Path) -> None:
+    tree = cpu_tree(tmp_path, "quick")
+    output = str(small_disk / "outputs")
+    stopped = tree.sweep(*QUICK, f"output={output}")
+    before = tree.ledger("quick", output).read_bytes()
+    check_stopped(stopped, readable(tree, output), "No space left on device")
+    tree.ledger("quick", output).write_bytes(before)
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    resumed = tree.sweep(*QUICK, f"output={output}")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert len(tree.rows("quick", output)) == POINTS
+
+
+def test_torn_and_foreign_lines_are_said_skipped_and_measured_again(tmp_path: Path) -> None:
+    tree = cpu_tree(tmp_path, "quick")
+    assert tree.sweep("kernel=quick", "timing.cache=hot").returncode == 0
+    path = tree.ledger("quick")
+    first, second, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b'{"what": "not ours"}\n' + first + b"".join(rest) + second[: len(second) // 2])
+    done = tree.sweep("kernel=quick", "timing.cache=hot")
+    assert done.returncode == 0, done.stderr
+    assert f"{path.name}:1 is not a measurement (torn or edited); skipped" in done.stdout
+    assert f"{path.name}:{len(rest) + 3} is not a measurement" in done.stdout
+    assert "1 points measured" in done.stdout
+    rows = tree.rows("quick")
+    assert len({row.point for row in rows}) == len(rows) == len(rest) + 2
+
+
+def test_a_ledger_line_is_on_the_disk_before_the_next_point_begins(tmp_path: Path) -> None:
+    """``append`` returns only when the line is flushed: a crash right after loses nothing."""
+    program = (
+        "import os, signal, sys; from pathlib import Path; from pipeline.measure.ledger import Ledger\n"
+        "from tests import factory\n"
+        "Ledger(Path(sys.argv[1]), print).append(factory.measurement())\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    path = tmp_path / "ledger.jsonl"
+    root = Path(__file__).parents[2]
+    killed = subprocess.run([sys.executable, "-c", program, str(path)], cwd=root, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_bytes().count(b"\n") == 1
