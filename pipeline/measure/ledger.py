@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -129,6 +130,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        if temporary.exists():
-            temporary.unlink()
         raise UserError(f"can't write {path}: {error.strerror}. The file is as it was.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -90,7 +90,8 @@ def poisoned_memory() -> Iterator[None]:
 
 def unchanged(inputs: Inputs, copies: Inputs) -> bool:
     """Whether the inputs still hold what they held when the copies were made, NaN included."""
-    return all(
-        torch.equal(x.reshape(-1).view(torch.uint8), y.reshape(-1).view(torch.uint8))
-        for x, y in zip(inputs, copies, strict=True)
-    )
+    return all(torch.equal(_bytes(x), _bytes(copy)) for x, copy in zip(inputs, copies, strict=True))
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(-1).view(torch.uint8)
