@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,6 +48,15 @@ def test_every_kernel_has_a_configuration_and_every_configuration_a_kernel() -> 
     configured = sorted(path.stem for path in (ROOT / "conf" / "kernel").glob("*.yaml"))
     kernels = sorted(path.parent.name for path in (ROOT / "kernels").glob("*/__init__.py"))
     assert configured == kernels
+
+
+def test_a_stage_runs_again_when_its_own_module_or_options_change() -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name, stage in stages.items():
+        module = re.match(r"python -m pipeline\.(\w+)", stage["cmd"])
+        assert module and module[1] == name, "a stage is named as its module"
+        own = {f"pipeline/{name}.py", f"conf/{name}.yaml"}
+        assert stage.get("always_changed") or own <= set(stage["deps"]), name
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
