@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import hydra
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
@@ -27,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from rich.console import Console
 
+import kernels
 from kernels.point import DTYPE_NAMES
 from pipeline.errors import UserError, unknown
 from pipeline.measure import device
@@ -74,12 +76,24 @@ def _dtype(value: Any) -> str:
     return str(value)
 
 
+def _kernel(value: str) -> str:
+    if value not in kernels.names():
+        raise ValueError(str(unknown("kernel", value, kernels.names())))
+    return value
+
+
+def _not_empty(value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    if value == ():
+        raise ValueError("is empty; write a value or a list of values")
+    return value
+
+
 Size = Annotated[int, BeforeValidator(_whole), AfterValidator(_positive)]
 BlockSize = Annotated[int, BeforeValidator(_whole), AfterValidator(_power_of_two)]
 NumWarps = Annotated[int, BeforeValidator(_whole), AfterValidator(_warps)]
 Dtype = Annotated[str, BeforeValidator(_dtype)]
 T = TypeVar("T")
-Pin = Annotated[tuple[T, ...] | None, BeforeValidator(_to_list)]
+Pin = Annotated[tuple[T, ...] | None, BeforeValidator(_to_list), AfterValidator(_not_empty)]
 """An option that pins an axis: one value, a list, or null for the kernel's own grid."""
 
 
@@ -96,7 +110,7 @@ class GridConfig(Record):
 class KernelConfig(Record):
     """conf/kernel/NAME.yaml: one grid a preset."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_kernel)]
     grid: dict[str, GridConfig]
 
 
@@ -124,7 +138,7 @@ class SweepConfig(Record):
     preset: PresetConfig
     timing: TimingSettings
     tracking: TrackingConfig
-    device: Annotated[tuple[str, ...], BeforeValidator(_to_list)]
+    device: Annotated[tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]
     size: Pin[Size]
     dtype: Pin[Dtype]
     provider: Pin[str]
@@ -226,6 +240,8 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
             run(checked(schema, with_preset(config)))
         except UserError as error:
             fail(str(error))
+        except (HydraException, OmegaConfBaseException) as error:
+            fail(explain(error, schema))  # here, for Hydra would add words of its own
 
     try:
         job()
@@ -233,7 +249,7 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         fail(explain(error, schema))
     sys.exit(0)
 
@@ -248,7 +264,10 @@ def with_preset(config: DictConfig) -> DictConfig:
     """The same configuration with preset ``auto`` replaced by the one for the device."""
     if "preset" not in config or config.preset.name != "auto":
         return config
-    chosen = config.preset[device.resolve_all(_to_list(config.device))[0].kind]
+    wanted = [str(name) for name in _to_list(config.device) or ()]
+    if not wanted:
+        raise UserError("device: is empty; write a value or a list of values.")
+    chosen = config.preset[device.resolve_all(wanted)[0].kind]
     overrides = [o for o in HydraConfig.get().overrides.task if not o.startswith("preset=")]
     hydra_instance = GlobalHydra.instance().hydra
     assert hydra_instance is not None, "a stage runs inside Hydra"
@@ -297,7 +316,10 @@ def options(schema: type[Record], path: Sequence[str] = ()) -> list[str]:
 
 
 def explain(error: Exception, schema: type[Record]) -> str:
-    """What a Hydra error means for the user, as one sentence."""
+    """What an error of Hydra's means for the user, as one sentence."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"can't read {mark.name}, line {mark.line + 1}: {error.problem}."
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return str(unknown(group, name, sorted(error.options)))
