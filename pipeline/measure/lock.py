@@ -65,7 +65,11 @@ class DeviceLock:
             self._file.close()
 
     def _open(self) -> IO[str]:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            # Without O_CREAT: Linux refuses it in /tmp for a file of another user, to root as well.
+            descriptor = os.open(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         with suppress(PermissionError):
             os.fchmod(descriptor, 0o666)  # other users of this machine share the device
         return os.fdopen(descriptor, "r+")
