@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pynvml
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.measure import device
+from pipeline.measure.device import Device
+
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+UUIDS = ("GPU-aaaa1111", "GPU-aaab2222", "GPU-cccc3333")
+
+
+@dataclass
+class Handle:
+    index: int
+
+
+@pytest.fixture
+def plant_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Stands in for NVIDIA's driver, which a machine without a GPU has not."""
+
+    def plant(*names: str) -> None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(names))
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", Handle)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: Handle(UUIDS.index(uuid)))
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: names[handle.index])
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: UUIDS[handle.index])
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", lambda handle: (9, 0))
+        monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "580.82.07")
+        memory = type("Memory", (), {"total": 80 << 30})
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: memory)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "slug"),
+    [
+        ("cuda", H100, "nvidia-h100-80gb-hbm3"),
+        ("cuda", H200, "nvidia-h200"),
+        ("cuda", "NVIDIA GeForce RTX 4090", "nvidia-geforce-rtx-4090"),
+        ("cuda", "NVIDIA A100-SXM4-40GB", "nvidia-a100-sxm4-40gb"),
+        ("cpu", "AMD EPYC", "cpu-amd-epyc"),
+        ("cpu", "AMD EPYC 7742 64-Core Processor", "cpu-amd-epyc-7742-64-core"),
+        ("cpu", "Intel(R) Xeon(R) Platinum 8480C", "cpu-intel-xeon-platinum-8480c"),
+        ("cpu", "Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz", "cpu-intel-core-i7-8700k"),
+        ("cpu", "aarch64", "cpu-aarch64"),
+        ("cpu", "../evil / name", "cpu-evil-name"),
+    ],
+)
+def test_a_slug_is_the_models_name_for_files(kind: str, name: str, slug: str) -> None:
+    assert Device.model_validate({"kind": kind, "name": name}).slug == slug
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("-1", []),
+        ("2", [2]),
+        ("2,0", [2, 0]),
+        (" 1 , 2 ", [1, 2]),
+        ("0,7,1", [0]),
+        ("GPU-cccc3333", [2]),
+        ("GPU-cc,0", [2, 0]),
+        ("nothing", []),
+    ],
+)
+def test_only_gpus_that_cuda_would_see_are_there_and_counted_as_it_counts(
+    plant_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, visible: str | None, seen: list[int]
+) -> None:
+    plant_gpus(H100, H100, H200)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = device.gpus()
+    assert [gpu.uuid for gpu in found] == [UUIDS[i] for i in seen]
+    assert [str(gpu) for gpu in found] == [f"cuda:{i}" for i in range(len(seen))]
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
+    assert device.gpus() == []
+    assert device.resolve("auto").kind == "cpu"
+    assert [chosen.kind for chosen in device.resolve_all(["all"])] == ["cpu"]
+    with pytest.raises(UserError, match=r"^device=cuda is not there: no NVIDIA GPU or driver was found\."):
+        device.resolve("cuda")
+
+
+def test_a_name_means_a_device(plant_gpus: Callable[..., None]) -> None:
+    plant_gpus(H100, H100)
+    assert [str(device.resolve(name)) for name in ("auto", "cuda", "cuda:1", "cpu")] == [
+        "cuda:0",
+        "cuda:0",
+        "cuda:1",
+        "cpu",
+    ]
+    with pytest.raises(UserError, match=r"^device=cuda:2 is not there: this machine has 2\."):
+        device.resolve("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["gpu7", "cuda1", "cuda:", "cuda:-1", "CPU", "", "cpu:0", "cuda:0,1"])
+def test_any_other_word_is_no_device(plant_gpus: Callable[..., None], name: str) -> None:
+    plant_gpus(H100)
+    with pytest.raises(UserError, match="is not a device; write auto, cpu, cuda or cuda:N"):
+        device.resolve(name)
+
+
+def test_several_devices_are_of_one_model_and_each_once(plant_gpus: Callable[..., None]) -> None:
+    plant_gpus(H100, H100, H200)
+    chosen = device.resolve_all(["cuda:1", "cuda:0", "cuda:1", "auto"])
+    assert [str(one) for one in chosen] == ["cuda:1", "cuda:0"]
+    for mixed in (["all"], ["cuda:0", "cuda:2"], ["cuda:0", "cpu"]):
+        with pytest.raises(UserError, match="a sweep needs devices of one model"):
+            device.resolve_all(mixed)
+
+
+def test_a_fingerprint_is_the_same_each_time_and_names_no_machine(plant_gpus: Callable[..., None]) -> None:
+    plant_gpus(H100, H100)
+    for name in ("cuda:0", "cpu"):
+        first, second = (device.fingerprint(device.resolve(name)) for _ in range(2))
+        assert first == second
+        assert first.digest == second.digest
+        text = json.dumps(first.model_dump())
+        assert not any(uuid in text for uuid in UUIDS)
+        assert socket.gethostname() not in text
+        assert "202" not in text.replace(first.cxx or "", ""), "no date"
+    one, other = (device.fingerprint(device.resolve(name)) for name in ("cuda:0", "cuda:1"))
+    assert one == other, "two GPUs of a model are one environment"
+    assert (one.compute_capability, one.driver, one.memory_mib) == ("9.0", "580.82.07", 80 << 10)
+
+
+def test_another_driver_is_another_environment(
+    plant_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_gpus(H100)
+    before = device.fingerprint(device.resolve("cuda"))
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "600.1")
+    assert device.fingerprint(device.resolve("cuda")).digest != before.digest
+
+
+def test_threads_are_those_that_this_process_may_use() -> None:
+    assert device.cpu_threads() == len(os.sched_getaffinity(0))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
+
+from kernels.point import Point
+from pipeline.measure.schedule import Schedule
+
+
+def point(provider: str, size: int, dtype: str = "float32") -> Point:
+    return Point("softmax", provider, size, dtype)
+
+
+def test_points_that_share_the_last_ones_inputs_come_first() -> None:
+    points = [point("a", 1), point("a", 2), point("b", 1), point("b", 2), point("a", 1, "float16")]
+    schedule = Schedule(points, {})
+    order = []
+    last = points[1]
+    while (chosen := schedule.next(last)) is not None:
+        order.append(chosen)
+        last = chosen
+    assert order == [points[1], points[3], points[0], points[2], points[4]]
+    assert schedule.next(last) is None, "and stays at its end"
+
+
+def test_the_order_is_kept_where_nothing_else_decides() -> None:
+    points = [point("a", size) for size in (3, 1, 2)]
+    schedule = Schedule(points, {})
+    assert [schedule.next(None) for _ in range(4)] == [*points, None]
+
+
+def test_a_point_waits_for_its_compiler_while_others_go_ahead() -> None:
+    slow, quick = point("slow", 1), point("quick", 2)
+    compiling: Future[None] = Future()
+    schedule = Schedule([slow, quick], {slow: compiling})
+    assert schedule.next(slow) == quick, "though slow has the inputs of the last point"
+    got: list[Point | None] = []
+    thread = Thread(target=lambda: got.append(schedule.next(quick)), daemon=True)
+    thread.start()
+    thread.join(0.05)
+    assert got == [], "nothing is handed out before it is compiled"
+    compiling.set_result(None)
+    thread.join()
+    assert got == [slow]
+
+
+def test_a_compiler_that_failed_or_was_cancelled_holds_up_no_point() -> None:
+    """The launch itself meets the error and reports it."""
+    failed, cancelled = point("a", 1), point("b", 1)
+    futures: dict[Point, Future[None]] = {failed: Future(), cancelled: Future()}
+    futures[failed].set_exception(RuntimeError("planted"))
+    futures[cancelled].cancel()
+    schedule = Schedule([failed, cancelled], futures)
+    assert [schedule.next(None) for _ in range(3)] == [failed, cancelled, None]
+
+
+def test_several_threads_get_each_point_once() -> None:
+    points = [point(provider, size) for size in range(50) for provider in "abcd"]
+    futures: dict[Point, Future[None]] = {p: Future() for p in points[::2]}
+    schedule = Schedule(points, futures)
+    compilers = list(futures.values())
+    random.Random(0).shuffle(compilers)
+
+    def measure() -> list[Point]:
+        mine: list[Point] = []
+        while (chosen := schedule.next(mine[-1] if mine else None)) is not None:
+            assert chosen not in futures or futures[chosen].done()
+            mine.append(chosen)
+        return mine
+
+    with ThreadPoolExecutor(8) as threads:
+        shares = [threads.submit(measure) for _ in range(8)]
+        for compiler in compilers:
+            compiler.set_result(None)
+        handed_out = [p for share in shares for p in share.result()]
+    assert sorted(map(str, handed_out)) == sorted(map(str, points))

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from kernels.contract import read_once_write_once
+from pipeline.measure import stopwatch
+from pipeline.measure.settings import TimingSettings
+from pipeline.measure.stopwatch import ALIGNMENT, COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache, ring
+
+CPU = torch.device("cpu")
+SHAPES = [(1,), (7,), (129,), (3, 5, 7), (128, 4), (0,), (0, 3), ()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_ring_holds_equal_inputs_in_memory_of_their_own(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 2, shape, generator=generator).to(dtype)
+    y = torch.rand(5, generator=generator)
+    sets = ring((x, y), 6)
+    assert len(sets) == 6
+    assert sets[0][0] is x
+    assert sets[0][1] is y
+    for a, b in sets:
+        assert torch.equal(a, x)
+        assert torch.equal(b, y)
+        assert a.shape == x.shape
+        assert a.dtype == x.dtype
+        assert a.is_contiguous()
+    memory = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for inputs in sets for t in inputs if t.numel())
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(memory))
+
+
+@pytest.mark.parametrize("columns", [1, 31, 128, 781])
+def test_copies_are_aligned_as_tensors_are(columns: int) -> None:
+    """A vectorized kernel takes another path for data that is not."""
+    copies = [inputs[0].data_ptr() for inputs in ring((torch.rand(3, columns),), 9)[1:]]
+    assert {(address - copies[0]) % ALIGNMENT for address in copies} == {0}
+    assert copies[0] % 64 == 0
+
+
+def sets_at(size: int, cache: str) -> int:
+    """Input sets of a vector of that size that a call finds in turn."""
+    x = torch.rand(size)
+    seen: set[int] = set()
+
+    def call(given: torch.Tensor) -> torch.Tensor:
+        seen.add(given.data_ptr())
+        return given * 1
+
+    settings = TimingSettings.model_validate(
+        {"cache": cache, "stopping": "budget", "max_seconds": 0.2, "min_samples": 3}
+    )
+    Stopwatch(CPU, settings).time(call, (x,), read_once_write_once((size,), torch.float32))
+    return len(seen)
+
+
+def test_a_cold_ring_exceeds_the_cache_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 20)
+    size = 10_000
+    sets = sets_at(size, "cold")
+    assert sets * 2 * 4 * size >= COLD_FACTOR << 20
+    assert (sets - 1) * 2 * 4 * size < COLD_FACTOR << 20, "and by no more than it needs"
+
+
+def test_a_hot_measurement_and_one_larger_than_the_cache_have_one_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 20)
+    assert sets_at(100, "hot") == 1
+    assert sets_at(COLD_FACTOR << 18, "cold") == 1
+
+
+def test_the_smallest_problem_has_no_more_sets_than_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 30)
+    made: list[int] = []
+
+    def counted(inputs: tuple[torch.Tensor, ...], sets: int) -> tuple[tuple[torch.Tensor, ...], ...]:
+        made.append(sets)
+        return (inputs,)
+
+    monkeypatch.setattr(stopwatch, "ring", counted)
+    sets_at(1, "cold")
+    assert made == [MOST_SETS]
+
+
+def test_the_cache_has_a_size() -> None:
+    assert 1 << 20 <= last_level_cache(CPU) < 1 << 34

@@ -1,0 +1,144 @@
+"""What a sweep measures again, and how two of them share a device: real commands in a copy of the tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from kernels.point import Point
+from pipeline.measure import device
+from tests.planted.tree import Tree, cpu_tree
+
+HOT = "timing.cache=hot"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return cpu_tree(tmp_path, "quick")
+
+
+def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str]:
+    """Providers and sizes that a sweep of quick measures, as the ledger shows it, and what it prints."""
+    before = {row.model_dump_json() for row in tree.rows("quick")} if lines(tree) else set()
+    done = tree.sweep("kernel=quick", HOT, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = tree.rows("quick")
+    assert len({row.point for row in rows}) == len(rows) == lines(tree), "one line a point"
+    order = [(r.point.provider, r.point.dtype, r.point.size, r.point.block_size or 0) for r in rows]
+    assert order == sorted(order)
+    new = [row for row in rows if row.model_dump_json() not in before]
+    assert f"{len(new)} points measured" in done.stdout
+    return {(row.point.provider, row.point.size) for row in new}, done.stdout
+
+
+def lines(tree: Tree) -> int:
+    paths = list((tree.root / "outputs").glob("timings/quick/*.jsonl"))
+    return sum(path.read_bytes().count(b"\n") for path in paths)
+
+
+EVERYTHING = {("mul", 64), ("mul", 128), ("blocks", 64), ("blocks", 128)}
+
+
+def test_measures_only_what_the_ledger_lacks(tree: Tree) -> None:
+    measured, said = newly_measured(tree)
+    assert measured == EVERYTHING
+    assert "4 of 4 are in outputs/timings/quick/" in said
+    before = tree.ledger("quick").stat()
+
+    measured, said = newly_measured(tree)
+    assert measured == set()
+    assert "Nothing to measure: outputs/timings/quick/" in said
+    assert "remeasure=true" in said
+    after = tree.ledger("quick").stat()
+    assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino), "not even written"
+
+    measured, _ = newly_measured(tree, "size=[64,128,256]", "block_size=[256]")
+    assert measured == {("mul", 256), ("blocks", 256)}, "a wider grid"
+
+    measured, _ = newly_measured(tree, "provider=mul", "size=64", "remeasure=true")
+    assert measured == {("mul", 64)}
+    assert lines(tree) == 6, "rows that were not asked for stay while they are current"
+
+
+def test_measures_again_what_has_changed(tree: Tree) -> None:
+    assert newly_measured(tree)[0] == EVERYTHING
+    source = tree.root / "kernels" / "quick" / "blocks.py"
+    source.write_text(source.read_text().replace("return x + x", "return x * 3"))
+    measured, _ = newly_measured(tree)
+    assert measured == {("blocks", 64), ("blocks", 128)}, "only the points of the edited source"
+    statuses = {(row.point.provider, row.outcome.status) for row in tree.rows("quick")}
+    assert statuses == {("mul", "ok"), ("blocks", "incorrect")}
+
+    contract = tree.root / "kernels" / "quick" / "__init__.py"
+    contract.write_text(contract.read_text() + "\n# A comment.\n")
+    assert newly_measured(tree)[0] == EVERYTHING, "the contract counts for every provider"
+    assert newly_measured(tree, "timing.min_samples=9")[0] == EVERYTHING, "other settings of the timing"
+    assert newly_measured(tree, "timing.min_samples=9", "seed=5")[0] == EVERYTHING, "other inputs"
+    assert newly_measured(tree, "timing.min_samples=9", "seed=5", "point_timeout_s=60")[0] == set()
+
+
+def test_rows_that_no_longer_hold_are_dropped_with_the_next_sweep(tree: Tree) -> None:
+    newly_measured(tree)
+    source = tree.root / "kernels" / "quick" / "blocks.py"
+    source.write_text(source.read_text() + "\n# A comment.\n")
+    newly_measured(tree, "provider=mul", "size=64")
+    assert {(row.point.provider, row.point.size) for row in tree.rows("quick")} == {("mul", 64), ("mul", 128)}
+
+
+def test_writes_beside_the_ledger_what_it_is_read_with(tree: Tree) -> None:
+    assert tree.sweep("kernel=quick", HOT, "size=[64,128,256]").returncode == 0
+    (row, *_) = tree.rows("quick")
+    slug, outputs = device.cpu().slug, tree.root / "outputs"
+    environment = json.loads((outputs / "environment" / f"{slug}.json").read_text())
+    assert row.origin.environment == device.Environment(**environment).digest
+    assert "kernel:" in (outputs / "timings" / "quick" / f"{slug}.yaml").read_text()
+    assert row.point == Point("quick", "blocks", 64, "float32", block_size=256)
+    state = row.outcome.state
+    assert state is not None
+    assert state.noise_floor is not None
+    assert state.threads is not None
+
+
+def lock_file(tree: Tree) -> Path:
+    return tree.temporary / f"kernel-pipeline-{device.cpu().slug}.lock"
+
+
+def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
+    long = (
+        "kernel=quick",
+        HOT,
+        "provider=mul",
+        "size=64",
+        "timing.stopping=budget",
+        "timing.max_seconds=600",
+    )
+    holder = tree.start(*long, "point_timeout_s=900")
+    waiting = None
+    try:
+        while not (lock_file(tree).exists() and lock_file(tree).read_text()):
+            assert holder.poll() is None, holder.communicate()
+        gave_up = tree.sweep("kernel=quick", "wait_s=0", "output=other")
+        assert gave_up.returncode == 2
+        assert gave_up.stderr.count("\n") == 1
+        assert f"is being measured on by process {holder.pid} (-m pipeline.sweep " in gave_up.stderr
+        assert "gave up after 0 s (wait_s=null waits)." in gave_up.stderr
+        assert not (tree.root / "other").exists()
+
+        waiting = tree.start("kernel=quick", HOT)
+        assert waiting.stdout is not None
+        said = waiting.stdout.readline()
+        assert said.startswith("Waiting for ")
+        assert f"process {holder.pid} " in said
+        # The lock is free as soon as its holder is gone, however it went.
+        os.kill(holder.pid, signal.SIGKILL)
+        out, err = waiting.communicate()
+        assert (waiting.returncode, err) == (0, "")
+        assert "4 points measured" in out
+    finally:
+        for process in filter(None, (holder, waiting)):
+            process.kill()
+            process.communicate()
