@@ -1,0 +1,67 @@
+"""What a sweep makes of providers that fail as only a GPU can: the real command in a copy of the tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.measure import device
+from tests.planted.tree import Tree
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+STATUSES = {
+    "right": ("ok", None),
+    "right_once": ("incorrect", "after timing: "),
+    "writes_once": ("incorrect", "after timing: "),
+    "remembers": ("incorrect", "after timing: "),
+    "never_writes": ("incorrect", "first call: "),
+    "synchronizes": ("ok", None),
+    "allocates": ("out_of_memory", "out of memory"),
+    "illegal_access": ("runtime_error", "illegal memory access"),
+    "triton_right": ("ok", None),
+    "endless": ("timeout", "no answer in 20 s; its worker was replaced"),
+    "too_much_shared": ("runtime_error", "out of resource: shared memory"),
+    "does_not_compile": ("compile_error", "CompilationError: "),
+    "right_at_the_end": ("ok", None),
+}
+
+
+def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "gpu_faults")
+    tree.know_ceilings(device.resolve("cuda"))
+    done = tree.sweep("kernel=gpu_faults", "device=cuda", "point_timeout_s=20")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tree.workers() == []
+    rows = {row.point.provider: row for row in tree.rows("gpu_faults")}
+    assert set(rows) == set(STATUSES)
+    for provider, (status, error) in STATUSES.items():
+        outcome = rows[provider].outcome
+        assert outcome.status == status, (provider, outcome.error)
+        if error is None:
+            assert outcome.timing is not None
+            assert outcome.timing.timer == ("event" if provider == "synchronizes" else "graph"), provider
+        else:
+            assert outcome.timing is None
+            assert error in (outcome.error or ""), provider
+
+
+def test_what_the_gpus_memory_cannot_hold_is_said_before_it_is_allocated(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "gpu_faults")
+    tree.know_ceilings(device.resolve("cuda"))
+    far_too_large = 10**14
+    sizes = f"size=[65536,{far_too_large}]"
+    done = tree.sweep("kernel=gpu_faults", "device=cuda", sizes, "provider=[right,right_at_the_end]")
+    assert done.returncode == 0, done.stderr
+    statuses = {(row.point.provider, row.point.size): row.outcome.status for row in tree.rows("gpu_faults")}
+    assert statuses == {
+        ("right", 65536): "ok",
+        ("right", far_too_large): "out_of_memory",
+        ("right_at_the_end", 65536): "ok",
+        ("right_at_the_end", far_too_large): "out_of_memory",
+    }

@@ -1,0 +1,129 @@
+"""Every timer on a real GPU: what it is given, what it falls back to, and the output that is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pipeline.measure import device
+from pipeline.measure.settings import TimingSettings
+from pipeline.measure.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
+from pipeline.measure.timer import Samples
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+CUDA = torch.device("cuda")
+ELEMENTS = 1 << 18
+
+Call = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a worker, which is told its one GPU by UUID."""
+    uuid = device.resolve("cuda").uuid
+    assert uuid is not None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
+
+
+def time(call: Call, x: torch.Tensor, **settings: object) -> Samples:
+    chosen = TimingSettings.model_validate({"min_samples": 5, "max_seconds": 0.05} | settings)
+    samples, state = Stopwatch(CUDA, chosen).time(call, (x,), 2 * x.nbytes)
+    torch.cuda.synchronize()
+    assert state.sm_clock_mhz is None or state.sm_clock_mhz > 0
+    assert min(samples.samples_us) > 0
+    return samples
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def synchronizes(x: torch.Tensor) -> torch.Tensor:
+    x.sum().item()
+    return x * 2
+
+
+def goes_over_the_host(x: torch.Tensor) -> torch.Tensor:
+    return (x.cpu() * 2).cuda()
+
+
+def recording(seen: dict[int, int]) -> Call:
+    """``double`` that notes where its inputs lie and how large they and its outputs are."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        out = x * 2
+        seen[x.data_ptr()] = x.nbytes + out.nbytes
+        return out
+
+    return call
+
+
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+@pytest.mark.parametrize("timer", ["graph", "event", "do_bench", "wall"])
+def test_every_timer_says_its_name_and_gives_the_right_output(timer: str, cache: str) -> None:
+    x = torch.randn(ELEMENTS, device=CUDA)
+    samples = time(double, x, timer=timer, cache=cache)
+    assert samples.timer == timer
+    assert torch.equal(samples.output, x * 2)
+
+
+@pytest.mark.parametrize("elements", [1000, ELEMENTS, 3 * ELEMENTS + 1])
+def test_a_cold_graph_goes_over_three_times_the_cache(elements: int) -> None:
+    seen: dict[int, int] = {}
+    samples = time(recording(seen), torch.randn(elements, device=CUDA))
+    assert samples.timer == "graph"
+    assert sum(seen.values()) >= COLD_FACTOR * last_level_cache(CUDA)
+
+
+def test_a_hot_graph_has_one_input() -> None:
+    seen: dict[int, int] = {}
+    assert time(recording(seen), torch.randn(ELEMENTS, device=CUDA), cache="hot").timer == "graph"
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("call", [synchronizes, goes_over_the_host])
+def test_what_no_graph_can_hold_is_timed_by_events_and_the_next_call_by_a_graph(call: Call) -> None:
+    x = torch.randn(ELEMENTS, device=CUDA)
+    samples = time(call, x)
+    assert samples.timer == "event"
+    assert torch.equal(samples.output, x * 2)
+    after = time(double, x)
+    assert after.timer == "graph"
+    assert torch.equal(after.output, x * 2)
+
+
+def test_a_problem_too_small_for_a_ring_is_timed_by_events() -> None:
+    x = torch.randn(4, device=CUDA)
+    assert COLD_FACTOR * last_level_cache(CUDA) / (2 * x.nbytes) > MOST_SETS
+    samples = time(double, x)
+    assert samples.timer == "event"
+    assert torch.equal(samples.output, x * 2)
+
+
+@pytest.mark.parametrize("timer", ["graph", "event", "do_bench", "wall"])
+def test_an_output_that_is_not_written_anew_is_not_right(timer: str) -> None:
+    x = torch.randn(ELEMENTS, device=CUDA)
+    kept = x * 2
+
+    def remembers(given: torch.Tensor) -> torch.Tensor:
+        given * 2
+        return kept
+
+    assert time(remembers, x, timer=timer).output.isnan().all()
+
+
+def test_an_error_of_the_call_is_raised_as_it_is() -> None:
+    x = torch.randn(ELEMENTS, device=CUDA)
+
+    def allocates(given: torch.Tensor) -> torch.Tensor:
+        return torch.empty(1 << 45, device=CUDA)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        time(allocates, x)
+    assert time(double, x).timer == "graph", "and the process goes on"
