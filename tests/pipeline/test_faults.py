@@ -135,13 +135,30 @@ def test_a_sweep_that_is_killed_again_and_again_ends_complete(tmp_path: Path, se
     assert [path.name for path in tree.ledger("quick").parent.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Signals) -> None:
+    tree = cpu_tree(tmp_path, "faulty")
+    process = tree.start("kernel=faulty", "provider=endless", "timing.cache=hot", "point_timeout_s=600")
+    until((tree.root / "endless").exists, process)
+    process.send_signal(stop)
+    try:
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == (130 if stop is signal.SIGINT else -stop)
+    assert all_gone(tree)
+
+
 @pytest.mark.parametrize("moment", ["while the worker starts", "while it measures"])
 def test_ctrl_c_keeps_and_prints_what_was_measured(tmp_path: Path, moment: str) -> None:
     tree = cpu_tree(tmp_path, "quick")
     process = tree.start(*QUICK)
     until(tree.workers if moment == "while the worker starts" else lambda: lines(tree), process)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate()
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, err) == (130, "")
     assert all_gone(tree)
     if moment == "while it measures":
