@@ -6,16 +6,18 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.measure.record import Measurement
 from tests.planted.tree import Tree, cpu_tree
 
 FAR_TOO_LARGE = 10**14
@@ -169,68 +171,55 @@ def test_ctrl_c_keeps_and_prints_what_was_measured(tmp_path: Path, moment: str) 
         assert f"{len(rows)} of {POINTS} are in outputs/timings/quick/" in out
 
 
+@dataclass
+class Disk:
+    """A place for results that is soon full: what the system then says, and how room is made."""
+
+    output: str
+    full: str
+    popen: dict[str, Any]
+    make_room: Callable[[], object]
+
+
 def small_files() -> None:
     """Let no file of this process grow beyond 12 KiB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (12 << 10, resource.RLIM_INFINITY))
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 40 KiB."""
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system of 40 KiB; where none may be mounted, a limit on the size of files."""
     where = tmp_path / "disk"
     where.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(where)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("needs the permission to mount a file system")
-    yield where
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(where)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+        yield Disk("outputs", "File too large", {"preexec_fn": small_files}, lambda: None)
+        return
+    larger = ["mount", "-o", "remount,size=8m", str(where)]
+    yield Disk(
+        str(where / "outputs"), "No space left on device", {}, lambda: subprocess.run(larger, check=True)
+    )
     subprocess.run(["umount", "-l", str(where)], check=True)
 
 
-def check_stopped(done: subprocess.CompletedProcess[str], rows: list[Measurement], why: str) -> None:
-    """One sentence on stderr, and the points measured before are in the ledger and in the table."""
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("error: can't write ")
-    assert f": {why}. What was measured before is kept; make room and run" in done.stderr
-    assert 0 < len(rows) < POINTS
-    assert f"{len(rows)} of {POINTS} are in" in done.stdout
-
-
-def readable(tree: Tree, output: str) -> list[Measurement]:
-    """The ledger's rows as a sweep reads them, a torn last line left out."""
-    path = tree.ledger("quick", output)
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
-    path.write_bytes(whole + b"\n")
-    return tree.rows("quick", output)
-
-
-def test_a_file_that_may_not_grow_ends_in_one_sentence_and_is_resumed(tmp_path: Path) -> None:
+def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_disk: Disk) -> None:
     tree = cpu_tree(tmp_path, "quick")
-    stopped = tree.sweep(*QUICK, preexec_fn=small_files)
-    before = tree.ledger("quick").read_bytes()
-    check_stopped(stopped, readable(tree, "outputs"), "File too large")
-    tree.ledger("quick").write_bytes(before)
-    resumed = tree.sweep(*QUICK)
-    assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert len(tree.rows("quick")) == POINTS
-    assert f"{POINTS} points measured" not in resumed.stdout, "it went on instead of starting again"
+    output = f"output={small_disk.output}"
+    stopped = tree.sweep(*QUICK, output, **small_disk.popen)
+    path = tree.ledger("quick", small_disk.output)
+    assert stopped.returncode == 2
+    assert stopped.stderr.count("\n") == 1, stopped.stderr
+    assert stopped.stderr.startswith("error: can't write ")
+    assert f": {small_disk.full}. What was measured before is kept; make room and run" in stopped.stderr
+    kept = path.read_bytes().count(b"\n")
+    assert 0 < kept < POINTS
+    assert f"{kept} of {POINTS} are in" in stopped.stdout
 
-
-def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_disk: Path) -> None:
-    tree = cpu_tree(tmp_path, "quick")
-    output = str(small_disk / "outputs")
-    stopped = tree.sweep(*QUICK, f"output={output}")
-    before = tree.ledger("quick", output).read_bytes()
-    check_stopped(stopped, readable(tree, output), "No space left on device")
-    tree.ledger("quick", output).write_bytes(before)
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    resumed = tree.sweep(*QUICK, f"output={output}")
+    small_disk.make_room()
+    resumed = tree.sweep(*QUICK, output)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert len(tree.rows("quick", output)) == POINTS
+    assert f"{POINTS - kept} points measured" in resumed.stdout, "it went on instead of starting again"
+    assert len(tree.rows("quick", small_disk.output)) == POINTS
 
 
 def test_torn_and_foreign_lines_are_said_skipped_and_measured_again(tmp_path: Path) -> None:
