@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,11 @@ from pipeline.measure.record import Measurement
 
 ROOT = Path(__file__).parents[2]
 PLANTED = Path(__file__).parent
+
+
+def heed_ctrl_c() -> None:
+    """As a command on a terminal does: what a script runs in its background ignores SIGINT, children too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Tree:
@@ -53,7 +59,7 @@ class Tree:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            **popen,
+            **{"preexec_fn": heed_ctrl_c} | popen,
         )
 
     def sweep(self, *options: str, **popen: Any) -> subprocess.CompletedProcess[str]:
