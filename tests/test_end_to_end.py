@@ -289,7 +289,7 @@ def test_another_environment_measures_anew_and_keeps_other_machines(project: Pro
         return {name: digest for name, digest in files if name.startswith("results/") and H200 in name}
 
     foreign = of_h200()
-    assert len(foreign) == 5
+    assert len(foreign) >= 5
 
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m", "dvc", "repro")
     every = ["environment", "build@square", "ceilings", "sweep@square", "report", "publish"]
