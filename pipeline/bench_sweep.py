@@ -11,19 +11,13 @@ imported to when the last point is recorded, those of the whole command, and the
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter
 
-from rich.table import Table
-
-from pipeline.config import ROOT, BenchSweepConfig, console, run_stage
+from pipeline.config import BenchSweepConfig, console, run_stage
 from pipeline.errors import UserError
 from pipeline.measure import device
+from pipeline.measure.benchmark import Seconds, calibrated, compared, timed
 
 
 def run(config: BenchSweepConfig) -> None:
@@ -31,44 +25,24 @@ def run(config: BenchSweepConfig) -> None:
     chosen = device.resolve(config.device)
     if chosen.kind != "cuda":
         raise UserError(f"timing Triton needs a GPU, and device={config.device} is {chosen.name} here.")
-    points = len(config.size) * len(config.block_size) * len(config.num_warps)
-    seconds: dict[str, list[tuple[float, float]]] = {"textbook": [], "sweep": []}
-    for _ in range(config.repeats):
-        for way, times in seconds.items():
-            times.append(timed(way, config, chosen))
-    table = Table(title=f"{points} points of softmax/triton_online on {chosen.slug}, cold caches")
-    for heading in ("way", "loop s", "x textbook", "command s", "x textbook"):
-        table.add_column(heading, justify="left" if heading == "way" else "right")
-    textbook_loop, textbook_whole = map(min, zip(*seconds["textbook"], strict=True))
-    for way, times in seconds.items():
-        loop, whole = map(min, zip(*times, strict=True))
-        ratios = f"{textbook_loop / loop:.2f}", f"{textbook_whole / whole:.2f}"
-        table.add_row(way, f"{loop:.1f}", ratios[0], f"{whole:.1f}", ratios[1])
-    console.print(table)
-
-
-def timed(way: str, config: BenchSweepConfig, chosen: device.Device) -> tuple[float, float]:
-    """Seconds that one way takes: its loop by its own word, and its process from start to end."""
+    axes = {name: list(getattr(config, name)) for name in ("size", "block_size", "num_warps")}
+    pins = [f"{name}={values}".replace(" ", "") for name, values in axes.items()]
+    pins += ["kernel=softmax", "provider=triton_online", "dtype=float32", f"device={chosen}"]
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
-            "CUDA_VISIBLE_DEVICES": chosen.uuid or "",
+        calibrated(str(chosen), Path(folder))
+        ways = {
+            "textbook": ["pipeline.textbook", json.dumps(axes)],
+            "sweep": ["pipeline.sweep", *pins, f"output={folder}", "remeasure=true", "tracking=none"],
         }
-        axes = {name: list(getattr(config, name)) for name in ("size", "block_size", "num_warps")}
-        if way == "textbook":
-            command = [sys.executable, "-m", "pipeline.textbook", json.dumps(axes)]
-        else:
-            pins = [f"{name}={values}".replace(" ", "") for name, values in axes.items()]
-            command = [sys.executable, "-m", "pipeline.sweep", "kernel=softmax", "provider=triton_online"]
-            command += [*pins, "dtype=float32", f"output={folder}", "tracking=none"]
-        begin = perf_counter()
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        whole = perf_counter() - begin
-        if done.returncode:
-            raise UserError(f"the {way} way failed: {(done.stderr or done.stdout).strip()[-300:]}")
-        loop = re.search(r"points measured in ([\d.]+) s", done.stdout)
-        assert loop is not None, "both ways say how long they took"
-        return float(loop[1]), whole
+        found: dict[str, list[Seconds]] = {way: [] for way in ways}
+        for turn in range(config.repeats):
+            for way, words in ways.items():
+                environment = {"TRITON_CACHE_DIR": f"{folder}/triton-{way}-{turn}"}
+                if way == "textbook":
+                    environment["CUDA_VISIBLE_DEVICES"] = chosen.uuid or ""
+                found[way].append(timed(words, environment))
+    points = len(config.size) * len(config.block_size) * len(config.num_warps)
+    console.print(compared(found, f"{points} points of softmax/triton_online on {chosen.slug}, cold caches"))
 
 
 if __name__ == "__main__":

@@ -222,6 +222,14 @@ class BenchSweepConfig(Record):
     device: str
 
 
+class BenchDevicesConfig(Record):
+    """conf/bench_devices.yaml."""
+
+    kernel: KernelConfig
+    preset: PresetConfig
+    repeats: Size
+
+
 C = TypeVar("C", bound=Record)
 
 

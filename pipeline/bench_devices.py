@@ -1,0 +1,45 @@
+"""A sweep on one GPU of this host against the same sweep on all of them.
+
+    python -m pipeline.bench_devices kernel=softmax
+
+Both measure the kernel's whole grid with empty compiler caches. Prints the seconds of the loop, from when
+torch is imported to when the last point is recorded, those of the whole command, and their ratios.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from pipeline.config import BenchDevicesConfig, console, run_stage
+from pipeline.errors import UserError
+from pipeline.measure import device
+from pipeline.measure.benchmark import Seconds, calibrated, compared, timed
+
+
+def run(config: BenchDevicesConfig) -> None:
+    """Time the sweep on one GPU and on all, and print the ratios."""
+    gpus = device.gpus()
+    if len(gpus) < 2:
+        raise UserError(f"this compares one GPU with several, and there are {len(gpus)} here.")
+    found: dict[str, list[Seconds]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        calibrated(str(gpus[0]), Path(folder))
+        sweep = ["pipeline.sweep", f"kernel={config.kernel.name}", f"preset={config.preset.name}"]
+        sweep += [f"output={folder}", "remeasure=true", "tracking=none"]
+        for turn in range(config.repeats):
+            for count in [1, len(gpus)]:
+                devices = "[" + ",".join(str(gpu) for gpu in gpus[:count]) + "]"
+                caches = Path(folder) / f"{count}-{turn}"
+                environment = {
+                    "TRITON_CACHE_DIR": str(caches / "triton"),
+                    "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+                }
+                way = "one GPU" if count == 1 else f"{count} GPUs"
+                found.setdefault(way, []).append(timed([*sweep, f"device={devices}"], environment))
+    title = f"{config.kernel.name} on {gpus[0].slug}, preset {config.preset.name}, cold caches"
+    console.print(compared(found, title))
+
+
+if __name__ == "__main__":
+    run_stage("bench_devices", BenchDevicesConfig, run)
