@@ -38,6 +38,9 @@ BATCH = 10
 """Replays between two looks at the samples."""
 
 
+_KEEPERS: list[torch.cuda.CUDAGraph] = []
+
+
 class NotCapturableError(Exception):
     """The call does something that a graph can't hold: it synchronizes, or works on the host."""
 
@@ -132,7 +135,7 @@ def capture(workload: Workload, launches: int) -> Ring:
             # Not through torch.cuda.graph: it collects garbage and empties the allocator's cache first,
             # which takes longer than all the rest.
             graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(_pool(), capture_error_mode="thread_local")
             try:
                 for turn in turns:
                     # The previous output of this set is let go, so that memory does not grow with turns.
@@ -175,6 +178,29 @@ def settle() -> tuple[torch.cuda.CUDAGraph, ...]:
         graph.replay()
     torch.cuda.synchronize()
     return graphs
+
+
+@cache
+def _pool() -> tuple[int, int]:
+    """Memory that all captures of this process share, one after the other: what a graph's launches wrote to is
+    not given back to the device when the graph is gone, for the device clears freed memory in the
+    background, which slows whatever is timed meanwhile."""
+    pool: tuple[int, int] = torch.cuda.graph_pool_handle()
+    # A pool lives as long as one graph that was captured into it.
+    keeper = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(_capturing()):
+        keeper.capture_begin(pool, capture_error_mode="thread_local")
+        torch.zeros(1, device="cuda")
+        keeper.capture_end()
+    _KEEPERS.append(keeper)
+    return pool
+
+
+def release() -> None:
+    """Give the memory of earlier captures back to the device. No graph may be in use."""
+    _KEEPERS.clear()
+    _pool.cache_clear()
+    torch.cuda.empty_cache()
 
 
 @cache
