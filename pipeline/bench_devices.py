@@ -1,4 +1,4 @@
-"""A sweep on one GPU of this host against the same sweep on all of them.
+"""A sweep on one GPU of this host against the same sweep on two, four and so on.
 
     python -m pipeline.bench_devices kernel=softmax
 
@@ -18,24 +18,25 @@ from pipeline.measure.benchmark import Seconds, calibrated, compared, timed
 
 
 def run(config: BenchDevicesConfig) -> None:
-    """Time the sweep on one GPU and on all, and print the ratios."""
+    """Time the sweep on more and more GPUs and print the ratios."""
     gpus = device.gpus()
     if len(gpus) < 2:
-        raise UserError(f"this compares one GPU with several, and there are {len(gpus)} here.")
+        raise UserError(f"this compares one GPU with several, and here are {len(gpus)}.")
+    counts = [count for count in (1, 2, 4, 8) if count <= len(gpus)]
     found: dict[str, list[Seconds]] = {}
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(gpus[0]), Path(folder))
         sweep = ["pipeline.sweep", f"kernel={config.kernel.name}", f"preset={config.preset.name}"]
         sweep += [f"output={folder}", "remeasure=true", "tracking=none"]
         for turn in range(config.repeats):
-            for count in [1, len(gpus)]:
+            for count in counts:
                 devices = "[" + ",".join(str(gpu) for gpu in gpus[:count]) + "]"
                 caches = Path(folder) / f"{count}-{turn}"
                 environment = {
                     "TRITON_CACHE_DIR": str(caches / "triton"),
                     "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
                 }
-                way = "one GPU" if count == 1 else f"{count} GPUs"
+                way = "1 GPU" if count == 1 else f"{count} GPUs"
                 found.setdefault(way, []).append(timed([*sweep, f"device={devices}"], environment))
     title = f"{config.kernel.name} on {gpus[0].slug}, preset {config.preset.name}, cold caches"
     console.print(compared(found, title))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from math import ceil
@@ -29,22 +30,22 @@ from kernels.point import AXES, Point
 from pipeline.config import TimersConfig, console, run_stage
 from pipeline.errors import unknown
 from pipeline.measure import device, extension
-from pipeline.measure.ceiling import NO_OVERHEAD, Overhead
+from pipeline.measure.ceiling import NO_OVERHEAD
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.lock import DeviceLock
 from pipeline.measure.record import Record
+from pipeline.measure.settings import TimingSettings
 from pipeline.measure.statistics import quantile
-from pipeline.measure.stopping import Either, Stopping
+from pipeline.measure.stopping import Either
 from pipeline.measure.stopping.budget import Budget
 from pipeline.measure.stopping.confidence import Confidence
-from pipeline.measure.stopwatch import COLD_FACTOR, last_level_cache, ring
-from pipeline.measure.timer import Timer, Workload, cupti
-from pipeline.measure.timer.cpu import CpuTimer
-from pipeline.measure.timer.do_bench import DoBenchTimer
-from pipeline.measure.timer.event import EventTimer
-from pipeline.measure.timer.graph import GraphTimer, capture
+from pipeline.measure.stopwatch import COLD_FACTOR, Stopwatch, last_level_cache, ring
+from pipeline.measure.timer import Samples, Workload, cupti
+from pipeline.measure.timer.graph import capture
 from pipeline.measure.timer.overhead import calibrate
 from pipeline.measure.timer.wall import WallTimer
+
+TIMERS = ("graph", "event", "do_bench", "wall")
 
 
 class Row(Record):
@@ -76,17 +77,14 @@ def run(config: TimersConfig) -> None:
     point = Point(kernel.name, name, 1, config.dtype, **axes)
     warn = partial(console.print, style="yellow", highlight=False)
     with DeviceLock(chosen, config.wait_s, warn):
+        if chosen.uuid is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
         if provider.extension is not None:
             extension.load(kernel.name, provider.extension)
-        call = partial(provider.call, **axes)
-        stop = Either(
-            Confidence(config.timing.target_rel_ci, config.timing.min_samples),
-            Budget(config.timing.max_seconds),
-        )
-        overhead = calibrate() if chosen.kind == "cuda" else NO_OVERHEAD
+        watches = stopwatches(torch.device(chosen.kind), config.timing)
         rows = []
         for shape in config.shapes:
-            rows += measure(kernel, call, shape, config, chosen, stop, overhead)
+            rows += measure(kernel, partial(provider.call, **axes), shape, config, watches)
     show(rows, f"{kernel.name}/{name} {point.dtype} on {chosen.slug}")
     path = config.output / kernel.name / f"{chosen.slug}.json"
     write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
@@ -95,31 +93,59 @@ def run(config: TimersConfig) -> None:
     console.print(f"Rows: {path}, plot: {plot}", highlight=False)
 
 
+Watch = Callable[[Callable[..., torch.Tensor], Inputs, int], Samples]
+"""Times a call on inputs, given the bytes that it moves."""
+
+
+def stopwatches(where: torch.device, settings: TimingSettings) -> dict[str, Watch]:
+    """Every timer that the device has, as a sweep uses it, and a host clock that does not wait."""
+    names = TIMERS if where.type == "cuda" else ("auto",)
+    overhead = calibrate() if where.type == "cuda" else NO_OVERHEAD
+    watches: dict[str, Watch] = {}
+    for name in names:
+        stopwatch = Stopwatch(where, settings.model_copy(update={"timer": name}))
+        stopwatch.overhead = overhead
+        stopwatch.warm_up()
+        watches["perf_counter" if name == "auto" else name] = partial(sampled, stopwatch)
+    if where.type == "cuda":
+        stop = Either(Confidence(settings.target_rel_ci, settings.min_samples), Budget(settings.max_seconds))
+        unsynchronized = WallTimer(synchronize=False)
+        watches["wall_no_sync"] = lambda call, inputs, _: unsynchronized.measure(
+            Workload(call, (inputs,)), stop
+        )
+    return watches
+
+
+def sampled(stopwatch: Stopwatch, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
+    """The stopwatch's samples, without the device's state."""
+    samples, _ = stopwatch.time(call, inputs, bytes_)
+    return samples
+
+
 def measure(
     kernel: Kernel,
     call: Callable[..., torch.Tensor],
     shape: tuple[int, ...],
     config: TimersConfig,
-    chosen: device.Device,
-    stop: Stopping,
-    overhead: Overhead,
+    watches: dict[str, Watch],
 ) -> list[Row]:
     """One shape by every timer, the timers in turn so that a drift of the device reaches all alike."""
-    where = torch.device(chosen.kind)
+    where = torch.device("cuda" if "graph" in watches else "cpu")
     dtype = DTYPES[config.dtype]
     inputs = kernel.inputs(shape, dtype, where, 0)
-    sets = ceil(COLD_FACTOR * last_level_cache(where) / kernel.bytes(shape, dtype))
+    bytes_ = kernel.bytes(shape, dtype)
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(config.repeats):
-        for name, timer, workload in contestants(call, inputs, sets, where, overhead):
+        for name, watch in watches.items():
             begin = perf_counter()
-            samples = timer.measure(workload(), stop)
+            samples = watch(call, inputs, bytes_)
             cost_ms = (perf_counter() - begin) * 1e3
             found.setdefault(name, []).append((quantile(sorted(samples.samples_us), 0.5), cost_ms))
     reference = None
     if where.type == "cuda":
+        sets = ceil(COLD_FACTOR * last_level_cache(where) / bytes_)
         graphs = capture(Workload(call, ring(inputs, sets)), max(sets, 20))
-        reference = cupti.microseconds_a_call(graphs.replay, sum(graphs.launches))
+        reference = cupti.microseconds_a_call(graphs.turn, graphs.launches)
     return [
         Row(
             shape=shape,
@@ -131,29 +157,6 @@ def measure(
             cupti_us=reference,
         )
         for name, repeats in found.items()
-    ]
-
-
-def contestants(
-    call: Callable[..., torch.Tensor], inputs: Inputs, sets: int, where: torch.device, overhead: Overhead
-) -> list[tuple[str, Timer, Callable[[], Workload]]]:
-    """Every timer that the device has, with what makes its workload: the copies of a ring are part of
-    what a measurement costs."""
-
-    def one() -> Workload:
-        return Workload(call, (inputs,))
-
-    def many() -> Workload:
-        return Workload(call, ring(inputs, sets))
-
-    if where.type == "cpu":
-        return [("perf_counter", CpuTimer(), many)]
-    return [
-        ("graph", GraphTimer(overhead), many),
-        ("event", EventTimer(COLD_FACTOR * last_level_cache(where)), one),
-        ("do_bench", DoBenchTimer(), one),
-        ("wall", WallTimer(), one),
-        ("wall_no_sync", WallTimer(synchronize=False), one),
     ]
 
 

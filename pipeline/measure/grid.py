@@ -17,7 +17,7 @@ from pipeline.measure.settings import TimingSettings
 if TYPE_CHECKING:
     from kernels.contract import Kernel, Provider
 
-INSTRUMENT = 1
+INSTRUMENT = 2
 """Raised when the way of measuring changes so that earlier numbers no longer compare; part of every key."""
 
 

@@ -9,12 +9,8 @@ import pynvml
 
 from pipeline.measure.record import State
 
-POWER_CAP = "sw_power_cap"
-"""The one reason that leaves a timing valid: at its power limit a GPU lowers its boost clock under such a
-load every time, so this is what a user gets. It is recorded, for such times move by percents."""
-
 HELD_BACK = {
-    POWER_CAP: pynvml.nvmlClocksEventReasonSwPowerCap,
+    "sw_power_cap": pynvml.nvmlClocksEventReasonSwPowerCap,
     "hw_slowdown": pynvml.nvmlClocksEventReasonHwSlowdown,
     "sw_thermal_slowdown": pynvml.nvmlClocksEventReasonSwThermalSlowdown,
     "hw_thermal_slowdown": pynvml.nvmlClocksEventReasonHwThermalSlowdown,

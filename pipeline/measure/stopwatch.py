@@ -8,6 +8,7 @@ from functools import cache
 from math import ceil, inf
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import Literal
 
 import torch
 
@@ -15,7 +16,7 @@ from kernels.contract import Inputs
 from pipeline.measure.ceiling import NO_OVERHEAD
 from pipeline.measure.record import State
 from pipeline.measure.settings import TimingSettings
-from pipeline.measure.state import POWER_CAP, Monitor
+from pipeline.measure.state import Monitor
 from pipeline.measure.stopping import Either, Stopping
 from pipeline.measure.stopping.budget import Budget
 from pipeline.measure.stopping.confidence import Confidence
@@ -40,13 +41,16 @@ ALIGNMENT = 512
 IDLE_S = 0.3
 """Without a measurement for this long, a GPU may have lowered its clocks."""
 
-WAKE_S = 0.3
-"""Work that brings the clocks back: on an H200 the first numbers after a pause were 12 % slow without it."""
+WAKE_S = 0.1
+"""Work that brings the clocks back: after three idle seconds an H200 was 1 % slow for 30 ms."""
 
 WAKE_BYTES = 256 << 20
 
-PAUSE_S = 2.0
-"""Rest before a throttled measurement is taken again."""
+REST_S = 2.0
+"""The longest rest before a throttled measurement is taken, or taken again."""
+
+LOOK_S = 0.05
+"""Between two looks at a device that rests."""
 
 
 class Stopwatch:
@@ -65,36 +69,48 @@ class Stopwatch:
         if self.device.type == "cuda":
             settle()
             self._wake()
+            self._busy_until = perf_counter()
 
     def time(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
         """Samples of a call that moves ``bytes_``, and the state of the device while they were taken.
 
-        Samples taken while heat or a fault held the device back are taken again once, after a pause, and
-        then marked.
+        Samples that were taken while the device was held back are taken again once, after a rest, and then
+        marked.
         """
         samples, state = self._once(call, inputs, bytes_)
-        if _held_back(state):
-            sleep(PAUSE_S)
+        if state.throttle:
             samples, state = self._once(call, inputs, bytes_)
-        if _held_back(state):
+        if state.throttle:
             why = f"the GPU was held back while it was timed, twice: {state.throttle}"
             state = state.model_copy(update={"valid": False, "invalid_reason": why})
         return samples, state
 
+    def cache(self, samples: Samples) -> Literal["cold", "hot"]:
+        """How the samples found the cache: never ``cold`` unless enough memory was gone over, which is not so
+        for a problem of few bytes, or a call that returns the same memory every time."""
+        cold = samples.touched_bytes >= COLD_FACTOR * last_level_cache(self.device)
+        return "cold" if cold and self.settings.cache == "cold" else "hot"
+
     def _once(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> tuple[Samples, State]:
         if self._monitor is None:
-            return self._on_cpu(call, inputs, bytes_), State(threads=torch.get_num_threads())
-        before = self._monitor.read()
+            return self._on_cpu(call, inputs), State(threads=torch.get_num_threads())
+        before = self._rested(self._monitor)
         samples = self._on_gpu(call, inputs, bytes_)
         after = self._monitor.read()
         self._busy_until = perf_counter()
         reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
         return samples, after.model_copy(update={"throttle": ",".join(sorted(reasons)) or None})
 
-    def _on_cpu(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
-        # A vector of one element would need millions of sets: gigabytes, and minutes to make them.
-        sets = min(self._sets(bytes_), MOST_SETS)
-        return CpuTimer().measure(Workload(call, ring(inputs, sets)), self._stopping())
+    @staticmethod
+    def _rested(monitor: Monitor) -> State:
+        """The state of a device that nothing holds back any more, or that rested for long enough."""
+        begin = perf_counter()
+        while (state := monitor.read()).throttle and perf_counter() - begin < REST_S:
+            sleep(LOOK_S)
+        return state
+
+    def _on_cpu(self, call: Callable[..., torch.Tensor], inputs: Inputs) -> Samples:
+        return CpuTimer().measure(Workload(call, ring(inputs, self._sets_of(inputs))), self._stopping())
 
     def _on_gpu(self, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
         settings, stop = self.settings, self._stopping()
@@ -106,11 +122,9 @@ class Stopwatch:
             except NotCapturableError:
                 torch.cuda.synchronize()
         flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
-        timer: Timer = EventTimer(flush)
-        if settings.timer == "do_bench":
-            timer = DoBenchTimer()
-        elif settings.timer == "wall":
-            timer = WallTimer()
+        if settings.timer == "wall":
+            return WallTimer().measure(Workload(call, ring(inputs, self._sets_of(inputs))), stop)
+        timer: Timer = DoBenchTimer() if settings.timer == "do_bench" else EventTimer(flush)
         return timer.measure(Workload(call, (inputs,)), stop)
 
     def _wake(self) -> None:
@@ -125,10 +139,15 @@ class Stopwatch:
             torch.cuda.synchronize()
 
     def _sets(self, bytes_: int) -> int:
-        """Input sets that a ring needs for the configured state of the cache."""
+        """Sets of ``bytes_`` each that a ring needs for the configured state of the cache."""
         if self.settings.cache == "hot":
             return 1
-        return ceil(COLD_FACTOR * last_level_cache(self.device) / bytes_)
+        return ceil(COLD_FACTOR * last_level_cache(self.device) / max(bytes_, 1))
+
+    def _sets_of(self, inputs: Inputs) -> int:
+        """The same for calls whose outputs may all lie in the same place, so that inputs alone count. A
+        vector of one element would need millions: gigabytes, and minutes to make them."""
+        return min(self._sets(sum(x.nbytes for x in inputs)), MOST_SETS)
 
     def _stopping(self) -> Stopping:
         settings = self.settings
@@ -138,10 +157,6 @@ class Stopwatch:
         if settings.stopping == "budget":
             return budget
         return Either(Confidence(settings.target_rel_ci, settings.min_samples), budget)
-
-
-def _held_back(state: State) -> bool:
-    return bool({*(state.throttle or "").split(",")} - {"", POWER_CAP})
 
 
 def ring(inputs: Inputs, sets: int) -> tuple[Inputs, ...]:

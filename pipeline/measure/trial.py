@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -18,7 +19,7 @@ from pipeline.measure.record import Outcome, Status, Timing
 from pipeline.measure.settings import TimingSettings
 from pipeline.measure.statistics import quantile, relative_half_width
 from pipeline.measure.stopwatch import Stopwatch
-from pipeline.measure.timer import Samples
+from pipeline.measure.timer import Samples, graph
 
 
 @dataclass
@@ -71,13 +72,19 @@ class Trial:
         try:
             if provider.extension is not None:
                 extension.load(point.kernel, provider.extension)
-            return self._verify_and_time(kernel, provider, point, shape, interpreted)
+            try:
+                return self._verify_and_time(kernel, provider, point, shape, interpreted)
+            except torch.OutOfMemoryError:
+                # Earlier points may have left memory that only a release makes free.
+                self._release()
+                return self._verify_and_time(kernel, provider, point, shape, interpreted)
         except torch.OutOfMemoryError as error:
             return failed("out_of_memory", str(error).split(". ")[0])
         except Exception as error:
             return failed(classify(error), f"{type(error).__name__}: {error}")
         finally:
-            self._release()
+            if self._problem is None:
+                self._release()
 
     def _verify_and_time(
         self, kernel: Kernel, provider: Provider, point: Point, shape: Shape, interpreted: bool
@@ -127,7 +134,7 @@ class Trial:
             shape=shape,
             max_abs_err=max(before.max_abs_err, after.max_abs_err),
             max_rel_err=max(before.max_rel_err, after.max_rel_err),
-            timing=summary(samples, self.settings),
+            timing=summary(samples, self.stopwatch.cache(samples)),
             state=state,
         )
 
@@ -135,7 +142,6 @@ class Trial:
         key = (kernel.name, shape, dtype)
         if self._problem is None or self._problem[0] != key:
             self._problem = None
-            self._release()
             inputs = kernel.inputs(shape, DTYPES[dtype], self.device, self.seed)
             reference = kernel.reference(*inputs)
             self._problem = (key, Problem(shape, inputs, tuple(x.clone() for x in inputs), reference))
@@ -158,11 +164,11 @@ class Trial:
             torch.cuda.synchronize()
 
     def _release(self) -> None:
-        """Give memory back once nothing is kept for the next point."""
-        if self._problem is None:
-            gc.collect()
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+        """Let go of all memory: of what went wrong, nothing shall be left for the next point."""
+        self._problem = None
+        gc.collect()
+        if self.device.type == "cuda":
+            graph.release()
 
 
 def bind(provider: Provider, point: Point) -> Callable[..., torch.Tensor]:
@@ -171,12 +177,12 @@ def bind(provider: Provider, point: Point) -> Callable[..., torch.Tensor]:
     return lambda *inputs: provider.call(*inputs, **axes)
 
 
-def summary(samples: Samples, settings: TimingSettings) -> Timing:
+def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
     """The statistics a ledger row holds, with the samples they can be redone from."""
     ordered = sorted(samples.samples_us)
     return Timing(
         timer=samples.timer,
-        cache=settings.cache,
+        cache=cache,
         median_us=quantile(ordered, 0.5),
         p20_us=quantile(ordered, 0.2),
         p80_us=quantile(ordered, 0.8),

@@ -81,6 +81,20 @@ def test_a_cold_graph_goes_over_three_times_the_cache(elements: int) -> None:
     assert sum(seen.values()) >= COLD_FACTOR * last_level_cache(CUDA)
 
 
+def test_a_graph_whose_outputs_lie_in_one_place_is_not_called_cold() -> None:
+    x = torch.randn(ELEMENTS, device=CUDA)
+    kept = torch.empty_like(x)
+
+    def overwrites(given: torch.Tensor) -> torch.Tensor:
+        return torch.mul(given, 2, out=kept)
+
+    watch = Stopwatch(CUDA, TimingSettings(min_samples=5, max_seconds=0.05))
+    for call, cache in ((double, "cold"), (overwrites, "hot")):
+        samples, _ = watch.time(call, (x,), 2 * x.nbytes)
+        assert samples.timer == "graph"
+        assert watch.cache(samples) == cache
+
+
 def test_a_hot_graph_has_one_input() -> None:
     seen: dict[int, int] = {}
     assert time(recording(seen), torch.randn(ELEMENTS, device=CUDA), cache="hot").timer == "graph"

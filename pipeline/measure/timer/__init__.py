@@ -26,13 +26,20 @@ class Workload:
 
 @dataclass(frozen=True)
 class Samples:
-    """What a timer measured: microseconds a call, the output of the last call on the first input set, and
-    the microseconds of overhead that were taken off each call."""
+    """What a timer measured: microseconds a call; the output of the last call on the first input set; the
+    bytes of memory that were gone over from one call on a set to the next on the same one (of tensors that
+    lie apart); and the microseconds of overhead that were taken off each call."""
 
     timer: str
     samples_us: tuple[float, ...]
     output: torch.Tensor
+    touched_bytes: int
     overhead_us: float = 0.0
+
+
+def input_bytes(workload: Workload) -> int:
+    """Bytes of all input sets together."""
+    return len(workload.inputs) * sum(x.nbytes for x in workload.inputs[0])
 
 
 def checked_output(workload: Workload) -> torch.Tensor:

@@ -7,7 +7,7 @@ from math import ceil
 from time import perf_counter
 
 from pipeline.measure.stopping import Stopping
-from pipeline.measure.timer import Samples, Workload, checked_output
+from pipeline.measure.timer import Samples, Workload, checked_output, input_bytes
 
 SHORTEST_SAMPLE_US = 200.0
 """Short calls are timed in batches at least this long, far above the clock's own cost (under 0.1 us)."""
@@ -31,4 +31,4 @@ class CpuTimer:
             for _ in range(batch):
                 workload.call(*next(inputs))
             samples.append((perf_counter() - start) / batch * 1e6)
-        return Samples("perf_counter", tuple(samples), checked_output(workload))
+        return Samples("perf_counter", tuple(samples), checked_output(workload), input_bytes(workload))

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from pipeline.measure.stopping import Stopping
-from pipeline.measure.timer import Samples, Workload, checked_output
+from pipeline.measure.timer import Samples, Workload, checked_output, input_bytes
 from pipeline.measure.timer.events import recorded
 
 BATCH = 20
@@ -44,4 +44,5 @@ class EventTimer:
                 pairs.append((start, recorded()))
             torch.cuda.synchronize()
             samples += [start.elapsed_time(end) * 1e3 for start, end in pairs]
-        return Samples("event", tuple(samples), checked_output(workload))
+        touched = self.flush_bytes + input_bytes(workload)
+        return Samples("event", tuple(samples), checked_output(workload), touched)

@@ -2,8 +2,8 @@
 
 A graph holds many launches, so the host is out of the picture: the device runs one after the other with
 a gap of a few tenths of a microsecond. The launches go round the input sets, and their outputs lie apart, so
-that every launch finds a cold cache where the sets together exceed it. An event stands between any
-two replays; a sample is a replay's time over its launches, less the gap (see ``overhead``).
+that every launch finds a cold cache where the sets together exceed it. An event stands between any two
+turns of the ring; a sample is a turn's time over its launches, less the gap (see ``overhead``).
 """
 
 from __future__ import annotations
@@ -13,29 +13,41 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import ceil
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import Any
 
 import torch
 
-from pipeline.measure.ceiling import Overhead
+from pipeline.measure.ceiling import NO_OVERHEAD, Overhead
 from pipeline.measure.stopping import Stopping
-from pipeline.measure.timer import Samples, Workload
+from pipeline.measure.stopping.count import Count
+from pipeline.measure.timer import Samples, Workload, input_bytes
 from pipeline.measure.timer.events import recorded
 
-REPLAY_US = 200.0
-"""A replay lasts about this long, so that what it costs besides its launches is small and well known."""
+TURN_US = 400.0
+"""A turn lasts at least this long. On an H200 twelve medians of 20 turns of 200 us spread over 1.1 to 1.5 %
+(softmax of 4096x1024), of 400 us over 0.7 %."""
 
-WARM_UP_US = 2000.0
-"""Replays before the first sample, so that clocks have left their idle state."""
+MOST_LAUNCHES = 256
+"""Launches in a graph at most, so that what a turn costs besides them is known however large its ring is."""
+
+WARM_UP_US = 1000.0
+"""Turns before the first sample: the first replay of a graph also uploads it."""
 
 PILOT = 4
 """Launches in the graph that finds out how long one takes."""
 
-SETTLING_GRAPHS = 8
+SETTLING_MEASUREMENTS = 2
 """Twice as many as were seen to be needed."""
 
 BATCH = 10
-"""Replays between two looks at the samples."""
+"""Turns between two looks at the samples."""
+
+SETTLING_SHAPE = (360, 256, 256)
+"""Sets in the ring, and the shape of each: 94 MB."""
+
+CLEARING_BYTES_A_SECOND = 200e9
+"""How fast a device clears memory that was given back to it, at least: an H200 took 88 ms for 32 GiB."""
 
 
 _KEEPERS: list[torch.cuda.CUDAGraph] = []
@@ -50,10 +62,10 @@ class Ring:
     """Graphs that together go once or more round all input sets, and the outputs they write."""
 
     graphs: list[torch.cuda.CUDAGraph]
-    launches: list[int]
+    launches: int
     outputs: list[torch.Tensor | None]
 
-    def replay(self) -> None:
+    def turn(self) -> None:
         """Replay all graphs: each input set at least once."""
         for graph in self.graphs:
             graph.replay()
@@ -68,34 +80,31 @@ class GraphTimer:
     def measure(self, workload: Workload, stop: Stopping) -> Samples:
         """Capture, warm up and sample. Raises NotCapturableError when the call can't be captured."""
         settle()
+        return self._measure(workload, stop)
+
+    def _measure(self, workload: Workload, stop: Stopping) -> Samples:
         once_us = self._pilot(workload)
-        ring = capture(workload, max(1, ceil(REPLAY_US / once_us)))
-        turns = 0
-
-        def replay() -> int:
-            nonlocal turns
-            index = turns % len(ring.graphs)
-            ring.graphs[index].replay()
-            turns += 1
-            return ring.launches[index]
-
-        for _ in range(max(1, ceil(WARM_UP_US / (once_us * ring.launches[0])))):
-            replay()
+        ring = capture(workload, ceil(TURN_US / once_us))
+        for _ in range(ceil(WARM_UP_US / (once_us * ring.launches))):
+            ring.turn()
         samples: list[float] = []
         begin = perf_counter()
         while not stop.done(samples, perf_counter() - begin):
-            # The device has gone idle since the last batch: the first replay only fills its queue again.
-            replay()
-            events, launches = [recorded()], []
+            # The device has gone idle since the last batch: the first turn only fills its queue again.
+            ring.turn()
+            events = [recorded()]
             for _ in range(BATCH):
-                launches.append(replay())
+                ring.turn()
                 events.append(recorded())
             events[-1].synchronize()
             samples += [
-                self.overhead.net(start.elapsed_time(end) * 1e3, count)
-                for (start, end), count in zip(pairwise(events), launches, strict=True)
+                self.overhead.net(start.elapsed_time(end) * 1e3, ring.launches, len(ring.graphs))
+                for start, end in pairwise(events)
             ]
-        return Samples("graph", tuple(samples), self._checked_output(ring), self.overhead.per_call_us)
+        outputs = {out.data_ptr(): out.nbytes for out in ring.outputs if isinstance(out, torch.Tensor)}
+        touched = input_bytes(workload) + sum(outputs.values())
+        output = self._checked_output(ring)
+        return Samples("graph", tuple(samples), output, touched, self.overhead.per_call_us)
 
     def _pilot(self, workload: Workload) -> float:
         """Microseconds a launch takes, roughly; also what shows that the call can be captured."""
@@ -106,7 +115,7 @@ class GraphTimer:
         end = recorded()
         end.synchronize()
         replay_us: float = start.elapsed_time(end) * 1e3
-        return max(0.5, replay_us / ring.launches[0])
+        return max(0.5, replay_us / ring.launches)
 
     @staticmethod
     def _checked_output(ring: Ring) -> torch.Tensor:
@@ -114,30 +123,28 @@ class GraphTimer:
         output = ring.outputs[0]
         assert output is not None, "a ring holds an output for each set"
         output.fill_(float("nan"))
-        ring.replay()
+        ring.turn()
         return output
 
 
 def capture(workload: Workload, launches: int) -> Ring:
-    """Graphs of about ``launches`` calls each that go round all input sets.
+    """Graphs of ``launches`` calls or more that go round all input sets, each set as often as the others.
 
-    Few sets: one graph that goes round them several times. Many: several graphs, a part of the ring each.
+    Raises NotCapturableError when the call can't be captured.
     """
     sets = len(workload.inputs)
-    per_graph = sets * ceil(launches / sets) if sets <= launches else launches
-    total = max(sets, per_graph)
-    ring = Ring([], [], [None] * sets)
+    total = sets * ceil(launches / sets)
+    ring = Ring([], total, [None] * sets)
     workload.call(*workload.inputs[0])
     torch.cuda.synchronize()
     with torch.cuda.stream(_capturing()):
-        for first in range(0, total, per_graph):
-            turns = range(first, min(first + per_graph, total))
+        for first in range(0, total, MOST_LAUNCHES):
             # Not through torch.cuda.graph: it collects garbage and empties the allocator's cache first,
             # which takes longer than all the rest.
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(_pool(), capture_error_mode="thread_local")
             try:
-                for turn in turns:
+                for turn in range(first, min(first + MOST_LAUNCHES, total)):
                     # The previous output of this set is let go, so that memory does not grow with turns.
                     ring.outputs[turn % sets] = workload.call(*workload.inputs[turn % sets])
                 graph.capture_end()
@@ -148,7 +155,6 @@ def capture(workload: Workload, launches: int) -> Ring:
                 _abort(graph)
                 raise NotCapturableError(str(error)) from error
             ring.graphs.append(graph)
-            ring.launches.append(len(turns))
     return ring
 
 
@@ -160,32 +166,26 @@ def _abort(graph: torch.cuda.CUDAGraph) -> None:
 
 
 @cache
-def settle() -> tuple[torch.cuda.CUDAGraph, ...]:
-    """Make the graphs that bring a process into the mode in which it stays; they are kept.
+def settle() -> None:
+    """Measure something, to bring the process into the mode in which it stays.
 
-    On an H200 (driver 580.159), launches of a process's graphs overlapped a little until it had made its
-    fourth graph: 3.42 us a launch before, 3.80 us for the very same graph ever after, where CUPTI gave
-    3.46 us for the kernel alone. A number must not depend on how many graphs were made before it.
+    On an H200 (driver 580.159) the launches of a process's first measurement overlapped a little: 1.62 us a
+    launch instead of 1.95 us in every later one of the same call, where CUPTI gave 1.60 us for the kernel
+    alone. A number must not depend on how many were made before it.
     """
-    x = torch.zeros(1, device="cuda")
-    graphs = tuple(torch.cuda.CUDAGraph() for _ in range(SETTLING_GRAPHS))
-    with torch.cuda.stream(_capturing()):
-        for graph in graphs:
-            graph.capture_begin(capture_error_mode="thread_local")
-            x.add_(1)
-            graph.capture_end()
-    for graph in graphs:
-        graph.replay()
-    torch.cuda.synchronize()
-    return graphs
+    for _ in range(SETTLING_MEASUREMENTS):
+        inputs = tuple((x,) for x in torch.ones(SETTLING_SHAPE, device="cuda").unbind())
+        GraphTimer(NO_OVERHEAD)._measure(Workload(torch.neg, inputs), Count(BATCH))
 
 
 @cache
-def _pool() -> tuple[int, int]:
-    """Memory that all captures of this process share, one after the other: what a graph's launches wrote to is
-    not given back to the device when the graph is gone, for the device clears freed memory in the
-    background, which slows whatever is timed meanwhile."""
-    pool: tuple[int, int] = torch.cuda.graph_pool_handle()
+def _pool() -> Any:
+    """Memory that all captures of this process share, one after the other.
+
+    So what a graph's launches wrote to is not given back to the device when the graph is gone. A device
+    clears freed memory in the background: on an H200 that slowed a copy that was timed meanwhile by 9 %.
+    """
+    pool = torch.cuda.graph_pool_handle()
     # A pool lives as long as one graph that was captured into it.
     keeper = torch.cuda.CUDAGraph()
     with torch.cuda.stream(_capturing()):
@@ -197,10 +197,13 @@ def _pool() -> tuple[int, int]:
 
 
 def release() -> None:
-    """Give the memory of earlier captures back to the device. No graph may be in use."""
+    """Give the device all memory back that nothing holds, that of earlier captures too, and wait until it has
+    cleared it. No graph may be in use."""
     _KEEPERS.clear()
     _pool.cache_clear()
+    before = torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
+    sleep((before - torch.cuda.memory_reserved()) / CLEARING_BYTES_A_SECOND)
 
 
 @cache

@@ -11,7 +11,7 @@ from time import perf_counter
 import torch
 
 from pipeline.measure.stopping import Stopping
-from pipeline.measure.timer import Samples, Workload, checked_output
+from pipeline.measure.timer import Samples, Workload, checked_output, input_bytes
 
 
 class WallTimer:
@@ -36,4 +36,4 @@ class WallTimer:
             samples.append((perf_counter() - start) * 1e6)
             torch.cuda.synchronize()
         name = "wall" if self.synchronize else "wall_no_sync"
-        return Samples(name, tuple(samples), checked_output(workload))
+        return Samples(name, tuple(samples), checked_output(workload), input_bytes(workload))

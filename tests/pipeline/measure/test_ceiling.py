@@ -7,12 +7,13 @@ from pipeline.measure.ceiling import NO_OVERHEAD, Ceilings, Overhead, rate
 
 def test_the_overhead_is_taken_off_each_replay_and_each_launch() -> None:
     overhead = Overhead(per_call_us=0.5, per_replay_us=10.0)
-    assert overhead.net(replay_us=210.0, launches=40) == pytest.approx(5.0 - 0.5)
-    assert NO_OVERHEAD.net(replay_us=210.0, launches=40) == 210.0 / 40
+    assert overhead.net(time_us=210.0, launches=40) == pytest.approx(5.0 - 0.5)
+    assert overhead.net(time_us=220.0, launches=40, replays=2) == pytest.approx(5.0 - 0.5)
+    assert NO_OVERHEAD.net(time_us=210.0, launches=40) == 210.0 / 40
 
 
 def test_a_calibration_gone_wrong_takes_off_half_at_most() -> None:
-    assert Overhead(per_call_us=100.0, per_replay_us=0.0).net(replay_us=40.0, launches=10) == 2.0
+    assert Overhead(per_call_us=100.0, per_replay_us=0.0).net(time_us=40.0, launches=10) == 2.0
 
 
 def test_the_bound_is_the_ceiling_that_is_nearer() -> None:
