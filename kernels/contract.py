@@ -64,6 +64,11 @@ class Provider:
         return self.source == "triton.py"
 
     @property
+    def compiles_itself(self) -> bool:
+        """Whether the first call for a shape compiles it, in the process that calls."""
+        return isinstance(self.call, compiled)
+
+    @property
     def extension(self) -> str | None:
         """Name of the C++ or CUDA source that must be built and loaded first, or None."""
         return self.source if self.source.endswith((".cu", ".cpp")) else None
@@ -152,18 +157,20 @@ def launch_grid(programs: int) -> tuple[int]:
     return (programs,)
 
 
-def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+class compiled:  # noqa: N801 - a decorator of functions, like functools.partial
     """``torch.compile(function)``, made on the first call, compiled anew for each shape."""
 
-    @functools.cache
-    def compile_once() -> Callable[..., torch.Tensor]:
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """The function's result."""
+        return self._once(*inputs)
+
+    @functools.cached_property
+    def _once(self) -> Callable[..., torch.Tensor]:
         import torch._dynamo
 
         # Past 8 shapes Dynamo by default runs the function eagerly, and a sweep would time that.
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2**20
-        return torch.compile(function, dynamic=False, fullgraph=True)
-
-    def call(*inputs: torch.Tensor) -> torch.Tensor:
-        return compile_once()(*inputs)
-
-    return call
+        return torch.compile(self.function, dynamic=False, fullgraph=True)

@@ -158,12 +158,17 @@ class Sweep:
                     report(point, outcome, self.device)
             sound = [point for point in points if point.provider not in broken]
             crew = Crew(self.kernel, self.workers, self.control(points), report)
-            self.noise_floor = crew.measure(Schedule(sound, compiling), len(sound))
+            schedule = Schedule(sound, compiling, self.compiles_itself, len(self.workers))
+            self.noise_floor = crew.measure(schedule, len(sound))
 
     def control(self, points: Sequence[Point]) -> Point:
         """The point that is measured again and again for the noise floor: the baseline at a middle size."""
         sizes = sorted({point.size for point in points})
         return Point(self.kernel.name, self.kernel.baseline, sizes[len(sizes) // 2], points[0].dtype)
+
+    def compiles_itself(self, point: Point) -> bool:
+        """Whether the point is compiled by the worker that measures it."""
+        return self.kernel.provider(point.provider).compiles_itself
 
     def compile_ahead(self, points: Sequence[Point]) -> Mapping[Point, Future[None]]:
         """Start to compile the Triton points, where there is a GPU to compile for."""

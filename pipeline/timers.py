@@ -101,12 +101,12 @@ def stopwatches(where: torch.device, settings: TimingSettings) -> dict[str, Watc
     """Every timer that the device has, as a sweep uses it, and a host clock that does not wait."""
     names = TIMERS if where.type == "cuda" else ("auto",)
     overhead = calibrate() if where.type == "cuda" else NO_OVERHEAD
-    watches: dict[str, Watch] = {}
-    for name in names:
-        stopwatch = Stopwatch(where, settings.model_copy(update={"timer": name}))
-        stopwatch.overhead = overhead
-        stopwatch.warm_up()
-        watches["perf_counter" if name == "auto" else name] = partial(sampled, stopwatch)
+    stopwatch = Stopwatch(where, settings)
+    stopwatch.overhead = overhead
+    stopwatch.warm_up()
+    watches: dict[str, Watch] = {
+        "perf_counter" if name == "auto" else name: partial(sampled, stopwatch, name) for name in names
+    }
     if where.type == "cuda":
         stop = Either(Confidence(settings.target_rel_ci, settings.min_samples), Budget(settings.max_seconds))
         unsynchronized = WallTimer(synchronize=False)
@@ -116,8 +116,11 @@ def stopwatches(where: torch.device, settings: TimingSettings) -> dict[str, Watc
     return watches
 
 
-def sampled(stopwatch: Stopwatch, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
-    """The stopwatch's samples, without the device's state."""
+def sampled(
+    stopwatch: Stopwatch, timer: str, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int
+) -> Samples:
+    """The samples of one stopwatch by the named timer."""
+    stopwatch.settings = stopwatch.settings.model_copy(update={"timer": timer})
     samples, _ = stopwatch.time(call, inputs, bytes_)
     return samples
 

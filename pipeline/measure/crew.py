@@ -39,7 +39,9 @@ class Crew:
         there are not three). Whatever ``report`` raises ends the measuring and is raised here, as is Ctrl-C.
         """
         with ThreadPoolExecutor(len(self.workers)) as threads:
-            futures = [threads.submit(self._work, worker, schedule, total) for worker in self.workers]
+            futures = [
+                threads.submit(self._work, index, schedule, total) for index in range(len(self.workers))
+            ]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
@@ -50,10 +52,11 @@ class Crew:
             spreads = [spread for future in futures if (spread := future.result()) is not None]
         return max(spreads, default=None)
 
-    def _work(self, worker: Supervisor, schedule: Schedule, total: int) -> float | None:
+    def _work(self, index: int, schedule: Schedule, total: int) -> float | None:
+        worker = self.workers[index]
         controls: list[float] = []
-        last, done = None, 0
-        while not self._stop.is_set() and (point := schedule.next(last)) is not None:
+        done = 0
+        while not self._stop.is_set() and (point := schedule.next(index)) is not None:
             if done == 0 or done == total // (2 * len(self.workers)):
                 self._control(worker, controls)
             outcome = worker.measure(point, self.kernel.shape(point.size))
@@ -61,7 +64,7 @@ class Crew:
                 return None
             with self._reporting:
                 self._report(point, outcome, worker.device)
-            last, done = point, done + 1
+            done += 1
         self._control(worker, controls)
         if len(controls) < 3:
             return None

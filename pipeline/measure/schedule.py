@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from threading import Lock
 
@@ -10,31 +10,66 @@ from kernels.point import Point
 
 
 class Schedule:
-    """Hands out points to one or several measuring threads, each point once."""
+    """Hands out points to one or several workers, each point once.
 
-    def __init__(self, points: Sequence[Point], compiling: Mapping[Point, Future[None]]) -> None:
+    Args:
+        points: in the order in which they are measured where nothing else decides.
+        compiling: a point that is in here is handed out once its future is done.
+        compiles_itself: whether a point is compiled by the worker that measures it. What this takes at first
+            (seconds, for torch.compile) one of several workers bears alone: it takes all such points, and these
+            before others.
+        workers: how many there are; they are named by the numbers from 0.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[Point],
+        compiling: Mapping[Point, Future[None]],
+        compiles_itself: Callable[[Point], bool] = lambda point: False,
+        workers: int = 1,
+    ) -> None:
         self._waiting = list(points)
         self._compiling = compiling
+        self._compiles_itself = compiles_itself
+        self._last: list[Point | None] = [None] * workers
+        self._compiler: int | None = None
         self._lock = Lock()
 
-    def next(self, last: Point | None) -> Point | None:
-        """The next point for a device that measured ``last`` before; None when all are handed out.
+    def next(self, worker: int) -> Point | None:
+        """The next point for a worker; None when none is left for it.
 
-        Points that share ``last``'s inputs come first; then those that are compiled, in their order. Waits
-        for a compiler only when nothing else is left to measure.
+        Points that share the inputs of its last one come first; then those whose inputs no other worker has;
+        then those that are compiled, in their order. Waits for a compiler only when nothing else is left to
+        measure.
         """
         while True:
             with self._lock:
-                if not self._waiting:
+                mine = [point for point in self._waiting if self._may_have(worker, point)]
+                if not mine:
                     return None
-                ready = [point for point in self._waiting if self._is_ready(point)]
-                same = [point for point in ready if last is not None and _inputs(point) == _inputs(last)]
+                ready = [point for point in mine if self._is_ready(point)]
                 if ready:
-                    chosen = (same or ready)[0]
+                    chosen = min(ready, key=lambda point: self._rank(worker, point))
                     self._waiting.remove(chosen)
+                    self._last[worker] = chosen
+                    if self._compiles_itself(chosen):
+                        self._compiler = worker
                     return chosen
-                pending = [self._compiling[point] for point in self._waiting]
+                pending = [self._compiling[point] for point in mine]
             wait(pending, return_when=FIRST_COMPLETED)
+
+    def _may_have(self, worker: int, point: Point) -> bool:
+        return self._compiler in (None, worker) or not self._compiles_itself(point)
+
+    def _rank(self, worker: int, point: Point) -> tuple[bool, bool, bool]:
+        """The lowest is next; of equals the first."""
+        last = [other and _inputs(other) for other in self._last]
+        others = last[:worker] + last[worker + 1 :]
+        return (
+            bool(others) and not self._compiles_itself(point),
+            _inputs(point) != last[worker],
+            _inputs(point) in others,
+        )
 
     def _is_ready(self, point: Point) -> bool:
         future = self._compiling.get(point)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
@@ -15,17 +16,24 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
-    """95 % confidence interval of the median of sorted samples.
+    """Confidence interval of the median of sorted samples, of 95 % or a little more.
 
-    The ranks come from the normal approximation of the binomial (Hahn and Meeker, *Statistical
-    Intervals*, 5.2): n/2 -+ 1.96 * sqrt(n)/2. Below six samples no pair of ranks reaches 95 %, and the
-    interval is the whole range.
+    Its ends are two samples, as far from the first as from the last (Hahn and Meeker, *Statistical
+    Intervals*, 5.2). Below six samples no pair reaches 95 %, and the interval is the whole range.
     """
-    n = len(ordered)
-    half_width = 1.96 * math.sqrt(n) / 2
-    low = max(0, math.floor(n / 2 - half_width) - 1)
-    high = min(n - 1, math.ceil(n / 2 + half_width))
-    return ordered[low], ordered[high]
+    rank = _rank(len(ordered))
+    return ordered[rank], ordered[-1 - rank]
+
+
+@cache
+def _rank(n: int) -> int:
+    """The largest ``k`` for which the median lies between the samples ``k`` from both ends in 95 % of cases.
+
+    Each sample is under the median with probability 1/2, so their number is binomial."""
+    outside, rank = 0, 0
+    while 2 * (outside := outside + math.comb(n, rank)) <= 0.05 * 2**n:
+        rank += 1
+    return max(0, rank - 1)
 
 
 def relative_half_width(samples: Sequence[float]) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,9 +46,12 @@ class Trial:
 
     def warm_up(self) -> None:
         """Do now what the first point would else wait for: the device's context, the code that verifies."""
-        x = torch.ones(8, device=self.device)
-        verify.compare(x.square(), x.double(), x.dtype, Tolerance(rtol=0.0, atol=0.0))
-        self.stopwatch.warm_up()
+        with ThreadPoolExecutor(1) as beside:
+            if self.device.type == "cuda":
+                beside.submit(_load_triton)
+            x = torch.ones(8, device=self.device)
+            verify.compare(x.square(), x.double(), x.dtype, Tolerance(rtol=0.0, atol=0.0))
+            self.stopwatch.warm_up()
 
     def run(self, point: Point, overhead: Overhead) -> Outcome:
         """What happens at the point; ``overhead`` is what the graph timer takes off. Never raises for what a
@@ -169,6 +174,20 @@ class Trial:
         gc.collect()
         if self.device.type == "cuda":
             graph.release()
+
+
+def _load_triton() -> None:
+    """Import what Triton's first launch needs, and hash Triton itself, as each process has to: half a second,
+    much of it without the interpreter's lock.
+
+    It is Triton's own affair and differs from version to version. Where it can't be done, the launch does it.
+    """
+    with suppress(Exception):
+        import triton.backends.nvidia.compiler
+        import triton.backends.nvidia.driver  # noqa: F401
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 def bind(provider: Provider, point: Point) -> Callable[..., torch.Tensor]:

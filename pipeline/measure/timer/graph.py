@@ -24,14 +24,14 @@ from pipeline.measure.stopping.count import Count
 from pipeline.measure.timer import Samples, Workload, input_bytes
 from pipeline.measure.timer.events import recorded
 
-TURN_US = 400.0
-"""A turn lasts at least this long. On an H200 twelve medians of 20 turns of 200 us spread over 1.1 to 1.5 %
-(softmax of 4096x1024), of 400 us over 0.7 %."""
+TURN_US = 800.0
+"""A turn lasts about this long, or as long as the ring takes once. Ten turns are enough: on an H200 twelve
+medians of 4 ms of samples spread over 1.1 to 1.5 % (softmax of 4096x1024), of 8 ms over 0.8 %."""
 
 MOST_LAUNCHES = 256
 """Launches in a graph at most, so that what a turn costs besides them is known however large its ring is."""
 
-WARM_UP_US = 1000.0
+WARM_UP_US = 500.0
 """Turns before the first sample: the first replay of a graph also uploads it."""
 
 PILOT = 4
@@ -48,9 +48,6 @@ SETTLING_SHAPE = (360, 256, 256)
 
 CLEARING_BYTES_A_SECOND = 200e9
 """How fast a device clears memory that was given back to it, at least: an H200 took 88 ms for 32 GiB."""
-
-
-_KEEPERS: list[torch.cuda.CUDAGraph] = []
 
 
 class NotCapturableError(Exception):
@@ -84,14 +81,14 @@ class GraphTimer:
 
     def _measure(self, workload: Workload, stop: Stopping) -> Samples:
         once_us = self._pilot(workload)
-        ring = capture(workload, ceil(TURN_US / once_us))
+        ring = capture(workload, round(TURN_US / once_us))
         for _ in range(ceil(WARM_UP_US / (once_us * ring.launches))):
             ring.turn()
         samples: list[float] = []
         begin = perf_counter()
         while not stop.done(samples, perf_counter() - begin):
-            # The device has gone idle since the last batch: the first turn only fills its queue again.
-            ring.turn()
+            # The device has gone idle since the last batch: the end of a turn fills its queue again.
+            ring.graphs[-1].replay()
             events = [recorded()]
             for _ in range(BATCH):
                 ring.turn()
@@ -128,12 +125,12 @@ class GraphTimer:
 
 
 def capture(workload: Workload, launches: int) -> Ring:
-    """Graphs of ``launches`` calls or more that go round all input sets, each set as often as the others.
+    """Graphs of about ``launches`` calls that go round all input sets, each set as often as the others.
 
     Raises NotCapturableError when the call can't be captured.
     """
     sets = len(workload.inputs)
-    total = sets * ceil(launches / sets)
+    total = sets * max(1, round(launches / sets))
     ring = Ring([], total, [None] * sets)
     workload.call(*workload.inputs[0])
     torch.cuda.synchronize()
@@ -142,7 +139,7 @@ def capture(workload: Workload, launches: int) -> Ring:
             # Not through torch.cuda.graph: it collects garbage and empties the allocator's cache first,
             # which takes longer than all the rest.
             graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(_pool(), capture_error_mode="thread_local")
+            graph.capture_begin(_pool()[0], capture_error_mode="thread_local")
             try:
                 for turn in range(first, min(first + MOST_LAUNCHES, total)):
                     # The previous output of this set is let go, so that memory does not grow with turns.
@@ -163,6 +160,8 @@ def _abort(graph: torch.cuda.CUDAGraph) -> None:
     with suppress(RuntimeError):
         graph.capture_end()
     torch.cuda.synchronize()
+    # The allocator goes on taking the pool for one that is captured into.
+    _pool.cache_clear()
 
 
 @cache
@@ -179,8 +178,8 @@ def settle() -> None:
 
 
 @cache
-def _pool() -> Any:
-    """Memory that all captures of this process share, one after the other.
+def _pool() -> tuple[Any, torch.cuda.CUDAGraph]:
+    """Memory that all captures of this process share, one after the other, and what keeps it alive.
 
     So what a graph's launches wrote to is not given back to the device when the graph is gone. A device
     clears freed memory in the background: on an H200 that slowed a copy that was timed meanwhile by 9 %.
@@ -192,14 +191,12 @@ def _pool() -> Any:
         keeper.capture_begin(pool, capture_error_mode="thread_local")
         torch.zeros(1, device="cuda")
         keeper.capture_end()
-    _KEEPERS.append(keeper)
-    return pool
+    return pool, keeper
 
 
 def release() -> None:
     """Give the device all memory back that nothing holds, that of earlier captures too, and wait until it has
     cleared it. No graph may be in use."""
-    _KEEPERS.clear()
     _pool.cache_clear()
     before = torch.cuda.memory_reserved()
     torch.cuda.empty_cache()

@@ -13,36 +13,55 @@ def point(provider: str, size: int, dtype: str = "float32") -> Point:
 
 
 def test_points_that_share_the_last_ones_inputs_come_first() -> None:
-    points = [point("a", 1), point("a", 2), point("b", 1), point("b", 2), point("a", 1, "float16")]
+    points = [point("a", 2), point("a", 1), point("b", 1), point("b", 2), point("a", 2, "float16")]
     schedule = Schedule(points, {})
-    order = []
-    last = points[1]
-    while (chosen := schedule.next(last)) is not None:
-        order.append(chosen)
-        last = chosen
-    assert order == [points[1], points[3], points[0], points[2], points[4]]
-    assert schedule.next(last) is None, "and stays at its end"
+    assert [schedule.next(0) for _ in points] == [points[0], points[3], points[1], points[2], points[4]]
+    assert schedule.next(0) is None, "and stays at its end"
 
 
 def test_the_order_is_kept_where_nothing_else_decides() -> None:
     points = [point("a", size) for size in (3, 1, 2)]
     schedule = Schedule(points, {})
-    assert [schedule.next(None) for _ in range(4)] == [*points, None]
+    assert [schedule.next(0) for _ in range(4)] == [*points, None]
 
 
 def test_a_point_waits_for_its_compiler_while_others_go_ahead() -> None:
-    slow, quick = point("slow", 1), point("quick", 2)
+    first, slow, quick = point("first", 1), point("slow", 1), point("quick", 2)
     compiling: Future[None] = Future()
-    schedule = Schedule([slow, quick], {slow: compiling})
-    assert schedule.next(slow) == quick, "though slow has the inputs of the last point"
+    schedule = Schedule([first, slow, quick], {slow: compiling})
+    assert schedule.next(0) == first
+    assert schedule.next(0) == quick, "though slow has the inputs of the last point"
     got: list[Point | None] = []
-    thread = Thread(target=lambda: got.append(schedule.next(quick)), daemon=True)
+    thread = Thread(target=lambda: got.append(schedule.next(0)), daemon=True)
     thread.start()
     thread.join(0.05)
     assert got == [], "nothing is handed out before it is compiled"
     compiling.set_result(None)
     thread.join()
     assert got == [slow]
+
+
+def test_workers_keep_to_inputs_of_their_own() -> None:
+    points = [point(provider, size) for size in (1, 2) for provider in "ab"]
+    schedule = Schedule(points, {}, workers=2)
+    order = [schedule.next(worker) for worker in (0, 1, 0, 1)]
+    assert order == [points[0], points[2], points[1], points[3]]
+    schedule = Schedule(points[:2], {}, workers=2)
+    assert [schedule.next(worker) for worker in (0, 1)] == points[:2], "as long as there are others"
+
+
+def test_one_of_several_workers_takes_what_is_compiled_by_the_worker_and_begins_with_it() -> None:
+    points = [point(provider, size) for size in (1, 2) for provider in ("plain", "compiled")]
+    schedule = Schedule(points, {}, lambda p: p.provider == "compiled", workers=2)
+    order = [schedule.next(worker) for worker in (0, 1, 1, 1)]
+    assert order == [points[1], points[2], points[0], None]
+    assert [schedule.next(0), schedule.next(0)] == [points[3], None]
+
+
+def test_a_single_worker_compiles_where_it_has_the_inputs() -> None:
+    points = [point(provider, size) for size in (1, 2) for provider in ("plain", "compiled")]
+    schedule = Schedule(points, {}, lambda p: p.provider == "compiled")
+    assert [schedule.next(0) for _ in points] == points
 
 
 def test_a_compiler_that_failed_or_was_cancelled_holds_up_no_point() -> None:
@@ -52,25 +71,25 @@ def test_a_compiler_that_failed_or_was_cancelled_holds_up_no_point() -> None:
     futures[failed].set_exception(RuntimeError("planted"))
     futures[cancelled].cancel()
     schedule = Schedule([failed, cancelled], futures)
-    assert [schedule.next(None) for _ in range(3)] == [failed, cancelled, None]
+    assert [schedule.next(0) for _ in range(3)] == [failed, cancelled, None]
 
 
 def test_several_threads_get_each_point_once() -> None:
     points = [point(provider, size) for size in range(50) for provider in "abcd"]
     futures: dict[Point, Future[None]] = {p: Future() for p in points[::2]}
-    schedule = Schedule(points, futures)
+    schedule = Schedule(points, futures, workers=8)
     compilers = list(futures.values())
     random.Random(0).shuffle(compilers)
 
-    def measure() -> list[Point]:
+    def measure(worker: int) -> list[Point]:
         mine: list[Point] = []
-        while (chosen := schedule.next(mine[-1] if mine else None)) is not None:
+        while (chosen := schedule.next(worker)) is not None:
             assert chosen not in futures or futures[chosen].done()
             mine.append(chosen)
         return mine
 
     with ThreadPoolExecutor(8) as threads:
-        shares = [threads.submit(measure) for _ in range(8)]
+        shares = [threads.submit(measure, worker) for worker in range(8)]
         for compiler in compilers:
             compiler.set_result(None)
         handed_out = [p for share in shares for p in share.result()]
