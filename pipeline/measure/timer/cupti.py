@@ -28,8 +28,8 @@ WARM_UP_S = 0.01
 
 
 def microseconds_a_call(run: Callable[[], object], calls: int) -> float | None:
-    """Device time of the kernels that ``run`` launches for ``calls`` calls, over the calls: the median of some
-    runs. None where CUPTI does not report all kernels.
+    """Device time of the kernels that ``run`` launches for ``calls`` calls, over the calls: the median of
+    some runs. None where CUPTI does not report all kernels.
     """
     _first_use()
     begin = perf_counter()

@@ -51,11 +51,28 @@ def test_workers_keep_to_inputs_of_their_own() -> None:
 
 
 def test_one_of_several_workers_takes_what_is_compiled_by_the_worker_and_begins_with_it() -> None:
-    points = [point(provider, size) for size in (1, 2) for provider in ("plain", "compiled")]
-    schedule = Schedule(points, {}, lambda p: p.provider == "compiled", workers=2)
-    order = [schedule.next(worker) for worker in (0, 1, 1, 1)]
-    assert order == [points[1], points[2], points[0], None]
-    assert [schedule.next(0), schedule.next(0)] == [points[3], None]
+    plain, compiled = ([point(provider, size) for size in (1, 2)] for provider in ("plain", "compiled"))
+    others = [point("other", size) for size in range(3, 200)]
+    schedule = Schedule([*plain, *compiled, *others], {}, lambda p: p.provider == "compiled", workers=2)
+    assert [schedule.next(worker) for worker in (0, 1, 0)] == [compiled[0], plain[1], compiled[1]]
+    rest = [schedule.next(1) for _ in range(len(others) + 2)]
+    assert set(rest) == {plain[0], *others, None}
+
+
+def test_more_workers_compile_where_one_would_be_the_last_to_end() -> None:
+    compiled, plain = (
+        [point("compiled", size) for size in range(16)],
+        [point("a", size) for size in range(600)],
+    )
+
+    def compilers(points: list[Point], workers: int) -> int:
+        schedule = Schedule(points, {}, lambda p: p.provider == "compiled", workers)
+        first = [schedule.next(worker) for worker in range(workers)]
+        return sum(p is not None and p.provider == "compiled" for p in first)
+
+    assert [compilers(compiled + plain, workers) for workers in (2, 4, 8)] == [1, 2, 4]
+    assert compilers(compiled[:1] + plain, 4) == 1
+    assert compilers(compiled, 4) == 4, "with nothing else to do"
 
 
 def test_a_single_worker_compiles_where_it_has_the_inputs() -> None:
