@@ -2,9 +2,8 @@
 
     python -m pipeline.bench_devices kernel=softmax
 
-Each measures the kernel's grid with many launch parameters and empty compiler caches. Prints the seconds of the
-loop, from when torch is imported to when the last point is recorded, those of the whole command, and their
-ratios.
+Each measures the kernel's grid with empty compiler caches. Prints the seconds of the loop, from when torch is
+imported to when the last point is recorded, those of the whole command, and their ratios.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ def run(config: BenchDevicesConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(gpus[0]), Path(folder))
         sweep = ["pipeline.sweep", f"kernel={config.kernel.name}", f"preset={config.preset.name}"]
-        pins = {"block_size": config.block_size, "num_warps": config.num_warps}
-        sweep += [f"{axis}={list(values)}".replace(" ", "") for axis, values in pins.items()]
         sweep += [f"output={folder}", "remeasure=true", "tracking=none"]
         for turn in range(config.repeats):
             for count in counts:

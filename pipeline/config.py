@@ -227,8 +227,6 @@ class BenchDevicesConfig(Record):
 
     kernel: KernelConfig
     preset: PresetConfig
-    block_size: Annotated[tuple[BlockSize, ...], BeforeValidator(_to_list)]
-    num_warps: Annotated[tuple[NumWarps, ...], BeforeValidator(_to_list)]
     repeats: Size
 
 

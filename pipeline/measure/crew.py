@@ -35,8 +35,9 @@ class Crew:
         """Measure all points of the schedule.
 
         Returns the noise floor: each worker measures the control point at its start, in the middle and at
-        its end, and the floor is the largest spread of a worker's medians over their middle one (None if
-        there are not three). Whatever ``report`` raises ends the measuring and is raised here, as is Ctrl-C.
+        its end, and the floor is the spread of all these medians over their middle one, what devices of one
+        model differ by included (None if there are not three). Whatever ``report`` raises ends the measuring
+        and is raised here, as is Ctrl-C.
         """
         with ThreadPoolExecutor(len(self.workers)) as threads:
             futures = [
@@ -49,10 +50,11 @@ class Crew:
                     self._stop.set()
                     for worker in self.workers:
                         worker.abandon()
-            spreads = [spread for future in futures if (spread := future.result()) is not None]
-        return max(spreads, default=None)
+            controls = sorted(control for future in futures for control in future.result())
+        return (controls[-1] - controls[0]) / controls[len(controls) // 2] if len(controls) >= 3 else None
 
-    def _work(self, index: int, schedule: Schedule, total: int) -> float | None:
+    def _work(self, index: int, schedule: Schedule, total: int) -> list[float]:
+        """The medians of the control point."""
         worker = self.workers[index]
         controls: list[float] = []
         done = 0
@@ -61,14 +63,13 @@ class Crew:
                 self._control(worker, controls)
             outcome = worker.measure(point, self.kernel.shape(point.size))
             if self._stop.is_set():
-                return None
+                break
             with self._reporting:
                 self._report(point, outcome, worker.device)
             done += 1
-        self._control(worker, controls)
-        if len(controls) < 3:
-            return None
-        return (max(controls) - min(controls)) / sorted(controls)[len(controls) // 2]
+        if not self._stop.is_set():
+            self._control(worker, controls)
+        return controls
 
     def _control(self, worker: Supervisor, controls: list[float]) -> None:
         outcome = worker.measure(self.control, self.kernel.shape(self.control.size))
@@ -76,5 +77,5 @@ class Crew:
             controls.append(outcome.timing.median_us)
 
 
-def _succeeded(future: Future[float | None]) -> bool:
+def _succeeded(future: Future[list[float]]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None

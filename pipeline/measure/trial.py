@@ -21,7 +21,7 @@ from pipeline.measure.record import Outcome, Status, Timing
 from pipeline.measure.settings import TimingSettings
 from pipeline.measure.statistics import quantile, relative_half_width
 from pipeline.measure.stopwatch import Stopwatch
-from pipeline.measure.timer import Samples, graph
+from pipeline.measure.timer import Samples, Workload, checked_output, graph
 
 
 @dataclass
@@ -117,8 +117,7 @@ class Trial:
             )
             return verdict, wrong
 
-        with verify.poisoned_memory():
-            out = call(*problem.inputs)
+        out = first_output(provider, call, problem.inputs)
         before, wrong = judge(out, "first call")
         if wrong is not None:
             return wrong
@@ -194,6 +193,15 @@ def bind(provider: Provider, point: Point) -> Callable[..., torch.Tensor]:
     """The provider's call with the point's launch parameters filled in."""
     axes = point.axes()
     return lambda *inputs: provider.call(*inputs, **axes)
+
+
+def first_output(provider: Provider, call: Callable[..., torch.Tensor], inputs: Inputs) -> torch.Tensor:
+    """What a call returns from memory that held NaN."""
+    if provider.compiles_itself:
+        # It would be compiled once for the flag that poisons memory, and again without it.
+        return checked_output(Workload(call, (inputs,)))
+    with verify.poisoned_memory():
+        return call(*inputs)
 
 
 def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
