@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from kernels.point import DTYPE_NAMES
 from pipeline.measure.device import Environment
 from pipeline.measure.results import Results, best_providers, label
-from pipeline.measure.table import number, percent, remarks, speedup
+from pipeline.measure.table import TIE, TIE_NOTE, number, percent, remarks, speedup
 from pipeline.plots import Style, inline
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -256,6 +256,7 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
             for slug in order
             if not rows[rows["gpu"] == slug]["status"].eq("ok").all()
         ],
+        "ties": TIE_NOTE if best["tied"].any() else None,
         "distrusted": sorted(
             {
                 f"{machine_names[row['gpu']]}: {row['invalid_reason'] or 'no reason was recorded'}"
@@ -288,7 +289,7 @@ def _lines(
                 "percent": percent(fraction),
                 "compute": row["bound"] == "compute",
                 "bar": 0 if pd.isna(fraction) else round(min(100 * fraction, 100), 1),
-                "speedup": speedup(row["speedup"]),
+                "speedup": speedup(row["speedup"]) + TIE * row["tied"],
             }
         )
     return lines

@@ -141,8 +141,14 @@ def best_providers(best: pd.DataFrame) -> pd.DataFrame:
 
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
     """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU, dtype and
-    size; NaN where the baseline was not timed."""
+    size; NaN where the baseline was not timed. And ``tied``: whether that is no difference, because it is
+    within the noise floor or the confidence interval of either.
+    """
     keys = ["kernel", "gpu", "dtype", "size"]
-    base = best[best["provider"] == best["kernel"].map(baselines)].set_index(keys)["median_us"]
-    baseline_us = pd.Series(base.reindex(pd.MultiIndex.from_frame(best[keys])).to_numpy(), index=best.index)
-    return best.assign(speedup=baseline_us / best["median_us"])
+    noise = best[["noise_floor", "rel_ci"]].astype(float).max(axis=1)
+    of = best["provider"] == best["kernel"].map(baselines)
+    base = best.assign(noise=noise)[of].set_index(keys)[["median_us", "noise"]]
+    base = base.reindex(pd.MultiIndex.from_frame(best[keys])).set_axis(best.index)
+    speedup = base["median_us"] / best["median_us"]
+    tied = ~of & ((speedup - 1).abs() <= noise.combine(base["noise"], max))
+    return best.assign(speedup=speedup, tied=tied)

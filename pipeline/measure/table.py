@@ -28,6 +28,11 @@ MAX_REMARKS = 12
 PIPE_WIDTH = 100
 """Columns where the output is no terminal, which has no width to ask for."""
 
+TIE = "~"
+TIE_NOTE = (
+    f"{TIE} no difference: less than one and the same point varied by (noise floor, confidence interval)."
+)
+
 FATE = {
     "incorrect": "incorrect",
     "unsupported": "unsupported",
@@ -121,6 +126,8 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
         notes.append("No point was timed.")
     else:
         parts.append(_table(shown, baselines))
+    if shown["tied"].any():
+        notes.append(TIE_NOTE)
     notes += _baseline_notes(shown, baselines) + _invalid_notes(shown) + _remark_notes(rows, where)
     return Group(*parts, *(Text(note) for note in notes))
 
@@ -172,7 +179,7 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
             number(row["median_us"]) + "!" * (row["valid"] is False),
             number(row["gbps"]),
             percent(row["ceiling_fraction"]),
-            speedup(row["speedup"]),
+            speedup(row["speedup"]) + TIE * row["tied"],
             style="bold" if group != previous else None,
         )
         previous = group

@@ -128,3 +128,18 @@ def test_speedup_is_against_the_same_gpu_dtype_and_size():
     assert cuda[256] == pytest.approx(2.5)
     assert pd.isna(cuda[512]), "torch was not timed there"
     assert found.loc[found["provider"] == "torch", "speedup"].eq(1).all()
+
+
+def test_a_difference_within_the_noise_is_a_tie():
+    times = {"torch": 10.0, "cuda": 9.9, "cpp": 9.0, "triton_row": 10.06}
+    rows = [measurement(provider=provider, size=256, median_us=us) for provider, us in times.items()]
+
+    def ties(floor: float | None) -> set[str]:
+        noisy = [row.with_noise_floor(floor) for row in rows]
+        found = against_baseline(best_configurations(frame(noisy)), {"softmax": "torch"})
+        return set(found.loc[found["tied"], "provider"])
+
+    assert ties(0.05) == {"cuda", "triton_row"}, "and the baseline is no rival of itself"
+    assert ties(0.2) == {"cuda", "cpp", "triton_row"}
+    assert ties(None) == set(), "the confidence interval is 0.4 %"
+    assert ties(0.007) == {"triton_row"}
