@@ -29,9 +29,7 @@ PIPE_WIDTH = 100
 """Columns where the output is no terminal, which has no width to ask for."""
 
 TIE = "~"
-TIE_NOTE = (
-    f"{TIE} no difference: less than one and the same point varied by (noise floor, confidence interval)."
-)
+TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
 
 FATE = {
     "incorrect": "incorrect",
