@@ -21,6 +21,9 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_N
 
 Inputs = tuple[torch.Tensor, ...]
 
+MAX_HELD_ROW = 65536
+"""Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most there are."""
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -93,6 +96,8 @@ class Kernel:
         ``flops(shape)``: floating-point operations, as the kernel's docstring counts them.
     tolerance:
         ``tolerance(dtype)``: how far an output may be from the reference.
+    largest:
+        The largest finite magnitude of an element for which the tolerance is promised.
     baseline:
         The provider that the others are compared with ("x torch").
     """
@@ -106,6 +111,7 @@ class Kernel:
     flops: Callable[[Shape], int]
     tolerance: Callable[[torch.dtype], Tolerance]
     providers: Sequence[Provider]
+    largest: float = math.inf
     baseline: str = "torch"
 
     def provider(self, name: str) -> Provider:
@@ -131,12 +137,62 @@ def read_once_write_once(shape: Shape, dtype: torch.dtype) -> int:
     return 2 * numel(shape) * dtype.itemsize
 
 
-def normal_input(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
-    """One tensor of standard normal values, the same for the same seed on the same kind of device."""
+def normal_inputs(shapes: Sequence[Shape], dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
+    """Tensors of standard normal values, the same for the same seed on the same kind of device."""
     if device.type == "meta":
-        return (torch.empty(shape, dtype=dtype, device=device),)
+        return tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
     generator = torch.Generator(device=device).manual_seed(seed)
-    return (torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype),)
+    return tuple(
+        torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+        for shape in shapes
+    )
+
+
+def normal_input(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
+    """One tensor of standard normal values."""
+    return normal_inputs([shape], dtype, device, seed)
+
+
+def row_too_wide(columns: int) -> str | None:
+    """Why a Triton program can't hold rows of so many columns, or None when it can."""
+    if columns > MAX_HELD_ROW:
+        return f"one block holds a row: {columns} columns > {MAX_HELD_ROW}"
+    return None
+
+
+def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
+    """``row_too_wide`` for a point."""
+    return row_too_wide(shape[-1])
+
+
+def tile_too_narrow(columns: int, block_size: int) -> str | None:
+    """Why a Triton program that holds ``block_size`` elements holds no row of so many columns, or None."""
+    if columns > block_size:
+        return f"one block holds whole rows: {columns} columns > block_size {block_size}"
+    return row_too_wide(columns)
+
+
+def refuse_narrow_tiles(point: Point, shape: Shape) -> str | None:
+    """``tile_too_narrow`` for a point."""
+    assert point.block_size is not None, "only providers with a block_size hold tiles"
+    return tile_too_narrow(shape[-1], point.block_size)
+
+
+def check_matrix(kernel: str, x: torch.Tensor) -> None:
+    """Raises ValueError for a tensor that has no rows of at least one column."""
+    if x.dim() != 2:
+        raise ValueError(f"{kernel} needs rows and columns, got shape {tuple(x.shape)}")
+    if x.shape[1] == 0:
+        raise ValueError(f"{kernel} needs at least one column, got shape {tuple(x.shape)}")
+
+
+def check_parameter(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tensor) -> None:
+    """Raises ValueError for a weight or bias that is not one number for each column of x, of its dtype."""
+    if parameter.shape != x.shape[1:] or parameter.dtype != x.dtype:
+        raise ValueError(
+            f"{kernel} needs a {name} of shape ({x.shape[1]},) and {x.dtype}, "
+            f"got shape {tuple(parameter.shape)} and {parameter.dtype}"
+        )
 
 
 def check_dtype(x: torch.Tensor) -> None:

@@ -12,4 +12,5 @@ kernels::Tensor gelu_tanh(const kernels::Tensor& x) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(gelu, m) { m.def("cpp(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(gelu, Meta, m) { m.impl("cpp", TORCH_BOX(&kernels::like)); }
 STABLE_TORCH_LIBRARY_IMPL(gelu, CPU, m) { m.impl("cpp", TORCH_BOX(&gelu_tanh)); }

@@ -15,7 +15,10 @@ kernels::Tensor cuda(const kernels::Tensor& x, int64_t block_size, int64_t num_w
   return kernels::elementwise_cuda("gelu::cuda", x, block_size, num_warps, Gelu{});
 }
 
+kernels::Tensor meta(const kernels::Tensor& x, int64_t, int64_t) { return kernels::like(x); }
+
 }  // namespace gelu
 
 STABLE_TORCH_LIBRARY_FRAGMENT(gelu, m) { m.def("cuda(Tensor x, int block_size, int num_warps) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(gelu, Meta, m) { m.impl("cuda", TORCH_BOX(&gelu::meta)); }
 STABLE_TORCH_LIBRARY_IMPL(gelu, CUDA, m) { m.impl("cuda", TORCH_BOX(&gelu::cuda)); }

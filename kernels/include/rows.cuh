@@ -96,11 +96,11 @@ struct Cut {
 
 template <typename T, int V, bool kEdges>
 __device__ Cut cut(const T* row, int64_t columns) {
-  if constexpr (!kEdges) {
-    return {0, columns / V, 0};
+  int64_t head = 0;
+  if constexpr (kEdges) {
+    const auto misplaced = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % V);
+    head = min(misplaced == 0 ? int64_t{0} : V - misplaced, columns);
   }
-  const auto misplaced = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % V);
-  const int64_t head = min(misplaced == 0 ? 0 : V - misplaced, columns);
   const int64_t packs = (columns - head) / V;
   return {head, packs, columns - packs * V};
 }
@@ -150,11 +150,12 @@ template <bool kAligned, typename T, int N>
 __device__ Pack<T, N> parameters(const T* all, int64_t column) {
   Pack<T, N> pack;
   if constexpr (kAligned) {
-    return load<Caching::kNormal>(reinterpret_cast<const Pack<T, N>*>(all + column));
-  }
+    pack = load<Caching::kNormal>(reinterpret_cast<const Pack<T, N>*>(all + column));
+  } else {
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    pack.values[j] = all[column + j];
+    for (int j = 0; j < N; ++j) {
+      pack.values[j] = all[column + j];
+    }
   }
   return pack;
 }
@@ -208,6 +209,11 @@ __device__ float across_lanes(float value, int lanes, const F& combine) {
     value = combine(value, __shfl_xor_sync(0xffffffffu, value, distance));
   }
   return value;
+}
+
+// What the first of `lanes` neighbouring lanes has.
+__device__ inline float of_first_lane(float value, int lanes) {
+  return lanes == 1 ? value : __shfl_sync(0xffffffffu, value, static_cast<int>(threadIdx.x) & -lanes);
 }
 
 __device__ inline float sum_of_lanes(float value, int lanes) {

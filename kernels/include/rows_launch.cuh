@@ -4,7 +4,7 @@
 // thread allow (to 16 where accesses are an element wide). A block that takes on more than a row takes several rows;
 // a row of more than that gets a cluster of blocks (sm_90). With fewer rows than multiprocessors, clusters are made
 // larger, so that few rows use many of them. Where 16 blocks of the most elements a thread don't hold a row, or blocks
-// form no clusters, a row is streamed, 16 elements a thread at a time: by one block, or by several in two launches
+// form no clusters, a row is streamed, half as many elements a thread at a time: by one block, or by several in two launches
 // when rows are too few to fill the GPU.
 #pragma once
 
@@ -21,7 +21,8 @@ namespace kernels {
 constexpr int kFewest = 8;
 template <int V>
 constexpr int kMost = V == 1 ? 16 : 32;
-constexpr int kStreamed = 16;
+template <int V>
+constexpr int kStreamed = kMost<V> / 2;
 
 struct Device {
   int multiprocessors;
@@ -105,12 +106,12 @@ void launch_held(const Matrix<T>& matrix, const Op& op, int threads, const Shari
 template <typename T, int V, bool kEdges, typename Op>
 void launch_streamed(const Matrix<T>& matrix, const Op& op, int threads, const Device& device, const Tensor& x) {
   using Partial = typename Op::Partial;
-  const auto kernel = rows_streamed<T, V, kStreamed / V, kEdges, Op>;
+  const auto kernel = rows_streamed<T, V, kStreamed<V> / V, kEdges, Op>;
   const cudaStream_t stream = current_stream(x);
   const size_t shared = threads * sizeof(Partial);
   // Two blocks a multiprocessor, of at least one step each.
   const int64_t blocks = std::min(ceil_div(2 * device.multiprocessors, matrix.rows),
-                                  ceil_div(matrix.columns, int64_t{kStreamed} * threads));
+                                  ceil_div(matrix.columns, int64_t{kStreamed<V>} * threads));
   if (matrix.rows >= device.multiprocessors || blocks < 2) {
     kernel<<<grid(matrix.rows), threads, shared, stream>>>(matrix, op, 1, Pass::kBoth, nullptr);
     return;

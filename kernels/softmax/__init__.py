@@ -23,18 +23,18 @@ from kernels.contract import (
     Provider,
     Tolerance,
     check_dtype,
+    check_matrix,
     compiled,
     normal_input,
     numel,
     read_once_write_once,
+    refuse_wide_rows,
+    row_too_wide,
 )
-from kernels.point import Point, Shape
+from kernels.point import Shape
 
 ROWS = 4096
 """Enough rows to fill every GPU several times over at a program a row."""
-
-MAX_ROW = 65536
-"""Most columns that ``triton_row`` takes: 64 float32 registers a thread at 32 warps, the most there are."""
 
 TOLERANCES = {
     torch.float32: Tolerance(rtol=2e-5, atol=2e-38),
@@ -79,31 +79,11 @@ def torch_softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
-def row_too_wide(columns: int) -> str | None:
-    """Why ``triton_row`` can't take rows of so many columns, or None when it can."""
-    if columns > MAX_ROW:
-        return f"one block holds a row: {columns} columns > {MAX_ROW}"
-    return None
-
-
-def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
-    """``row_too_wide`` for a point."""
-    return row_too_wide(shape[-1])
-
-
-def check_matrix(x: torch.Tensor) -> None:
-    """Raises ValueError for a tensor that has no rows of at least one column."""
-    if x.dim() != 2:
-        raise ValueError(f"softmax needs rows and columns, got shape {tuple(x.shape)}")
-    if x.shape[1] == 0:
-        raise ValueError(f"softmax needs at least one column, got shape {tuple(x.shape)}")
-
-
 def triton_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
     """One program a row, held whole."""
     from kernels.softmax.triton import softmax_row
 
-    check_matrix(x)
+    check_matrix("softmax", x)
     if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)
     return softmax_row(x, num_warps)
@@ -113,13 +93,13 @@ def triton_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Ten
     """One program a row, in steps of ``block_size``; two passes over the row."""
     from kernels.softmax.triton import softmax_online
 
-    check_matrix(x)
+    check_matrix("softmax", x)
     return softmax_online(x, block_size, num_warps)
 
 
 def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """CUDA C++."""
-    check_matrix(x)
+    check_matrix("softmax", x)
     check_dtype(x)
     out: torch.Tensor = torch.ops.softmax.cuda(x, block_size, num_warps)
     return out
@@ -127,7 +107,7 @@ def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
 
 def cpp(x: torch.Tensor) -> torch.Tensor:
     """C++ on the CPU."""
-    check_matrix(x)
+    check_matrix("softmax", x)
     check_dtype(x)
     out: torch.Tensor = torch.ops.softmax.cpp(x)
     return out

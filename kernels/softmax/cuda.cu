@@ -7,8 +7,8 @@
 // row held is read once and written once. A row streamed is read twice, and its exponentials are computed twice.
 #include <cmath>
 
+#include "../include/rows.h"
 #include "../include/rows_launch.cuh"
-#include "rows.h"
 
 namespace softmax {
 
@@ -76,7 +76,7 @@ struct Softmax {
 
 kernels::Tensor cuda(const kernels::Tensor& x, int64_t block_size, int64_t num_warps) {
   kernels::check_launch_parameters(block_size, num_warps);
-  check(x);
+  kernels::check_matrix("softmax", x);
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const kernels::Tensor source = x.stride(1) == 1 ? x : torch::stable::contiguous(x);
   const kernels::Tensor result = torch::stable::new_empty(source, source.sizes());
@@ -86,7 +86,10 @@ kernels::Tensor cuda(const kernels::Tensor& x, int64_t block_size, int64_t num_w
   return result;
 }
 
+kernels::Tensor meta(const kernels::Tensor& x, int64_t, int64_t) { return kernels::like(x); }
+
 }  // namespace softmax
 
 STABLE_TORCH_LIBRARY_FRAGMENT(softmax, m) { m.def("cuda(Tensor x, int block_size, int num_warps) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(softmax, Meta, m) { m.impl("cuda", TORCH_BOX(&softmax::meta)); }
 STABLE_TORCH_LIBRARY_IMPL(softmax, CUDA, m) { m.impl("cuda", TORCH_BOX(&softmax::cuda)); }

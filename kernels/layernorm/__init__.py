@@ -1,0 +1,184 @@
+"""Layer normalization over the rows of a matrix: ``out = (x - mean) / sqrt(var + eps) * weight + bias``.
+
+After Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450; mean and var are the row's, var without
+Bessel's correction, eps is 1e-5, torch's default. weight and bias have a number for each column.
+
+Size is the number of columns, shape ``(4096, size)``; dtypes float32, bfloat16, float16, the same for all inputs.
+Eight flops an element: the addition to the sum, the subtraction of the mean, its square and the addition to the
+squares' sum, the factor, weight and bias, and one for the mean's share. Memory limits it: each element of x is read
+once and written once as long as a program can hold its row; weight and bias stay in the caches.
+
+All compute in float32. Sums are taken of differences to an element of the row or to its mean, so that a row of
+large numbers close to each other loses no more than they have lost already; past 1e16 the squares may overflow. A
+row with a NaN or an infinity is all NaN. A matrix without columns is refused by the providers written here. There is
+no backward pass.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.contract import (
+    Inputs,
+    Kernel,
+    Provider,
+    Tolerance,
+    check_dtype,
+    check_matrix,
+    check_parameter,
+    compiled,
+    normal_inputs,
+    numel,
+    read_once_write_once,
+    refuse_narrow_tiles,
+    refuse_wide_rows,
+    row_too_wide,
+    tile_too_narrow,
+)
+from kernels.point import Shape
+
+ROWS = 4096
+"""Enough rows to fill every GPU several times over at a program a row."""
+
+EPS = 1e-5
+"""Added to the variance; also in cuda.cu and cpp.cpp."""
+
+TOLERANCES = {
+    torch.float32: Tolerance(rtol=1e-5, atol=2e-5),
+    torch.bfloat16: Tolerance(rtol=8e-3, atol=2e-5),
+    torch.float16: Tolerance(rtol=1e-3, atol=2e-5),
+}
+"""An output is rounded once, by half an eps; the rest is float32's. The absolute part is for where weight times
+normalized value and bias cancel: both are a few units, and each is wrong by some float32 eps of that."""
+
+
+def shape(size: int) -> Shape:
+    """Many rows of ``size`` columns."""
+    return (ROWS, size)
+
+
+def inputs(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
+    """The matrix, the weight and the bias, standard normal."""
+    return normal_inputs([shape, shape[-1:], shape[-1:]], dtype, device, seed)
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The definition in float64."""
+    wide = x.double()
+    centered = wide - wide.mean(dim=-1, keepdim=True)
+    scale = torch.rsqrt(centered.square().mean(dim=-1, keepdim=True) + EPS)
+    return centered * scale * weight.double() + bias.double()
+
+
+def bytes_(shape: Shape, dtype: torch.dtype) -> int:
+    """The matrix read once and written once, weight and bias read once."""
+    return read_once_write_once(shape, dtype) + 2 * shape[-1] * dtype.itemsize
+
+
+def flops(shape: Shape) -> int:
+    """Eight an element."""
+    return 8 * numel(shape)
+
+
+def tolerance(dtype: torch.dtype) -> Tolerance:
+    """How far an output may be from the reference."""
+    return TOLERANCES[dtype]
+
+
+def torch_layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """torch's fused kernel."""
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, EPS)
+
+
+def check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Raises ValueError for inputs that are no matrix with a weight and a bias for its columns."""
+    check_matrix("layernorm", x)
+    check_dtype(x)
+    check_parameter("layernorm", "weight", weight, x)
+    check_parameter("layernorm", "bias", bias, x)
+
+
+def triton_row(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, num_warps: int) -> torch.Tensor:
+    """One program a row, held whole."""
+    from kernels.layernorm.triton import layernorm_tile
+
+    check(x, weight, bias)
+    if reason := row_too_wide(x.shape[1]):
+        raise ValueError(reason)
+    return layernorm_tile(x, weight, bias, EPS, 1, num_warps)
+
+
+def triton_tile(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
+) -> torch.Tensor:
+    """One program as many rows as ``block_size`` elements hold."""
+    from kernels.layernorm.triton import layernorm_tile
+
+    check(x, weight, bias)
+    if reason := tile_too_narrow(x.shape[1], block_size):
+        raise ValueError(reason)
+    return layernorm_tile(x, weight, bias, EPS, block_size, num_warps)
+
+
+def triton_online(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
+) -> torch.Tensor:
+    """One program a row, in steps of ``block_size``; two passes over the row."""
+    from kernels.layernorm.triton import layernorm_online
+
+    check(x, weight, bias)
+    return layernorm_online(x, weight, bias, EPS, block_size, num_warps)
+
+
+def cuda(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
+) -> torch.Tensor:
+    """CUDA C++."""
+    check(x, weight, bias)
+    out: torch.Tensor = torch.ops.layernorm.cuda(x, weight, bias, block_size, num_warps)
+    return out
+
+
+def cpp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """C++ on the CPU."""
+    check(x, weight, bias)
+    out: torch.Tensor = torch.ops.layernorm.cpp(x, weight, bias)
+    return out
+
+
+TILE = ("block_size", "num_warps")
+
+kernel = Kernel(
+    name="layernorm",
+    size_means="columns",
+    shape=shape,
+    inputs=inputs,
+    reference=reference,
+    bytes=bytes_,
+    flops=flops,
+    tolerance=tolerance,
+    largest=1e16,
+    providers=(
+        Provider("torch", torch_layer_norm),
+        Provider("torch_compile", compiled(torch_layer_norm)),
+        Provider(
+            "triton_row",
+            triton_row,
+            axes=("num_warps",),
+            source="triton.py",
+            devices=("cuda",),
+            refuse=refuse_wide_rows,
+        ),
+        Provider(
+            "triton_tile",
+            triton_tile,
+            axes=TILE,
+            source="triton.py",
+            devices=("cuda",),
+            refuse=refuse_narrow_tiles,
+        ),
+        Provider("triton_online", triton_online, axes=TILE, source="triton.py", devices=("cuda",)),
+        Provider("cuda", cuda, axes=TILE, source="cuda.cu", devices=("cuda",)),
+        Provider("cpp", cpp, source="cpp.cpp", devices=("cpu",)),
+    ),
+)
