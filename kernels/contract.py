@@ -22,7 +22,8 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_N
 Inputs = tuple[torch.Tensor, ...]
 
 MAX_HELD_ROW = 65536
-"""Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most there are."""
+"""Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most
+there are."""
 
 
 @dataclass(frozen=True)
@@ -165,17 +166,11 @@ def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
     return row_too_wide(shape[-1])
 
 
-def tile_too_narrow(columns: int, block_size: int) -> str | None:
-    """Why a Triton program that holds ``block_size`` elements holds no row of so many columns, or None."""
-    if columns > block_size:
-        return f"one block holds whole rows: {columns} columns > block_size {block_size}"
-    return row_too_wide(columns)
-
-
 def refuse_narrow_tiles(point: Point, shape: Shape) -> str | None:
-    """``tile_too_narrow`` for a point."""
-    assert point.block_size is not None, "only providers with a block_size hold tiles"
-    return tile_too_narrow(shape[-1], point.block_size)
+    """Why a Triton program that holds rows whole can't obey a block_size below a row, or None when it can."""
+    if point.block_size is not None and shape[-1] > point.block_size:
+        return f"one block holds whole rows: {shape[-1]} columns > block_size {point.block_size}"
+    return row_too_wide(shape[-1])
 
 
 def check_matrix(kernel: str, x: torch.Tensor) -> None:

@@ -1,17 +1,18 @@
 """Layer normalization over the rows of a matrix: ``out = (x - mean) / sqrt(var + eps) * weight + bias``.
 
-After Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450; mean and var are the row's, var without
-Bessel's correction, eps is 1e-5, torch's default. weight and bias have a number for each column.
+After Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450; mean and var are the row's, var
+without Bessel's correction, eps is 1e-5, torch's default. weight and bias have a number for each column.
 
-Size is the number of columns, shape ``(4096, size)``; dtypes float32, bfloat16, float16, the same for all inputs.
-Eight flops an element: the addition to the sum, the subtraction of the mean, its square and the addition to the
-squares' sum, the factor, weight and bias, and one for the mean's share. Memory limits it: each element of x is read
-once and written once as long as a program can hold its row; weight and bias stay in the caches.
+Size is the number of columns, shape ``(4096, size)``; dtypes float32, bfloat16, float16, the same for all
+inputs. Eight flops an element: the addition to the sum, the subtraction of the mean, its square and the
+addition to the squares' sum, the factor, weight and bias, and one for the mean's share. Memory limits it:
+each element of x is read once and written once as long as a program can hold its row; weight and bias stay in
+the caches.
 
-All compute in float32. Sums are taken of differences to an element of the row or to its mean, so that a row of
-large numbers close to each other loses no more than they have lost already; past 1e16 the squares may overflow. A
-row with a NaN or an infinity is all NaN. A matrix without columns is refused by the providers written here. There is
-no backward pass.
+All compute in float32, the providers written here from differences to an element of the row, so that a row of
+equal numbers is the bias exactly. The mean itself is rounded to float32: what differs by less than that is
+lost. Past 1e16 the squares may overflow. A row with a NaN or an infinity is all NaN. A matrix without columns
+is refused by the providers written here. There is no backward pass.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from kernels.contract import (
     refuse_narrow_tiles,
     refuse_wide_rows,
     row_too_wide,
-    tile_too_narrow,
 )
 from kernels.point import Shape
 
@@ -48,8 +48,9 @@ TOLERANCES = {
     torch.bfloat16: Tolerance(rtol=8e-3, atol=2e-5),
     torch.float16: Tolerance(rtol=1e-3, atol=2e-5),
 }
-"""An output is rounded once, by half an eps; the rest is float32's. The absolute part is for where weight times
-normalized value and bias cancel: both are a few units, and each is wrong by some float32 eps of that."""
+"""An output is rounded once, by half an eps; the rest is float32's. The absolute part is for where weight
+times normalized value and bias cancel: both are a few units, and each is wrong by some float32 eps of
+that."""
 
 
 def shape(size: int) -> Shape:
@@ -105,19 +106,19 @@ def triton_row(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, num_wa
     check(x, weight, bias)
     if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)
-    return layernorm_tile(x, weight, bias, EPS, 1, num_warps)
+    return layernorm_tile(x, weight, bias, 1, num_warps)
 
 
 def triton_tile(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """One program as many rows as ``block_size`` elements hold."""
+    """One program as many rows as ``block_size`` elements hold, and one at least."""
     from kernels.layernorm.triton import layernorm_tile
 
     check(x, weight, bias)
-    if reason := tile_too_narrow(x.shape[1], block_size):
+    if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)
-    return layernorm_tile(x, weight, bias, EPS, block_size, num_warps)
+    return layernorm_tile(x, weight, bias, block_size, num_warps)
 
 
 def triton_online(
@@ -127,7 +128,7 @@ def triton_online(
     from kernels.layernorm.triton import layernorm_online
 
     check(x, weight, bias)
-    return layernorm_online(x, weight, bias, EPS, block_size, num_warps)
+    return layernorm_online(x, weight, bias, block_size, num_warps)
 
 
 def cuda(

@@ -10,10 +10,13 @@ import triton
 import triton.language as tl
 
 from kernels.contract import launch_grid
+from kernels.layernorm import EPS
+
+_EPS = tl.constexpr(EPS)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _layernorm_tile(
+def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
@@ -21,22 +24,23 @@ def _layernorm_tile(
     row_stride: tl.int64,
     rows: tl.int64,
     columns: tl.int64,
-    EPS: tl.constexpr,
-    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ) -> None:
-    """A program reads ROWS rows, holds them whole in registers, and writes them; BLOCK_SIZE >= columns."""
+    """A program reads BLOCK_SIZE / WIDTH rows, holds them whole in registers, and writes them; WIDTH >=
+    columns."""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.arange(0, BLOCK_SIZE)[None, :]
+    row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
     inside = (row < rows) & (column < columns)
     values = tl.load(x + row * row_stride + column, mask=inside, other=0.0).to(tl.float32)
-    # Twice, for the first mean is rounded as the sum of large numbers is, the mean of what is left is not.
-    for _ in tl.static_range(2):
-        mean = tl.sum(values, axis=1)[:, None] / columns
-        values = tl.where(inside, values - mean, 0.0)
+    # Distances to the row's first element, not elements: the mean of large numbers close to each other is not
+    # rounded as their sum would be.
+    near = tl.load(x + row * row_stride, mask=row < rows, other=0.0).to(tl.float32)
+    values = tl.where(inside, values - near, 0.0)
+    values = tl.where(inside, values - tl.sum(values, axis=1)[:, None] / columns, 0.0)
     variance = tl.sum(values * values, axis=1)[:, None] / columns
-    scale = 1.0 / tl.sqrt(variance + EPS)
+    scale = tl.rsqrt(variance + _EPS)
     factor = tl.load(weight + column, mask=column < columns).to(tl.float32)
     shift = tl.load(bias + column, mask=column < columns).to(tl.float32)
     result = values * scale * factor + shift
@@ -51,14 +55,13 @@ def _layernorm_online(
     bias: tl.tensor,
     row_stride: tl.int64,
     columns: tl.int64,
-    EPS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
-    Lane i of the block keeps the mean and the squared distances to it of columns i, i + BLOCK_SIZE, ..., updated as
-    Welford does, "Note on a Method for Calculating Corrected Sums of Squares and Products", 1962; they meet
-    once, after the first pass.
+    Lane i of the block keeps the mean and the squared distances to it of columns i, i + BLOCK_SIZE, ...,
+    updated as Welford does, "Note on a Method for Calculating Corrected Sums of Squares and Products", 1962;
+    they meet once, after the first pass.
     """
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
@@ -82,7 +85,7 @@ def _layernorm_online(
     row_mean = near + tl.sum(count * (mean - near), axis=0) / columns
     distance = mean - row_mean
     variance = tl.sum(squares + count * distance * distance, axis=0) / columns
-    scale = 1.0 / tl.sqrt(variance + EPS)
+    scale = tl.rsqrt(variance + _EPS)
     for start in range(0, columns, BLOCK_SIZE):
         column = start + lane
         inside = column < columns
@@ -94,31 +97,31 @@ def _layernorm_online(
 
 
 def layernorm_tile(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, block_size: int, num_warps: int
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Layer normalization of a matrix, as many rows a program as ``block_size`` elements hold, but one at least."""
+    """Layer normalization of a matrix, as many rows a program as ``block_size`` elements hold, but one at
+    least."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
     width = triton.next_power_of_2(x.shape[1])
-    rows = max(1, block_size // width)
+    block_size = max(block_size, width)
     if x.shape[0] > 0:
-        _layernorm_tile[launch_grid(triton.cdiv(x.shape[0], rows))](
+        _layernorm_tile[launch_grid(triton.cdiv(x.shape[0], block_size // width))](
             out,
             x,
             weight.contiguous(),
             bias.contiguous(),
             x.stride(0),
             *x.shape,
-            EPS=eps,
-            ROWS=rows,
-            BLOCK_SIZE=width,
+            WIDTH=width,
+            BLOCK_SIZE=block_size,
             num_warps=num_warps,
         )
     return out
 
 
 def layernorm_online(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, block_size: int, num_warps: int
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
     """Layer normalization of a matrix, a program a row, in steps of ``block_size``."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -131,7 +134,6 @@ def layernorm_online(
             bias.contiguous(),
             x.stride(0),
             x.shape[1],
-            EPS=eps,
             BLOCK_SIZE=block_size,
             num_warps=num_warps,
         )

@@ -10,6 +10,9 @@ import triton
 import triton.language as tl
 
 from kernels.contract import launch_grid
+from kernels.rmsnorm import EPS
+
+_EPS = tl.constexpr(EPS)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -20,17 +23,17 @@ def _rmsnorm_tile(
     row_stride: tl.int64,
     rows: tl.int64,
     columns: tl.int64,
-    EPS: tl.constexpr,
-    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ) -> None:
-    """A program reads ROWS rows, holds them whole in registers, and writes them; BLOCK_SIZE >= columns."""
+    """A program reads BLOCK_SIZE / WIDTH rows, holds them whole in registers, and writes them; WIDTH >=
+    columns."""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.arange(0, BLOCK_SIZE)[None, :]
+    row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
     inside = (row < rows) & (column < columns)
     values = tl.load(x + row * row_stride + column, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(values * values, axis=1)[:, None] / columns + EPS)
+    scale = tl.rsqrt(tl.sum(values * values, axis=1)[:, None] / columns + _EPS)
     factor = tl.load(weight + column, mask=column < columns).to(tl.float32)
     result = values * scale * factor
     tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
@@ -43,13 +46,12 @@ def _rmsnorm_online(
     weight: tl.tensor,
     row_stride: tl.int64,
     columns: tl.int64,
-    EPS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
-    Lane i of the block keeps the sum of the squares of columns i, i + BLOCK_SIZE, ...; they meet once, after the
-    first pass.
+    Lane i of the block keeps the sum of the squares of columns i, i + BLOCK_SIZE, ...; they meet once, after
+    the first pass.
     """
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
@@ -62,7 +64,7 @@ def _rmsnorm_online(
         values = tl.load(x + column, mask=column < columns, other=0.0).to(tl.float32)
         squares += values * values
 
-    scale = tl.rsqrt(tl.sum(squares, axis=0) / columns + EPS)
+    scale = tl.rsqrt(tl.sum(squares, axis=0) / columns + _EPS)
     for start in range(0, columns, BLOCK_SIZE):
         column = start + lane
         inside = column < columns
@@ -72,32 +74,28 @@ def _rmsnorm_online(
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
 
-def rmsnorm_tile(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, block_size: int, num_warps: int
-) -> torch.Tensor:
-    """RMS normalization of a matrix, as many rows a program as ``block_size`` elements hold, but one at least."""
+def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
+    """RMS normalization of a matrix, as many rows a program as ``block_size`` elements hold, but one at
+    least."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
     width = triton.next_power_of_2(x.shape[1])
-    rows = max(1, block_size // width)
+    block_size = max(block_size, width)
     if x.shape[0] > 0:
-        _rmsnorm_tile[launch_grid(triton.cdiv(x.shape[0], rows))](
+        _rmsnorm_tile[launch_grid(triton.cdiv(x.shape[0], block_size // width))](
             out,
             x,
             weight.contiguous(),
             x.stride(0),
             *x.shape,
-            EPS=eps,
-            ROWS=rows,
-            BLOCK_SIZE=width,
+            WIDTH=width,
+            BLOCK_SIZE=block_size,
             num_warps=num_warps,
         )
     return out
 
 
-def rmsnorm_online(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, block_size: int, num_warps: int
-) -> torch.Tensor:
+def rmsnorm_online(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """RMS normalization of a matrix, a program a row, in steps of ``block_size``."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
@@ -108,7 +106,6 @@ def rmsnorm_online(
             weight.contiguous(),
             x.stride(0),
             x.shape[1],
-            EPS=eps,
             BLOCK_SIZE=block_size,
             num_warps=num_warps,
         )
