@@ -28,6 +28,7 @@ from kernels.contract import (
     normal_input,
     numel,
     read_once_write_once,
+    refuse_narrow_tiles,
     refuse_wide_rows,
     row_too_wide,
 )
@@ -89,6 +90,16 @@ def triton_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
     return softmax_row(x, num_warps)
 
 
+def triton_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
+    """One program as many rows as ``block_size`` elements hold, and one at least."""
+    from kernels.softmax.triton import softmax_tile
+
+    check_matrix("softmax", x)
+    if reason := row_too_wide(x.shape[1]):
+        raise ValueError(reason)
+    return softmax_tile(x, block_size, num_warps)
+
+
 def triton_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """One program a row, in steps of ``block_size``; two passes over the row."""
     from kernels.softmax.triton import softmax_online
@@ -133,6 +144,14 @@ kernel = Kernel(
             source="triton.py",
             devices=("cuda",),
             refuse=refuse_wide_rows,
+        ),
+        Provider(
+            "triton_tile",
+            triton_tile,
+            axes=("block_size", "num_warps"),
+            source="triton.py",
+            devices=("cuda",),
+            refuse=refuse_narrow_tiles,
         ),
         Provider(
             "triton_online",
