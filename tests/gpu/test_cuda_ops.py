@@ -73,16 +73,11 @@ def test_odd_launch_parameters(
 
 # Blocks, clusters of every size, and rows that have to be streamed; by whole packs, with packs cut at both
 # ends, and, with 5 elements between rows, an element at a time.
-
-
-@(
-    pytest.mark.parametrize("num_warps", [1, 4, 16, 32])
-    @ pytest.mark.parametrize("block_size", [64, 1024, 16384])
-    @ pytest.mark.parametrize(("rows", "columns"), [(1, 262144), (3, 100003), (140, 40000), (133, 20001)])
-)
-@pytest.mark.parametrize("padding", [0, 5]) @ pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16]
-)
+@pytest.mark.parametrize("num_warps", [1, 4, 16, 32])
+@pytest.mark.parametrize("block_size", [64, 1024, 16384])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 262144), (3, 100003), (140, 40000), (133, 20001)])
+@pytest.mark.parametrize("padding", [0, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_any_length(
     name: str, num_warps: int, block_size: int, rows: int, columns: int, padding: int, dtype: torch.dtype
 ) -> None:
