@@ -8,6 +8,7 @@ here knows of timing, DVC, Hydra or MLflow.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,9 @@ class Provider:
     refuse:
         ``refuse(point, shape)`` answers why the provider can't do a point that its axes allow
         ("one block holds a row: ..."), or None when it can.
+    package:
+        The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What
+        a peer gives is verified like any other's, but its limits are its own.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Provider:
     devices: tuple[str, ...] = ("cpu", "cuda")
     dtypes: tuple[str, ...] = tuple(DTYPES)
     refuse: Callable[[Point, Shape], str | None] = field(default=lambda point, shape: None)
+    package: str | None = None
 
     @property
     def is_triton(self) -> bool:
@@ -126,6 +131,18 @@ class Kernel:
         """
         rows, *rest = self.shape(size)
         return (min(rows, 8), *rest)
+
+
+def installed(*peers: Provider) -> tuple[Provider, ...]:
+    """Those of the peers whose package is installed; a kernel has no others. Imports none of them."""
+
+    def is_there(package: str) -> bool:
+        try:
+            return bool(importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            return False
+
+    return tuple(peer for peer in peers if peer.package is None or is_there(peer.package))
 
 
 def numel(shape: Shape) -> int:

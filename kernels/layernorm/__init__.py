@@ -28,6 +28,7 @@ from kernels.contract import (
     check_matrix,
     check_parameter,
     compiled,
+    installed,
     normal_inputs,
     numel,
     read_once_write_once,
@@ -147,6 +148,25 @@ def cpp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tens
     return out
 
 
+def quack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """quack's kernel in the CuTe DSL, without a backward pass."""
+    # Not its layernorm_fwd, which takes weight and bias in float32 alone.
+    from quack.rmsnorm import _rmsnorm_fwd
+
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _rmsnorm_fwd(x, weight.contiguous(), out, bias.contiguous(), eps=EPS, is_layernorm=True)
+    return out
+
+
+def liger(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Liger's Triton kernel; it stores each row's mean and factor too."""
+    from liger_kernel.ops.layer_norm import layer_norm_forward
+
+    out: torch.Tensor = layer_norm_forward(x.contiguous(), weight.contiguous(), bias.contiguous(), EPS)[0]
+    return out
+
+
 TILE = ("block_size", "num_warps")
 
 kernel = Kernel(
@@ -181,5 +201,9 @@ kernel = Kernel(
         Provider("triton_online", triton_online, axes=TILE, source="triton.py", devices=("cuda",)),
         Provider("cuda", cuda, axes=TILE, source="cuda.cu", devices=("cuda",)),
         Provider("cpp", cpp, source="cpp.cpp", devices=("cpu",)),
+        *installed(
+            Provider("quack", quack, devices=("cuda",), package="quack-kernels"),
+            Provider("liger", liger, devices=("cuda",), refuse=refuse_wide_rows, package="liger-kernel"),
+        ),
     ),
 )

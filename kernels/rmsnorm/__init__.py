@@ -26,6 +26,7 @@ from kernels.contract import (
     check_matrix,
     check_parameter,
     compiled,
+    installed,
     normal_inputs,
     numel,
     read_once_write_once,
@@ -137,6 +138,22 @@ def cpp(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def quack(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """quack's kernel in the CuTe DSL, without a backward pass."""
+    from quack.rmsnorm import rmsnorm_fwd
+
+    out: torch.Tensor = rmsnorm_fwd(x.contiguous(), weight.contiguous(), eps=EPS)[0]
+    return out
+
+
+def liger(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Liger's Triton kernel, rounding as Llama does; it stores each row's factor too."""
+    from liger_kernel.ops.rms_norm import rms_norm_forward
+
+    out: torch.Tensor = rms_norm_forward(x.contiguous(), weight.contiguous(), EPS, 0.0, "llama", None)[0]
+    return out
+
+
 TILE = ("block_size", "num_warps")
 
 kernel = Kernel(
@@ -171,5 +188,9 @@ kernel = Kernel(
         Provider("triton_online", triton_online, axes=TILE, source="triton.py", devices=("cuda",)),
         Provider("cuda", cuda, axes=TILE, source="cuda.cu", devices=("cuda",)),
         Provider("cpp", cpp, source="cpp.cpp", devices=("cpu",)),
+        *installed(
+            Provider("quack", quack, devices=("cuda",), package="quack-kernels"),
+            Provider("liger", liger, devices=("cuda",), refuse=refuse_wide_rows, package="liger-kernel"),
+        ),
     ),
 )

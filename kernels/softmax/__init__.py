@@ -25,6 +25,7 @@ from kernels.contract import (
     check_dtype,
     check_matrix,
     compiled,
+    installed,
     normal_input,
     numel,
     read_once_write_once,
@@ -124,6 +125,22 @@ def cpp(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def quack(x: torch.Tensor) -> torch.Tensor:
+    """quack's kernel in the CuTe DSL, without a backward pass."""
+    from quack.softmax import softmax_fwd
+
+    out: torch.Tensor = softmax_fwd(x.contiguous())
+    return out
+
+
+def liger(x: torch.Tensor) -> torch.Tensor:
+    """Liger's Triton kernel."""
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    out: torch.Tensor = LigerSoftmaxFunction.apply(x)
+    return out
+
+
 kernel = Kernel(
     name="softmax",
     size_means="columns",
@@ -162,5 +179,9 @@ kernel = Kernel(
         ),
         Provider("cuda", cuda, axes=("block_size", "num_warps"), source="cuda.cu", devices=("cuda",)),
         Provider("cpp", cpp, source="cpp.cpp", devices=("cpu",)),
+        *installed(
+            Provider("quack", quack, devices=("cuda",), package="quack-kernels"),
+            Provider("liger", liger, devices=("cuda",), refuse=refuse_wide_rows, package="liger-kernel"),
+        ),
     ),
 )

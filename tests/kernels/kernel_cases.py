@@ -83,8 +83,12 @@ class Case:
 
 
 EVERY = [
-    Case(kernel, provider) for kernel in map(kernels.load, kernels.names()) for provider in kernel.providers
+    Case(kernel, provider)
+    for kernel in map(kernels.load, kernels.names())
+    for provider in kernel.providers
+    if provider.package is None
 ]
+"""Every provider but the peers, whose limits are their own."""
 HERE = [case for case in EVERY if case.runs_here]
 
 
