@@ -19,14 +19,9 @@ constexpr float kInfinity = INFINITY;
 // +infinity gives exp(inf - inf) = NaN, as torch does.
 __device__ float shift(float maximum) { return maximum == -kInfinity ? 0.0f : maximum; }
 
-// exp of a number that is not positive, as the hardware's exp2: its error is 2 ulp, and that of the product, half an
-// ulp of x * log2(e), another 0.7e-7 |x|. Below the smallest normal number it is 0.
-__device__ float exp_(float x) {
-  constexpr float kLog2E = 1.4426950408889634f;
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * kLog2E));
-  return y;
-}
+// exp of a number that is not positive. Beside exp2's own error, the product is wrong by half an ulp of x * log2(e),
+// which makes another 0.7e-7 |x|.
+__device__ float exp_(float x) { return kernels::exp2_(x * 1.4426950408889634f); }
 
 struct Softmax {
   // The maximum of some elements, and the sum of exp(x - shift(maximum)) over them.

@@ -7,7 +7,7 @@
 namespace square {
 
 struct Square {
-  __host__ __device__ float operator()(float value) const { return value * value; }
+  __device__ float operator()(float value) const { return value * value; }
 };
 
 constexpr int kTile = 16;
