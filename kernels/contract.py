@@ -26,6 +26,9 @@ MAX_HELD_ROW = 65536
 """Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most
 there are."""
 
+MAX_ELEMENTS = 128
+"""Most elements of a step that a thread of a Triton program takes on: with as many registers, half are left."""
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -183,11 +186,19 @@ def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
     return row_too_wide(shape[-1])
 
 
+def refuse_full_threads(point: Point, shape: Shape) -> str | None:
+    """Why a block_size is not for so few warps of a Triton program, or None when it is."""
+    elements = (point.block_size or 0) // (32 * (point.num_warps or 1))
+    if elements > MAX_ELEMENTS:
+        return f"registers spill: {elements} elements a thread > {MAX_ELEMENTS}"
+    return None
+
+
 def refuse_narrow_tiles(point: Point, shape: Shape) -> str | None:
-    """Why a Triton program that holds rows whole can't obey a block_size below a row, or None when it can."""
+    """Why a Triton program that holds rows whole can't obey a block_size, or None when it can."""
     if point.block_size is not None and shape[-1] > point.block_size:
         return f"one block holds whole rows: {shape[-1]} columns > block_size {point.block_size}"
-    return row_too_wide(shape[-1])
+    return row_too_wide(shape[-1]) or refuse_full_threads(point, shape)
 
 
 def check_matrix(kernel: str, x: torch.Tensor) -> None:

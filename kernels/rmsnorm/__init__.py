@@ -30,6 +30,7 @@ from kernels.contract import (
     normal_inputs,
     numel,
     read_once_write_once,
+    refuse_full_threads,
     refuse_narrow_tiles,
     refuse_wide_rows,
     row_too_wide,
@@ -185,7 +186,14 @@ kernel = Kernel(
             devices=("cuda",),
             refuse=refuse_narrow_tiles,
         ),
-        Provider("triton_online", triton_online, axes=TILE, source="triton.py", devices=("cuda",)),
+        Provider(
+            "triton_online",
+            triton_online,
+            axes=TILE,
+            source="triton.py",
+            devices=("cuda",),
+            refuse=refuse_full_threads,
+        ),
         Provider("cuda", cuda, axes=TILE, source="cuda.cu", devices=("cuda",)),
         Provider("cpp", cpp, source="cpp.cpp", devices=("cpu",)),
         *installed(

@@ -130,7 +130,7 @@ def test_rows_that_no_block_holds_are_refused(kernel: Kernel) -> None:
     inputs = kernel.inputs((1, 65537), torch.float32, torch.device("meta"), 0)
     for name, axes in (
         ("triton_row", {"num_warps": 4}),
-        ("triton_tile", {"block_size": 2**17, "num_warps": 4}),
+        ("triton_tile", {"block_size": 2**17, "num_warps": 32}),
     ):
         provider = kernel.provider(name)
         point = Point(kernel.name, name, 65537, "float32", **axes)
@@ -140,11 +140,20 @@ def test_rows_that_no_block_holds_are_refused(kernel: Kernel) -> None:
             provider.call(*inputs, **axes)
 
 
-@pytest.mark.parametrize("kernel", NORMS)
-def test_a_tile_narrower_than_a_row_is_not_measured(kernel: Kernel) -> None:
-    point = Point(kernel.name, "triton_tile", 1823, "float32", block_size=1024, num_warps=4)
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax"])
+def test_launches_that_no_sweep_should_wait_for_are_refused(name: str) -> None:
+    kernel = kernels.load(name)
+
+    def refusal(provider: str, block_size: int, num_warps: int) -> str | None:
+        point = Point(name, provider, 1823, "float32", block_size, num_warps)
+        return kernel.provider(provider).unsupported(point, (4096, 1823))
+
     sentence = "one block holds whole rows: 1823 columns > block_size 1024"
-    assert kernel.provider("triton_tile").unsupported(point, (4096, 1823)) == sentence
+    assert refusal("triton_tile", 1024, 4) == sentence
+    for provider in ("triton_tile", "triton_online"):
+        full = "registers spill: 256 elements a thread > 128"
+        assert refusal(provider, 16384, 2) == full
+        assert refusal(provider, 16384, 4) is None
 
 
 FINITE = st.floats(min_value=-(2.0**40), max_value=2.0**40, width=32)
