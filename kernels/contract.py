@@ -27,7 +27,7 @@ MAX_HELD_ROW = 65536
 there are."""
 
 MAX_ELEMENTS = 128
-"""Most elements of a step that a thread of a Triton program takes on: with as many registers, half are left."""
+"""Most elements of a step that a thread of a Triton program takes on: half of the registers it can have."""
 
 
 @dataclass(frozen=True)
