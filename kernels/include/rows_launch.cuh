@@ -26,13 +26,14 @@ constexpr int kStreamed = kMost<V> / 2;
 
 struct Device {
   int multiprocessors;
-  bool clusters;
+  int64_t largest_cluster;
 
   explicit Device(int index) {
     int major = 0;
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
-    clusters = major >= 9;
+    // 9.0 and 10.x let a kernel ask for more than the portable 8.
+    largest_cluster = major < 9 ? 1 : major <= 10 ? kMaxCluster : kPortableCluster;
   }
 };
 
@@ -56,13 +57,11 @@ template <int V, bool kEdges>
 Spread spread(int64_t rows, int64_t columns, int64_t block_size, int threads, const Device& device) {
   const int64_t wanted = power_of_two_from(block_size / threads + 1) / 2;  // rounded down
   int64_t elements = std::clamp<int64_t>(wanted, kFewest, kMost<V>);
-  int64_t blocks = 1;
-  if (device.clusters) {
-    blocks = std::min<int64_t>(power_of_two_from(ceil_div(columns, elements * threads)), kMaxCluster);
-    // Few rows: as many blocks as there are multiprocessors for and packs for their threads.
-    while (blocks < kMaxCluster && 2 * blocks * rows <= device.multiprocessors && 2 * blocks * threads * V <= columns) {
-      blocks *= 2;
-    }
+  int64_t blocks = std::min(power_of_two_from(ceil_div(columns, elements * threads)), device.largest_cluster);
+  // Few rows: as many blocks as there are multiprocessors for and packs for their threads.
+  while (blocks < device.largest_cluster && 2 * blocks * rows <= device.multiprocessors &&
+         2 * blocks * threads * V <= columns) {
+    blocks *= 2;
   }
   if (blocks > 1 || columns > elements * threads) {
     elements = std::max<int64_t>(kFewest, power_of_two_from(ceil_div(columns, blocks * threads)));
