@@ -133,6 +133,8 @@ def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> N
             measurement("softmax", "cuda", 1024, valid=False, **fast),
             measurement("softmax", "cuda", 1024, block_size=1024, num_warps=4, median_us=15.0),
             measurement("softmax", "cuda", 2048, **fast),
+            measurement("softmax", "torch", 8192, median_us=30.0),
+            measurement("softmax", "cuda", 8192, valid=False, **fast),
             measurement("softmax", "torch", 4096, median_us=30.0),
             measurement("softmax", "cuda", 4096, status="incorrect", block_size=512, num_warps=4),
         ]
