@@ -8,6 +8,7 @@ here knows of timing, DVC, Hydra or MLflow.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,13 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_N
 """torch's dtype for each name."""
 
 Inputs = tuple[torch.Tensor, ...]
+
+MAX_HELD_ROW = 65536
+"""Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most
+there are."""
+
+MAX_ELEMENTS = 128
+"""Most elements of a step that a thread of a Triton program takes on: half of the registers it can have."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,9 @@ class Provider:
     refuse:
         ``refuse(point, shape)`` answers why the provider can't do a point that its axes allow
         ("one block holds a row: ..."), or None when it can.
+    package:
+        The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What
+        a peer gives is verified like any other's, but its limits are its own.
     """
 
     name: str
@@ -57,6 +68,7 @@ class Provider:
     devices: tuple[str, ...] = ("cpu", "cuda")
     dtypes: tuple[str, ...] = tuple(DTYPES)
     refuse: Callable[[Point, Shape], str | None] = field(default=lambda point, shape: None)
+    package: str | None = None
 
     @property
     def is_triton(self) -> bool:
@@ -98,6 +110,8 @@ class Kernel:
         ``flops(shape)``: floating-point operations, as the kernel's docstring counts them.
     tolerance:
         ``tolerance(dtype)``: how far an output may be from the reference.
+    largest:
+        The largest finite magnitude of an element for which the tolerance is promised.
     baseline:
         The provider that the others are compared with ("x torch").
     """
@@ -111,6 +125,7 @@ class Kernel:
     flops: Callable[[Shape], int]
     tolerance: Callable[[torch.dtype], Tolerance]
     providers: Sequence[Provider]
+    largest: float = math.inf
     baseline: str = "torch"
 
     def provider(self, name: str) -> Provider:
@@ -126,6 +141,18 @@ class Kernel:
         return (min(rows, 8), *rest)
 
 
+def installed(*peers: Provider) -> tuple[Provider, ...]:
+    """Those of the peers whose package is installed; a kernel has no others. Imports none of them."""
+
+    def is_there(package: str) -> bool:
+        try:
+            return bool(importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            return False
+
+    return tuple(peer for peer in peers if peer.package is None or is_there(peer.package))
+
+
 def numel(shape: Shape) -> int:
     """Number of elements in a tensor of this shape."""
     return math.prod(shape)
@@ -136,12 +163,64 @@ def read_once_write_once(shape: Shape, dtype: torch.dtype) -> int:
     return 2 * numel(shape) * dtype.itemsize
 
 
-def normal_input(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
-    """One tensor of standard normal values, the same for the same seed on the same kind of device."""
+def normal_inputs(shapes: Sequence[Shape], dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
+    """Tensors of standard normal values, the same for the same seed on the same kind of device."""
     if device.type == "meta":
-        return (torch.empty(shape, dtype=dtype, device=device),)
+        return tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
     generator = torch.Generator(device=device).manual_seed(seed)
-    return (torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype),)
+    return tuple(
+        torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+        for shape in shapes
+    )
+
+
+def normal_input(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
+    """One tensor of standard normal values."""
+    return normal_inputs([shape], dtype, device, seed)
+
+
+def row_too_wide(columns: int) -> str | None:
+    """Why a Triton program can't hold rows of so many columns, or None when it can."""
+    if columns > MAX_HELD_ROW:
+        return f"one block holds a row: {columns} columns > {MAX_HELD_ROW}"
+    return None
+
+
+def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
+    """``row_too_wide`` for a point."""
+    return row_too_wide(shape[-1])
+
+
+def refuse_full_threads(point: Point, shape: Shape) -> str | None:
+    """Why a block_size is not for so few warps of a Triton program, or None when it is."""
+    elements = (point.block_size or 0) // (32 * (point.num_warps or 1))
+    if elements > MAX_ELEMENTS:
+        return f"registers spill: {elements} elements a thread > {MAX_ELEMENTS}"
+    return None
+
+
+def refuse_narrow_tiles(point: Point, shape: Shape) -> str | None:
+    """Why a Triton program that holds rows whole can't obey a block_size, or None when it can."""
+    if point.block_size is not None and shape[-1] > point.block_size:
+        return f"one block holds whole rows: {shape[-1]} columns > block_size {point.block_size}"
+    return row_too_wide(shape[-1]) or refuse_full_threads(point, shape)
+
+
+def check_matrix(kernel: str, x: torch.Tensor) -> None:
+    """Raises ValueError for a tensor that has no rows of at least one column."""
+    if x.dim() != 2:
+        raise ValueError(f"{kernel} needs rows and columns, got shape {tuple(x.shape)}")
+    if x.shape[1] == 0:
+        raise ValueError(f"{kernel} needs at least one column, got shape {tuple(x.shape)}")
+
+
+def check_parameter(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tensor) -> None:
+    """Raises ValueError for a weight or bias that is not one number for each column of x, of its dtype."""
+    if parameter.shape != x.shape[1:] or parameter.dtype != x.dtype:
+        raise ValueError(
+            f"{kernel} needs a {name} of shape ({x.shape[1]},) and {x.dtype}, "
+            f"got shape {tuple(parameter.shape)} and {parameter.dtype}"
+        )
 
 
 def check_dtype(x: torch.Tensor) -> None:

@@ -14,6 +14,7 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kernels.point import DTYPE_NAMES
+from pipeline.field import Meeting, scores
 from pipeline.measure.device import Environment
 from pipeline.measure.results import Results, best_providers, label
 from pipeline.measure.table import TIE, TIE_NOTE, number, percent, remarks, speedup
@@ -37,11 +38,13 @@ class About:
 @dataclass(frozen=True)
 class Content:
     """All that a report is made of. ``rows`` are the measurements, ``best`` each provider's best
-    configuration with its speedup, ``plots`` the SVG of each kernel that was timed."""
+    configuration with its speedup, ``field`` the shapes at which ours met others, ``plots`` the SVG of each
+    kernel that was timed."""
 
     results: Results
     rows: pd.DataFrame
     best: pd.DataFrame
+    field: Sequence[Meeting]
     about: Mapping[str, About]
     metrics: Mapping[str, Any]
     plots: Mapping[str, str]
@@ -73,6 +76,16 @@ def html(content: Content) -> str:
     return _jinja().get_template("report.html.j2").render(view)
 
 
+def field_markdown(content: Content) -> str:
+    """The page "against the field" as Markdown."""
+    return _jinja().get_template("field.md.j2").render(_field_view(content))
+
+
+def field_html(content: Content) -> str:
+    """The page "against the field" as an HTML file that needs nothing else."""
+    return _jinja().get_template("field.html.j2").render(_field_view(content))
+
+
 def _jinja() -> Jinja:
     jinja = Jinja(
         loader=FileSystemLoader(TEMPLATES),
@@ -101,6 +114,54 @@ def _view(content: Content) -> dict[str, Any]:
         "kernels": [_kernel(content, name, names) for name in content.results.kernels],
         "unreadable": content.unreadable,
         "styles": content.styles,
+        "field": bool(content.field),
+    }
+
+
+def _field_view(content: Content) -> dict[str, Any]:
+    """What both templates of the page "against the field" show: a part a kernel and machine."""
+    names = machines(content.results)
+    parts = []
+    for kernel in content.results.kernels:
+        for slug, machine in names.items():
+            some = [m for m in content.field if (m.kernel, m.gpu) == (kernel, slug)]
+            if some:
+                parts.append(_field_part(kernel, slug, machine, some))
+    return {"parts": parts, "styles": content.styles}
+
+
+def _field_part(kernel: str, slug: str, machine: str, some: Sequence[Meeting]) -> dict[str, Any]:
+    """One kernel on one machine."""
+    against = scores(some)
+    shapes = {meeting: "x".join(map(str, meeting.shape)) for meeting in some}
+    return {
+        "id": f"field-{kernel}-{slug}",
+        "kernel": kernel,
+        "machine": machine,
+        "rivals": list(against),
+        "means": [speedup(score.mean) for score in against.values()],
+        "worst": [speedup(score.worst) for score in against.values()],
+        "won": [f"{score.won} of {score.shapes}" for score in against.values()],
+        "losses": [
+            f"{meeting.dtype} {shapes[meeting]} ({', '.join(meeting.lost)})"
+            for meeting in some
+            if meeting.lost
+        ],
+        "lines": [
+            {
+                "dtype": meeting.dtype,
+                "shape": shapes[meeting],
+                "ours": meeting.ours,
+                "us": number(meeting.us),
+                "gbps": number(meeting.gbps),
+                "percent": percent(meeting.ceiling_fraction),
+                "ratios": [
+                    {"text": speedup(meeting.ratios.get(rival)), "lost": rival in meeting.lost}
+                    for rival in against
+                ],
+            }
+            for meeting in some
+        ],
     }
 
 

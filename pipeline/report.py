@@ -19,6 +19,7 @@ import kernels
 from pipeline import pages, plots
 from pipeline.config import ReportConfig, console, run_stage
 from pipeline.errors import UserError
+from pipeline.field import meetings
 from pipeline.measure import device, table
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.record import Status
@@ -107,6 +108,7 @@ def compose(results: Results, unreadable: list[str]) -> Content:
         results=results,
         rows=rows,
         best=best,
+        field=meetings(rows, {name: one.own for name, one in about.items()}, baselines),
         about=about,
         metrics=metrics(rows, about),
         plots=drawn,
@@ -154,6 +156,8 @@ def write(content: Content, folder: Path) -> None:
     texts = {
         "report.md": pages.markdown(content),
         "report.html": pages.html(content),
+        "field.md": pages.field_markdown(content),
+        "field.html": pages.field_html(content),
         "metrics.json": json.dumps(content.metrics, indent=2) + "\n",
         "best.csv": csv(best.sort_values(["kernel", "dtype", "size", "gpu"]), BEST_COLUMNS),
     }

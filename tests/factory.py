@@ -41,6 +41,8 @@ EFFICIENCY = {
     "triton_row": 0.9,
     "triton_online": 0.92,
     "cuda": 0.94,
+    "liger": 0.8,
+    "quack": 0.95,
 }
 """The share of the copy rate that each provider reaches at large sizes."""
 

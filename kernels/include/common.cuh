@@ -1,8 +1,9 @@
-// What the CUDA extensions share: packs of 16 bytes, the checks of launch parameters, the
-// stream to launch on, and the check that a launch was accepted.
+// What the CUDA extensions share: packs of 16 bytes and how they are read and written, the checks of launch
+// parameters, the stream to launch on, and the check that a launch was accepted.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include <cuda_runtime.h>
@@ -15,7 +16,7 @@ constexpr int kThreadsPerWarp = 32;
 constexpr int kMaxWarps = 32;
 constexpr int kMaxThreads = kMaxWarps * kThreadsPerWarp;
 
-// Packs that a thread loads before it uses the first: enough bytes in flight to hide memory's latency.
+// Packs that a thread loads at most before it uses the first.
 constexpr int kInFlight = 4;
 
 // N neighbouring elements that one instruction loads or stores.
@@ -27,6 +28,54 @@ struct alignas(N * sizeof(T)) Pack {
 // Elements in the widest pack, 16 bytes.
 template <typename T>
 constexpr int kWidest = 16 / sizeof(T);
+
+// How the caches treat memory that a kernel touches once. kStreaming marks it to be evicted first, so that it
+// does not push out what is used again, such as a norm's weights.
+enum class Caching { kNormal, kStreaming };
+constexpr Caching kTouchedOnce = Caching::kStreaming;
+
+template <int kBytes>
+struct Word;
+template <>
+struct Word<2> {
+  using Type = unsigned short;
+};
+template <>
+struct Word<4> {
+  using Type = unsigned int;
+};
+template <>
+struct Word<8> {
+  using Type = uint2;
+};
+template <>
+struct Word<16> {
+  using Type = uint4;
+};
+
+// One load instruction for the pack.
+template <Caching caching, typename T, int N>
+__device__ Pack<T, N> load(const Pack<T, N>* from) {
+  using W = typename Word<sizeof(Pack<T, N>)>::Type;
+  const W* words = reinterpret_cast<const W*>(from);
+  const W word = caching == Caching::kStreaming ? __ldcs(words) : *words;
+  Pack<T, N> pack;
+  memcpy(&pack, &word, sizeof(pack));
+  return pack;
+}
+
+// One store instruction for the pack.
+template <Caching caching, typename T, int N>
+__device__ void store(Pack<T, N>* to, const Pack<T, N>& pack) {
+  using W = typename Word<sizeof(Pack<T, N>)>::Type;
+  W word;
+  memcpy(&word, &pack, sizeof(pack));
+  if constexpr (caching == Caching::kStreaming) {
+    __stcs(reinterpret_cast<W*>(to), word);
+  } else {
+    *reinterpret_cast<W*>(to) = word;
+  }
+}
 
 inline bool aligned_to_16(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
@@ -49,6 +98,13 @@ inline cudaStream_t current_stream(const Tensor& x) {
 inline void check_launched(const char* operation) {
   const cudaError_t error = cudaGetLastError();
   require(error == cudaSuccess, std::string(operation) + " could not be launched: " + cudaGetErrorString(error));
+}
+
+// 2 to the power of x by the hardware's unit: 2 ulp wrong at most; below the smallest normal number it gives 0.
+__device__ inline float exp2_(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 inline int64_t ceil_div(int64_t value, int64_t by) { return (value + by - 1) / by; }

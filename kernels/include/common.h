@@ -1,6 +1,6 @@
-// What every extension shares, on the CPU and on CUDA: refusing an input with a
-// sentence, and calling a template with the C++ type of a tensor's elements. LibTorch's stable ABI
-// only, so that one source builds against any torch from 2.10 on.
+// What every extension shares, on the CPU and on CUDA: refusing an input with a sentence, calling a template with
+// the C++ type of a tensor's elements, and the shape of an answer. LibTorch's stable ABI only, so that one source
+// builds against any torch from 2.10 on.
 #pragma once
 
 #include <stdexcept>
@@ -47,5 +47,8 @@ template <typename T>
 T* output(const Tensor& y) {
   return static_cast<T*>(y.mutable_data_ptr());
 }
+
+// What an operator gives for a tensor without data, as torch.compile asks: a contiguous tensor like x.
+inline Tensor like(const Tensor& x) { return torch::stable::contiguous(torch::stable::empty_like(x)); }
 
 }  // namespace kernels

@@ -1,65 +1,62 @@
 // A function of one element, applied to a tensor on CUDA.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common.cuh"
 
 namespace kernels {
 
-// More blocks than this never fit on a streaming multiprocessor at once.
-constexpr int64_t kBlocksPerMultiprocessor = 32;
-
-// A block takes block_size neighbouring elements, then the next block_size elements that no other block
-// takes, until none are left. Its threads load N neighbouring elements each, so that a warp reads
-// 32 x N x sizeof(T) bytes in a row, and have up to kInFlight loads under way. Nothing is kept: each
-// element is read once and written once. Indices have 64 bits.
-template <typename T, int N, typename F>
+// A block takes block_size neighbouring elements, and ends: blocks that start as others end keep loads and stores
+// mixed, which a grid that stays and takes block after block does not. A thread loads K packs of N neighbouring
+// elements before it uses the first, so that a warp reads 32 x N x sizeof(T) bytes in a row; where block_size is more
+// than that for all threads, they do so again. Nothing is kept: each element is read once and written once.
+template <typename T, int N, int K, typename F>
 __global__ void __launch_bounds__(kMaxThreads)
     elementwise(const T* __restrict__ x, T* __restrict__ y, int64_t count, int block_size, F f) {
-  const auto* from = reinterpret_cast<const Pack<T, N>*>(x);
-  auto* to = reinterpret_cast<Pack<T, N>*>(y);
-  const int64_t packs = count / N;
-  const int64_t step = block_size / N;
-  const int64_t threads = blockDim.x;
-  for (int64_t begin = blockIdx.x * step; begin < packs; begin += gridDim.x * step) {
-    const int64_t end = min(begin + step, packs);
-    for (int64_t i = begin + threadIdx.x; i < end; i += kInFlight * threads) {
-      Pack<T, N> pack[kInFlight];
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * block_size;
+  const int size = static_cast<int>(min(count - begin, static_cast<int64_t>(block_size)));
+  const auto* from = reinterpret_cast<const Pack<T, N>*>(x + begin);
+  auto* to = reinterpret_cast<Pack<T, N>*>(y + begin);
+  const int packs = size / N;
+  const int threads = static_cast<int>(blockDim.x);
+  for (int i = static_cast<int>(threadIdx.x); i < packs; i += K * threads) {
+    Pack<T, N> pack[K];
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (i + k * threads < end) {
-          pack[k] = from[i + k * threads];
-        }
+    for (int k = 0; k < K; ++k) {
+      if (i + k * threads < packs) {
+        pack[k] = load<kTouchedOnce>(from + i + k * threads);
       }
+    }
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (i + k * threads < end) {
+    for (int k = 0; k < K; ++k) {
+      if (i + k * threads < packs) {
 #pragma unroll
-          for (T& value : pack[k].values) {
-            value = static_cast<T>(f(static_cast<float>(value)));
-          }
-          to[i + k * threads] = pack[k];
+        for (T& value : pack[k].values) {
+          value = static_cast<T>(f(static_cast<float>(value)));
         }
+        store<kTouchedOnce>(to + i + k * threads, pack[k]);
       }
     }
   }
-  // Fewer than N elements are left over; the last block takes them one by one.
-  const int64_t i = packs * N + threadIdx.x;
-  if (blockIdx.x == gridDim.x - 1 && i < count) {
-    y[i] = static_cast<T>(f(static_cast<float>(x[i])));
+  // Fewer than N elements are left over in the last block.
+  const int i = packs * N + static_cast<int>(threadIdx.x);
+  if (i < size) {
+    y[begin + i] = static_cast<T>(f(static_cast<float>(x[begin + i])));
   }
 }
 
 template <typename T, int N, typename F>
 void launch_elementwise(const Tensor& x, const Tensor& y, int block_size, int num_warps, const F& f) {
-  int multiprocessors = 0;
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, x.get_device_index());
-  const int64_t wanted = std::max<int64_t>(1, ceil_div(x.numel(), block_size));
-  const int64_t blocks = std::min(wanted, multiprocessors * kBlocksPerMultiprocessor);
-  elementwise<T, N, F><<<static_cast<unsigned>(blocks), num_warps * kThreadsPerWarp, 0, current_stream(x)>>>(
-      input<T>(x), output<T>(y), x.numel(), block_size, f);
+  const int threads = num_warps * kThreadsPerWarp;
+  const int64_t blocks = ceil_div(x.numel(), block_size);
+  require(blocks <= INT32_MAX, "a launch has at most 2**31 - 1 blocks, this needs " + std::to_string(blocks));
+  const int64_t packs = ceil_div(block_size, int64_t{N} * threads);
+  const auto kernel = packs <= 1   ? elementwise<T, N, 1, F>
+                      : packs <= 2 ? elementwise<T, N, 2, F>
+                                   : elementwise<T, N, kInFlight, F>;
+  kernel<<<static_cast<unsigned>(blocks), threads, 0, current_stream(x)>>>(input<T>(x), output<T>(y), x.numel(),
+                                                                           block_size, f);
 }
 
 // y[i] = f(x[i]), computed in float32 and rounded once; the answer is contiguous. Elements are loaded and

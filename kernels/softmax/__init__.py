@@ -23,18 +23,21 @@ from kernels.contract import (
     Provider,
     Tolerance,
     check_dtype,
+    check_matrix,
     compiled,
+    installed,
     normal_input,
     numel,
     read_once_write_once,
+    refuse_full_threads,
+    refuse_narrow_tiles,
+    refuse_wide_rows,
+    row_too_wide,
 )
-from kernels.point import Point, Shape
+from kernels.point import Shape
 
 ROWS = 4096
 """Enough rows to fill every GPU several times over at a program a row."""
-
-MAX_ROW = 65536
-"""Most columns that ``triton_row`` takes: 64 float32 registers a thread at 32 warps, the most there are."""
 
 TOLERANCES = {
     torch.float32: Tolerance(rtol=2e-5, atol=2e-38),
@@ -79,47 +82,37 @@ def torch_softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
-def row_too_wide(columns: int) -> str | None:
-    """Why ``triton_row`` can't take rows of so many columns, or None when it can."""
-    if columns > MAX_ROW:
-        return f"one block holds a row: {columns} columns > {MAX_ROW}"
-    return None
-
-
-def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
-    """``row_too_wide`` for a point."""
-    return row_too_wide(shape[-1])
-
-
-def check_matrix(x: torch.Tensor) -> None:
-    """Raises ValueError for a tensor that has no rows of at least one column."""
-    if x.dim() != 2:
-        raise ValueError(f"softmax needs rows and columns, got shape {tuple(x.shape)}")
-    if x.shape[1] == 0:
-        raise ValueError(f"softmax needs at least one column, got shape {tuple(x.shape)}")
-
-
 def triton_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
     """One program a row, held whole."""
     from kernels.softmax.triton import softmax_row
 
-    check_matrix(x)
+    check_matrix("softmax", x)
     if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)
     return softmax_row(x, num_warps)
+
+
+def triton_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
+    """One program as many rows as ``block_size`` elements hold, and one at least."""
+    from kernels.softmax.triton import softmax_tile
+
+    check_matrix("softmax", x)
+    if reason := row_too_wide(x.shape[1]):
+        raise ValueError(reason)
+    return softmax_tile(x, block_size, num_warps)
 
 
 def triton_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """One program a row, in steps of ``block_size``; two passes over the row."""
     from kernels.softmax.triton import softmax_online
 
-    check_matrix(x)
+    check_matrix("softmax", x)
     return softmax_online(x, block_size, num_warps)
 
 
 def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """CUDA C++."""
-    check_matrix(x)
+    check_matrix("softmax", x)
     check_dtype(x)
     out: torch.Tensor = torch.ops.softmax.cuda(x, block_size, num_warps)
     return out
@@ -127,9 +120,25 @@ def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
 
 def cpp(x: torch.Tensor) -> torch.Tensor:
     """C++ on the CPU."""
-    check_matrix(x)
+    check_matrix("softmax", x)
     check_dtype(x)
     out: torch.Tensor = torch.ops.softmax.cpp(x)
+    return out
+
+
+def quack(x: torch.Tensor) -> torch.Tensor:
+    """quack's kernel in the CuTe DSL, without a backward pass."""
+    from quack.softmax import softmax_fwd
+
+    out: torch.Tensor = softmax_fwd(x.contiguous())
+    return out
+
+
+def liger(x: torch.Tensor) -> torch.Tensor:
+    """Liger's Triton kernel."""
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    out: torch.Tensor = LigerSoftmaxFunction.apply(x)
     return out
 
 
@@ -155,13 +164,26 @@ kernel = Kernel(
             refuse=refuse_wide_rows,
         ),
         Provider(
+            "triton_tile",
+            triton_tile,
+            axes=("block_size", "num_warps"),
+            source="triton.py",
+            devices=("cuda",),
+            refuse=refuse_narrow_tiles,
+        ),
+        Provider(
             "triton_online",
             triton_online,
             axes=("block_size", "num_warps"),
             source="triton.py",
             devices=("cuda",),
+            refuse=refuse_full_threads,
         ),
         Provider("cuda", cuda, axes=("block_size", "num_warps"), source="cuda.cu", devices=("cuda",)),
         Provider("cpp", cpp, source="cpp.cpp", devices=("cpu",)),
+        *installed(
+            Provider("quack", quack, devices=("cuda",), package="quack-kernels"),
+            Provider("liger", liger, devices=("cuda",), refuse=refuse_wide_rows, package="liger-kernel"),
+        ),
     ),
 )

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../include/common.h"
-#include "rows.h"
+#include "../include/rows.h"
 
 namespace {
 
@@ -33,7 +33,7 @@ void softmax_row(const T* x, int64_t stride, std::vector<float>& row, T* y) {
 }
 
 kernels::Tensor softmax_cpu(const kernels::Tensor& x) {
-  softmax::check(x);
+  kernels::check_matrix("softmax", x);
   const int64_t rows = x.size(0);
   const int64_t columns = x.size(1);
   const kernels::Tensor result = torch::stable::new_empty(x, x.sizes());
@@ -57,4 +57,5 @@ kernels::Tensor softmax_cpu(const kernels::Tensor& x) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(softmax, m) { m.def("cpp(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(softmax, Meta, m) { m.impl("cpp", TORCH_BOX(&kernels::like)); }
 STABLE_TORCH_LIBRARY_IMPL(softmax, CPU, m) { m.impl("cpp", TORCH_BOX(&softmax_cpu)); }

@@ -1,4 +1,5 @@
-"""Softmax in Triton: a row held whole, and a row streamed with a running maximum and sum.
+"""Softmax in Triton: rows held whole, one or several a program, and a row streamed with a running maximum and
+sum.
 
 Both run on the current CUDA device, take rows any distance apart and give a contiguous tensor.
 """
@@ -26,6 +27,27 @@ def _softmax_row(
     # inf - inf, and -inf - -inf in a row of nothing else: no case needs a branch.
     weight = tl.exp(values - tl.max(values, axis=0))
     result = weight * (1.0 / tl.sum(weight, axis=0))
+    tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _softmax_tile(
+    out: tl.tensor,
+    x: tl.tensor,
+    row_stride: tl.int64,
+    rows: tl.int64,
+    columns: tl.int64,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+) -> None:
+    """``_softmax_row`` for BLOCK_SIZE / WIDTH rows a program, so that short rows fill it; WIDTH >=
+    columns."""
+    row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
+    inside = (row < rows) & (column < columns)
+    values = tl.load(x + row * row_stride + column, mask=inside, other=float("-inf")).to(tl.float32)
+    weight = tl.exp(values - tl.max(values, axis=1)[:, None])
+    result = weight * (1.0 / tl.sum(weight, axis=1)[:, None])
     tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
 
 
@@ -78,6 +100,25 @@ def softmax_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
             rows.stride(0),
             columns,
             BLOCK_SIZE=triton.next_power_of_2(columns),
+            num_warps=num_warps,
+        )
+    return out
+
+
+def softmax_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
+    """Softmax of a matrix of at least one column, as many rows a program as ``block_size`` elements hold, but
+    one at least."""
+    matrix, out = _prepare(x)
+    width = triton.next_power_of_2(x.shape[1])
+    block_size = max(block_size, width)
+    if x.shape[0] > 0:
+        _softmax_tile[launch_grid(triton.cdiv(x.shape[0], block_size // width))](
+            out,
+            matrix,
+            matrix.stride(0),
+            *x.shape,
+            WIDTH=width,
+            BLOCK_SIZE=block_size,
             num_warps=num_warps,
         )
     return out

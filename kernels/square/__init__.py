@@ -24,11 +24,10 @@ from kernels.contract import (
     normal_input,
     numel,
     read_once_write_once,
+    refuse_wide_rows,
+    row_too_wide,
 )
-from kernels.point import Point, Shape
-
-MAX_ROW = 65536
-"""Most columns that ``triton_row`` takes: 64 float32 registers a thread at 32 warps, the most there are."""
+from kernels.point import Shape
 
 TOLERANCES = {
     dtype: Tolerance(rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).tiny)
@@ -63,18 +62,6 @@ def torch_mul(x: torch.Tensor) -> torch.Tensor:
 def torch_pow(x: torch.Tensor) -> torch.Tensor:
     """The power as Python writes it; torch has a fast path for the exponent 2."""
     return x**2
-
-
-def row_too_wide(columns: int) -> str | None:
-    """Why ``triton_row`` can't take rows of so many columns, or None when it can."""
-    if columns > MAX_ROW:
-        return f"one block holds a row: {columns} columns > {MAX_ROW}"
-    return None
-
-
-def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
-    """``row_too_wide`` for a point."""
-    return row_too_wide(shape[-1])
 
 
 def triton_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:

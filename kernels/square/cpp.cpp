@@ -11,4 +11,5 @@ kernels::Tensor square(const kernels::Tensor& x) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(square, m) { m.def("cpp(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(square, Meta, m) { m.impl("cpp", TORCH_BOX(&kernels::like)); }
 STABLE_TORCH_LIBRARY_IMPL(square, CPU, m) { m.impl("cpp", TORCH_BOX(&square)); }

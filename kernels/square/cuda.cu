@@ -7,7 +7,7 @@
 namespace square {
 
 struct Square {
-  __host__ __device__ float operator()(float value) const { return value * value; }
+  __device__ float operator()(float value) const { return value * value; }
 };
 
 constexpr int kTile = 16;
@@ -52,11 +52,18 @@ kernels::Tensor cuda_naive(const kernels::Tensor& x) {
   return result;
 }
 
+kernels::Tensor meta(const kernels::Tensor& x, int64_t, int64_t) { return kernels::like(x); }
+
 }  // namespace square
 
 STABLE_TORCH_LIBRARY_FRAGMENT(square, m) {
   m.def("cuda(Tensor x, int block_size, int num_warps) -> Tensor");
   m.def("cuda_naive(Tensor x) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(square, Meta, m) {
+  m.impl("cuda", TORCH_BOX(&square::meta));
+  m.impl("cuda_naive", TORCH_BOX(&kernels::like));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(square, CUDA, m) {

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import kernels
+from kernels.contract import Inputs
+from kernels.point import Shape
 from pipeline.measure import extension
 
 pytestmark = [
@@ -13,7 +15,11 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 
-KERNELS = ("gelu", "softmax", "square")
+KERNELS = [
+    name
+    for name in kernels.names()
+    if any(p.name == "cuda" and p.extension == extension.CUDA_SOURCE for p in kernels.load(name).providers)
+]
 
 
 @pytest.fixture(params=KERNELS)
@@ -23,9 +29,21 @@ def name(request: pytest.FixtureRequest) -> str:
     return kernel
 
 
-def cuda(name: str, x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    out: torch.Tensor = getattr(torch.ops, name).cuda(x, block_size, num_warps)
+def cuda(name: str, inputs: Inputs, block_size: int, num_warps: int) -> torch.Tensor:
+    out: torch.Tensor = getattr(torch.ops, name).cuda(*inputs, block_size, num_warps)
     return out
+
+
+def inputs_of(name: str, shape: Shape, dtype: torch.dtype = torch.float32) -> Inputs:
+    return kernels.load(name).inputs(shape, dtype, torch.device("cuda"), 0)
+
+
+def check(name: str, out: torch.Tensor, inputs: Inputs) -> None:
+    kernel = kernels.load(name)
+    allowed = kernel.tolerance(out.dtype)
+    torch.testing.assert_close(
+        out.double(), kernel.reference(*inputs), rtol=allowed.rtol, atol=allowed.atol, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +58,7 @@ def cuda(name: str, x: torch.Tensor, block_size: int, num_warps: int) -> torch.T
 )
 def test_launch_parameters_are_refused(name: str, block_size: int, num_warps: int, sentence: str) -> None:
     with pytest.raises(RuntimeError, match=f"^{sentence}$"):
-        cuda(name, torch.ones(4, 4, device="cuda"), block_size, num_warps)
+        cuda(name, inputs_of(name, (4, 4)), block_size, num_warps)
 
 
 @pytest.mark.parametrize(("block_size", "num_warps"), [(32, 32), (96, 3), (3 * 1024, 7), (2**20, 32)])
@@ -49,21 +67,45 @@ def test_launch_parameters_are_refused(name: str, block_size: int, num_warps: in
 def test_odd_launch_parameters(
     name: str, block_size: int, num_warps: int, columns: int, dtype: torch.dtype
 ) -> None:
-    kernel = kernels.load(name)
-    (x,) = kernel.inputs((5, columns), dtype, torch.device("cuda"), 0)
-    allowed = kernel.tolerance(dtype)
-    torch.testing.assert_close(
-        cuda(name, x, block_size, num_warps).double(),
-        kernel.reference(x),
-        rtol=allowed.rtol,
-        atol=allowed.atol,
-    )
+    inputs = inputs_of(name, (5, columns), dtype)
+    check(name, cuda(name, inputs, block_size, num_warps), inputs)
+
+
+# Blocks, clusters of every size, and rows that have to be streamed; by whole packs, with packs cut at both
+# ends, and, with 5 elements between rows, an element at a time.
+@pytest.mark.parametrize("num_warps", [1, 4, 16, 32])
+@pytest.mark.parametrize("block_size", [64, 1024, 16384])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 262144), (3, 100003), (140, 40000), (133, 20001)])
+@pytest.mark.parametrize("padding", [0, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_any_length(
+    name: str, num_warps: int, block_size: int, rows: int, columns: int, padding: int, dtype: torch.dtype
+) -> None:
+    x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
+    inputs = (x[:, :columns], *(parameter[:columns] for parameter in parameters))
+    check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
 def test_elements_that_are_not_floats_are_refused(name: str) -> None:
-    x = torch.ones(4, 4, device="cuda", dtype=torch.int32)
+    inputs = tuple(x.int() for x in inputs_of(name, (4, 4)))
     with pytest.raises(RuntimeError, match=r"must be float32, bfloat16 or float16, not Int$"):
-        cuda(name, x, 1024, 4)
+        cuda(name, inputs, 1024, 4)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_torch_accepts_the_operator(name: str, layout: str) -> None:
+    x, *parameters = inputs_of(name, (37, 64))
+    x = x if layout == "contiguous" else x.t().contiguous().t()
+    torch.library.opcheck(getattr(torch.ops, name).cuda.default, (x, *parameters, 1024, 4))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_torch_compile_takes_the_operator(name: str, dynamic: bool) -> None:
+    operator = getattr(torch.ops, name).cuda
+    compiled = torch.compile(lambda *inputs: operator(*inputs, 1024, 4) + 1, fullgraph=True, dynamic=dynamic)
+    for rows in (37, 5):
+        inputs = inputs_of(name, (rows, 64))
+        torch.testing.assert_close(compiled(*inputs), cuda(name, inputs, 1024, 4) + 1)
 
 
 def test_naive_square_takes_a_matrix() -> None:

@@ -46,19 +46,20 @@ def test_more_elements_than_32_bits_count(case: Case) -> None:
     rows, columns = 2**17 + 5, 2**14 + 3
     x = torch.empty(rows, columns, dtype=torch.float16, device=CUDA)
     x.normal_(generator=torch.Generator(device=CUDA).manual_seed(0))
-    out = case.run(x)
+    _, *parameters = case.kernel.inputs((1, columns), torch.float16, CUDA, 0)
+    out = case.run(x, *parameters)
     for some in (slice(0, 8), slice(rows // 2, rows // 2 + 8), slice(rows - 8, rows)):
-        case.check(out[some], x[some])
-    far_apart = x[:: rows - 1, :100]
-    case.check(case.run(far_apart), far_apart)
+        case.check(out[some], x[some], *parameters)
+    far_apart = case.with_parameters(x[:: rows - 1, :100])
+    case.check(case.run(*far_apart), *far_apart)
 
 
 @pytest.mark.parametrize(
     "case", params(case for case in EVERY if "cuda" in case.provider.devices and case.is_own)
 )
 def test_more_rows_than_a_grid_has_in_y(case: Case) -> None:
-    (x,) = case.kernel.inputs((2**20 + 1, 5), torch.float32, CUDA, 0)
-    case.check(case.run(x), x)
+    inputs = case.kernel.inputs((2**20 + 1, 5), torch.float32, CUDA, 0)
+    case.check(case.run(*inputs), *inputs)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -18,6 +18,7 @@ from triton.runtime.jit import JITFunction, MockTensor
 
 import kernels
 from kernels.contract import DTYPES, Kernel, Provider
+from kernels.point import Point
 
 ARCHITECTURES = (80, 90, 100)
 # A row of one element, one that is no multiple of anything, and one that loads can be vectorized over.
@@ -42,7 +43,7 @@ class StubDriver:
 
 def launches(provider: Provider) -> Iterator[dict[str, int]]:
     """Two launches that differ in every axis, as the provider takes them."""
-    for block_size, num_warps, num_stages in ((128, 2, 2), (1024, 8, 3)):
+    for block_size, num_warps, num_stages in ((128, 2, 2), (4096, 8, 3)):
         axes = {"block_size": block_size, "num_warps": num_warps, "num_stages": num_stages}
         yield {axis: axes[axis] for axis in provider.axes}
 
@@ -53,8 +54,11 @@ def compile_all(kernel: Kernel, provider: Provider, binaries: list[Any], stub: S
         for name, dtype in DTYPES.items():
             for shape in SHAPES if stub.device == 90 else SHAPES[-1:]:
                 for axes in launches(provider):
+                    point = Point(kernel.name, provider.name, shape[1], name, **axes)
+                    if provider.unsupported(point, shape):
+                        continue
                     binaries.clear()
-                    provider.call(torch.empty(shape, dtype=dtype, device="meta"), **axes)
+                    provider.call(*kernel.inputs(shape, dtype, torch.device("meta"), 0), **axes)
                     for binary in binaries:
                         row = {
                             "kernel": kernel.name,

@@ -51,6 +51,10 @@ class Case:
     def inputs(self, size: int, dtype: torch.dtype, seed: int = 0) -> Inputs:
         return self.kernel.inputs(self.shape(size), dtype, self.device, seed)
 
+    def with_parameters(self, x: torch.Tensor) -> Inputs:
+        """The tensor and what the kernel takes beside it, a weight for instance, for its shape and dtype."""
+        return (x, *self.kernel.inputs(x.shape, x.dtype, x.device, 0)[1:])
+
     def axes(self, **wanted: int) -> dict[str, int]:
         """The launch of ``AXES`` with what is wanted instead, as far as the provider obeys."""
         return {axis: wanted.get(axis, AXES[axis]) for axis in self.provider.axes}
@@ -79,8 +83,12 @@ class Case:
 
 
 EVERY = [
-    Case(kernel, provider) for kernel in map(kernels.load, kernels.names()) for provider in kernel.providers
+    Case(kernel, provider)
+    for kernel in map(kernels.load, kernels.names())
+    for provider in kernel.providers
+    if provider.package is None
 ]
+"""Every provider but the peers, whose limits are their own."""
 HERE = [case for case in EVERY if case.runs_here]
 
 

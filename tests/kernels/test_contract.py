@@ -106,19 +106,21 @@ def test_what_a_size_moves_and_computes_grows_with_it(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "shape", "flops"),
+    ("name", "size", "shape", "elements", "flops"),
     [
-        ("square", 6, (6, 6), 12),
-        ("gelu", 6, (6, 6), 108),
-        ("softmax", 6, (4096, 6), 60),
+        # Twelve elements, read once and written once; four for a weight and four for a bias.
+        ("square", 6, (6, 6), 24, 12),
+        ("gelu", 6, (6, 6), 24, 108),
+        ("softmax", 6, (4096, 6), 24, 60),
+        ("layernorm", 6, (4096, 6), 32, 96),
+        ("rmsnorm", 6, (4096, 6), 28, 48),
     ],
 )
-def test_counts_by_hand(name: str, size: int, shape: Shape, flops: int) -> None:
+def test_counts_by_hand(name: str, size: int, shape: Shape, elements: int, flops: int) -> None:
     kernel = kernels.load(name)
     assert kernel.shape(size) == shape
-    # Twelve elements, read once and written once.
-    assert kernel.bytes((3, 4), torch.float32) == 96
-    assert kernel.bytes((3, 4), torch.bfloat16) == 48
+    assert kernel.bytes((3, 4), torch.float32) == 4 * elements
+    assert kernel.bytes((3, 4), torch.bfloat16) == 2 * elements
     assert kernel.flops((3, 4)) == flops
 
 

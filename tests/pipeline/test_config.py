@@ -18,7 +18,8 @@ from tests.planted.tree import Tree
 HERE = Path(__file__).parents[2]
 
 MISTAKES = {
-    "kernel=sofmax": "unknown kernel 'sofmax'. Did you mean 'softmax'? Known: gelu, softmax, square.",
+    "kernel=sofmax": "unknown kernel 'sofmax'. Did you mean 'softmax'? Known: gelu, layernorm, "
+    "rmsnorm, softmax, square.",
     "provider=tritn_row": "unknown provider of softmax 'tritn_row'. Did you mean 'triton_row'? Known: ",
     "provider=[torch,nope]": "unknown provider of softmax 'nope'.",
     "provider=1": "provider: input should be a valid string, not 1.",
@@ -60,7 +61,8 @@ MISTAKES = {
     "block_size=[1,": "can't read 'block_size=[1,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "block_size": "can't read 'block_size': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "seed=${nowhere}": "Interpolation key 'nowhere' not found",
-    "kernel.name=nowhere": "kernel.name: unknown kernel 'nowhere'. Known: gelu, softmax, square.",
+    "kernel.name=nowhere": "kernel.name: unknown kernel 'nowhere'. Known: gelu, layernorm, rmsnorm, "
+    "softmax, square.",
 }
 
 
@@ -99,7 +101,7 @@ def test_a_missing_kernel_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sentence([], monkeypatch, capsys) == (
-        "kernel is missing: write kernel=NAME with one of gelu, softmax, square."
+        "kernel is missing: write kernel=NAME with one of gelu, layernorm, rmsnorm, softmax, square."
     )
 
 

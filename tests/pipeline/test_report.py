@@ -158,7 +158,7 @@ def report_on(tmp_path) -> Callable[[Path], Path]:
 def test_all_files_are_there_and_no_other(written):
     plots = [f"plots/{kernel}.{kind}" for kernel in ("gelu", "softmax", "square") for kind in ("csv", "svg")]
     assert sorted(files(written[0])) == sorted(
-        ["best.csv", "metrics.json", *plots, "report.html", "report.md"]
+        ["best.csv", "field.html", "field.md", "metrics.json", *plots, "report.html", "report.md"]
     )
 
 
@@ -247,8 +247,9 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
 
 
 def test_the_page_needs_no_network_and_refers_only_to_itself(page):
-    assert all(reference.startswith("#") for reference in page.references)
-    assert {reference[1:] for reference in page.references} <= set(page.ids)
+    outside = {reference for reference in page.references if not reference.startswith("#")}
+    assert outside == {"field.html"}, "the page beside it"
+    assert {reference[1:] for reference in set(page.references) - outside} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids)), "an id is there twice"
 
 
@@ -407,7 +408,8 @@ def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, folder, tmp_pat
     only = write_results(tmp_path / "results", grid(kernels=("gelu",)))
     report_on(only)
     kept = {"mine.md", "plots/keep.txt", "plots/notes.svg", "plots/table.csv"}
-    own = {"best.csv", "metrics.json", "plots/gelu.csv", "plots/gelu.svg", "report.html", "report.md"}
+    pages = {f"{page}.{kind}" for page in ("field", "report") for kind in ("html", "md")}
+    own = {"best.csv", "metrics.json", "plots/gelu.csv", "plots/gelu.svg"} | pages
     assert set(files(output)) == kept | own
     assert "softmax" not in (output / "report.html").read_text()
 

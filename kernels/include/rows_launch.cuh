@@ -1,0 +1,166 @@
+// Which kernel of rows.cuh a matrix gets, and its launch.
+//
+// num_warps: a block has 32 x num_warps threads. block_size: the elements that a block takes on, as near as 8 to 32 a
+// thread allow (to 16 where accesses are an element wide). A block that takes on more than a row takes several rows;
+// a row of more than that gets a cluster of blocks (sm_90). With fewer rows than multiprocessors, clusters are made
+// larger, so that few rows use many of them. Where 16 blocks of the most elements a thread don't hold a row, or blocks
+// form no clusters, a row is streamed, half as many elements a thread at a time: by one block, or by several in two launches
+// when rows are too few to fill the GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "rows.cuh"
+
+namespace kernels {
+
+// Elements that a thread holds, at the fewest and at the most, and that it streams at a time. With packs of one
+// element, the addresses take up registers too.
+constexpr int kFewest = 8;
+template <int V>
+constexpr int kMost = V == 1 ? 16 : 32;
+template <int V>
+constexpr int kStreamed = kMost<V> / 2;
+
+struct Device {
+  int multiprocessors;
+  int64_t largest_cluster;
+
+  explicit Device(int index) {
+    int major = 0;
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+    // 9.0 and 10.x let a kernel ask for more than the portable 8.
+    largest_cluster = major < 9 ? 1 : major <= 10 ? kMaxCluster : kPortableCluster;
+  }
+};
+
+inline int log2_from(int64_t value) {
+  int exponent = 0;
+  while ((int64_t{1} << exponent) < value) {
+    ++exponent;
+  }
+  return exponent;
+}
+
+inline int64_t power_of_two_from(int64_t value) { return int64_t{1} << log2_from(value); }
+
+// How rows are held. No elements a thread: they can't be.
+struct Spread {
+  int elements;
+  Sharing sharing;
+};
+
+template <int V, bool kEdges>
+Spread spread(int64_t rows, int64_t columns, int64_t block_size, int threads, const Device& device) {
+  const int64_t wanted = power_of_two_from(block_size / threads + 1) / 2;  // rounded down
+  int64_t elements = std::clamp<int64_t>(wanted, kFewest, kMost<V>);
+  int64_t blocks = std::min(power_of_two_from(ceil_div(columns, elements * threads)), device.largest_cluster);
+  // Few rows: as many blocks as there are multiprocessors for and packs for their threads.
+  while (blocks < device.largest_cluster && 2 * blocks * rows <= device.multiprocessors &&
+         2 * blocks * threads * V <= columns) {
+    blocks *= 2;
+  }
+  if (blocks > 1 || columns > elements * threads) {
+    elements = std::max<int64_t>(kFewest, power_of_two_from(ceil_div(columns, blocks * threads)));
+    return {elements > kMost<V> ? 0 : static_cast<int>(elements), {1, threads, 0, log2_from(blocks)}};
+  }
+  // The edges of a row take a thread each.
+  const int64_t least = std::max<int64_t>(ceil_div(columns, elements), kEdges ? 2 * V - 2 : 1);
+  const int log2_sharing = log2_from(least);
+  const int rows_per_block = threads >> log2_sharing;
+  if (rows_per_block < 2) {
+    return {static_cast<int>(elements), {1, threads, 0, 0}};
+  }
+  return {static_cast<int>(elements), {rows_per_block, 1 << log2_sharing, log2_sharing, 0}};
+}
+
+inline unsigned grid(int64_t blocks) {
+  require(blocks <= INT32_MAX, "a launch has at most 2**31 - 1 blocks, this needs " + std::to_string(blocks));
+  return static_cast<unsigned>(blocks);
+}
+
+template <typename T, int V, int K, bool kEdges, typename Op>
+void launch_held(const Matrix<T>& matrix, const Op& op, int threads, const Sharing& sharing, cudaStream_t stream) {
+  const auto kernel = rows_held<T, V, K, kEdges, Op>;
+  const int blocks_per_row = 1 << sharing.log2_blocks_per_row;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_row), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid(ceil_div(matrix.rows, sharing.rows_per_block) * blocks_per_row);
+  config.blockDim = threads;
+  config.dynamicSmemBytes = threads / kThreadsPerWarp * blocks_per_row * sizeof(typename Op::Partial);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = blocks_per_row > 1 ? 1 : 0;
+  if (blocks_per_row > kPortableCluster) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  cudaLaunchKernelEx(&config, kernel, matrix, op, sharing);
+}
+
+template <typename T, int V, bool kEdges, typename Op>
+void launch_streamed(const Matrix<T>& matrix, const Op& op, int threads, const Device& device, const Tensor& x) {
+  using Partial = typename Op::Partial;
+  const auto kernel = rows_streamed<T, V, kStreamed<V> / V, kEdges, Op>;
+  const cudaStream_t stream = current_stream(x);
+  const size_t shared = threads * sizeof(Partial);
+  // Two blocks a multiprocessor, of at least one step each.
+  const int64_t blocks = std::min(ceil_div(2 * device.multiprocessors, matrix.rows),
+                                  ceil_div(matrix.columns, int64_t{kStreamed<V>} * threads));
+  if (matrix.rows >= device.multiprocessors || blocks < 2) {
+    kernel<<<grid(matrix.rows), threads, shared, stream>>>(matrix, op, 1, Pass::kBoth, nullptr);
+    return;
+  }
+  const Tensor partials =
+      torch::stable::new_empty(x, {matrix.rows * blocks, static_cast<int64_t>(sizeof(Partial) / sizeof(float))},
+                               torch::headeronly::ScalarType::Float);
+  for (const Pass pass : {Pass::kObserve, Pass::kWrite}) {
+    kernel<<<grid(matrix.rows * blocks), threads, shared, stream>>>(
+        matrix, op, static_cast<int>(blocks), pass, reinterpret_cast<Partial*>(partials.mutable_data_ptr()));
+  }
+}
+
+template <typename T, int V, bool kEdges, typename Op>
+void launch_rows_of(const Matrix<T>& matrix, const Op& op, int64_t block_size, int threads, const Tensor& x) {
+  const Device device(x.get_device_index());
+  const Spread how = spread<V, kEdges>(matrix.rows, matrix.columns, block_size, threads, device);
+  const cudaStream_t stream = current_stream(x);
+  switch (how.elements) {
+    case 8:
+      return launch_held<T, V, 8 / V, kEdges>(matrix, op, threads, how.sharing, stream);
+    case 16:
+      return launch_held<T, V, 16 / V, kEdges>(matrix, op, threads, how.sharing, stream);
+    case 32:  // not with packs of one element, for which this is the kernel above again
+      return launch_held<T, V, kMost<V> / V, kEdges>(matrix, op, threads, how.sharing, stream);
+    default:
+      return launch_streamed<T, V, kEdges>(matrix, op, threads, device, x);
+  }
+}
+
+// Every row of x, a 2-D tensor with its columns side by side, into y, contiguous and of the same shape. The accesses
+// are 16 bytes wide, if need be but for the ends of a row, wherever x and y place a row alike within 16 bytes;
+// elsewhere an element wide.
+template <typename T, typename Op>
+void launch_rows(const char* operation, const Tensor& x, const Tensor& y, const Op& op, int64_t block_size,
+                 int64_t num_warps) {
+  if (x.size(0) == 0) {
+    return;
+  }
+  constexpr int64_t kWide = kWidest<T>;
+  const Matrix<T> matrix{input<T>(x), output<T>(y), x.size(0), x.size(1), x.stride(0)};
+  const auto place = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16; };
+  const bool alike = place(matrix.x) == place(matrix.y) && place(matrix.x) % sizeof(T) == 0 &&
+                     (matrix.rows == 1 || (matrix.row_stride - matrix.columns) % kWide == 0);
+  const bool whole = place(matrix.x) == 0 && matrix.columns % kWide == 0 && op.parameters_aligned();
+  const auto launch = !alike ? launch_rows_of<T, 1, false, Op>
+                      : whole ? launch_rows_of<T, kWidest<T>, false, Op>
+                              : launch_rows_of<T, kWidest<T>, true, Op>;
+  launch(matrix, op, block_size, static_cast<int>(num_warps) * kThreadsPerWarp, x);
+  check_launched(operation);
+}
+
+}  // namespace kernels

@@ -1,0 +1,149 @@
+"""The page "against the field", from a folder of results to Markdown and HTML."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline import report
+from pipeline.config import ReportConfig
+from tests.factory import H100, H200, grid, measurement, write_results
+from tests.pipeline.test_report import Page, rows_of
+
+RIVALS = ["torch", "torch_compile", "triton_row", "quack", "liger"]
+OURS = ["triton_online", "cuda"]
+Write = Callable[[list], tuple[str, str]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write the measurements, make the report, return the page as Markdown and as HTML."""
+
+    def call(measurements: list) -> tuple[str, str]:
+        folder = write_results(tmp_path / "results", measurements)
+        output = tmp_path / "reports"
+        report.run(ReportConfig(input=folder, output=output, device="cpu"))
+        return (output / "field.md").read_text(), (output / "field.html").read_text()
+
+    return call
+
+
+def tables(markdown: str) -> dict[str, list[list[list[str]]]]:
+    """By heading, the tables of its section as lists of cells."""
+    found: dict[str, list[list[list[str]]]] = {}
+    for heading, section in re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", markdown, re.MULTILINE | re.DOTALL):
+        blocks = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+        cells = [
+            [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+            for block in blocks
+        ]
+        found[heading] = [[line for line in block if not set("".join(line)) <= set("-:")] for block in cells]
+    return found
+
+
+def test_every_shape_and_ratio_and_the_means(write: Write, tmp_path: Path) -> None:
+    markdown, html = write(
+        grid(
+            gpus=(H200, H100),
+            providers=(*RIVALS, *OURS),
+            dtypes=("float32", "bfloat16"),
+            sizes=(256, 1024, 65536),
+        )
+    )
+    rows = rows_of(tmp_path / "results")
+    found = tables(markdown)
+    assert list(found) == ["softmax on NVIDIA H100 80GB HBM3", "softmax on NVIDIA H200"]
+    for gpu, (score, lines) in zip((H100, H200), found.values(), strict=True):
+        assert lines[0] == ["dtype", "shape", "ours", "us", "GB/s", "of ceiling", *RIVALS]
+        expected, ratios = [], {rival: [] for rival in RIVALS}
+        for dtype in ("float32", "bfloat16"):
+            for size in (256, 1024, 65536):
+                here = [r for r in rows if (r["gpu"], r["dtype"], r["size"]) == (gpu, dtype, size)]
+                fastest = {
+                    p: min(r["median_us"] for r in here if r["provider"] == p) for p in (*RIVALS, *OURS)
+                }
+                for rival in RIVALS:
+                    ratios[rival].append(fastest[rival] / min(fastest[p] for p in OURS))
+                best = min((r for r in here if r["provider"] in OURS), key=lambda r: r["median_us"])
+                label = f"{best['provider']} {best['block_size']}x{best['num_warps']}w"
+                expected.append([dtype, f"4096x{size}", label, *(ratios[r][-1] for r in RIVALS)])
+        assert [line[:3] for line in lines[1:]] == [line[:3] for line in expected]
+        for line, want in zip(lines[1:], expected, strict=True):
+            assert [float(cell) for cell in line[6:]] == pytest.approx(want[3:], abs=0.005)
+        means = [math.exp(sum(map(math.log, ratios[r])) / 6) for r in RIVALS]
+        assert [float(cell) for cell in score[1][1:]] == pytest.approx(means, abs=0.005)
+        worst = [min(ratios[r]) for r in RIVALS]
+        assert [float(cell) for cell in score[2][1:]] == pytest.approx(worst, abs=0.005)
+        assert score[3][1:] == [f"{sum(x >= 1 for x in ratios[r])} of 6" for r in RIVALS]
+    shown = Page(html).tables
+    assert [table[1:] for table in shown] == [table[1:] for section in found.values() for table in section], (
+        "the HTML page says the same"
+    )
+
+
+def test_a_loss_is_named_with_whom_it_was_lost_to(write: Write) -> None:
+    markdown, html = write(
+        [
+            measurement("softmax", "torch", 1024, median_us=30.0),
+            measurement("softmax", "cuda", 1024, block_size=512, num_warps=4, median_us=20.0),
+            measurement("softmax", "quack", 1024, median_us=16.0),
+            measurement("softmax", "torch", 4096, median_us=60.0),
+            measurement("softmax", "cuda", 4096, block_size=512, num_warps=4, median_us=50.0),
+        ]
+    )
+    assert "Slower than another at 1 of 2 shapes: float32 4096x1024 (quack).\n" in markdown
+    assert re.findall(r'class="number alarm">(.*?)<', html) == ["0.80"]
+    score, lines = tables(markdown)["softmax on NVIDIA H200"]
+    assert lines[1][6:] == ["1.50", "0.80"]
+    assert lines[2][6:] == ["1.20", ""], "quack was not timed there"
+    assert [line[1:] for line in score[1:]] == [["1.34", "0.80"], ["1.20", "0.80"], ["2 of 2", "0 of 1"]]
+
+
+def test_the_textbook_row_is_a_rival_and_not_one_of_ours(write: Write) -> None:
+    markdown, _ = write(
+        [
+            measurement("softmax", "triton_row", 1024, num_warps=4, median_us=10.0),
+            measurement("softmax", "cuda", 1024, block_size=512, num_warps=4, median_us=20.0),
+        ]
+    )
+    _, lines = tables(markdown)["softmax on NVIDIA H200"]
+    assert lines[1][2] == "cuda 512x4w" and lines[1][6:] == ["0.50"]
+
+
+def test_the_baseline_of_a_kernel_stands_for_torch(write: Write) -> None:
+    markdown, _ = write(
+        [
+            measurement("square", "torch_square", 1024, median_us=30.0),
+            measurement("square", "torch_mul", 1024, median_us=90.0),
+            measurement("square", "cuda", 1024, block_size=512, num_warps=4, median_us=20.0),
+        ]
+    )
+    assert tables(markdown)["square on NVIDIA H200"][1][1][6:] == ["1.50"]
+
+
+def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> None:
+    fast = {"block_size": 512, "num_warps": 4, "median_us": 1.0}
+    markdown, _ = write(
+        [
+            measurement("softmax", "torch", 1024, median_us=30.0),
+            measurement("softmax", "cuda", 1024, valid=False, **fast),
+            measurement("softmax", "cuda", 1024, block_size=1024, num_warps=4, median_us=15.0),
+            measurement("softmax", "cuda", 2048, **fast),
+            measurement("softmax", "torch", 8192, median_us=30.0),
+            measurement("softmax", "cuda", 8192, valid=False, **fast),
+            measurement("softmax", "torch", 4096, median_us=30.0),
+            measurement("softmax", "cuda", 4096, status="incorrect", block_size=512, num_warps=4),
+        ]
+    )
+    _, lines = tables(markdown)["softmax on NVIDIA H200"]
+    assert [line[1] for line in lines[1:]] == ["4096x1024"]
+    assert lines[1][2] == "cuda 1024x4w" and lines[1][6:] == ["2.00"]
+
+
+def test_nothing_met(write: Write) -> None:
+    markdown, html = write([measurement("softmax", "torch", 1024)])
+    assert tables(markdown) == {} and Page(html).tables == []
