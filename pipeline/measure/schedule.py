@@ -10,7 +10,7 @@ from threading import Lock
 from kernels.point import Point
 
 COMPILING_WEIGHT = 35
-"""How many times longer a point takes that the worker compiles: 0.9 s with torch.compile against 26 ms for a
+"""How many times longer a point takes that the worker compiles: about 0.9 s with torch.compile against 26 ms for a
 softmax on an H200."""
 
 

@@ -169,7 +169,7 @@ def settle() -> None:
     """Measure something, to bring the process into the mode in which it stays.
 
     On an H200 (driver 580.159) the launches of a process's first measurement overlapped a little: 1.62 us a
-    launch instead of 1.95 us in every later one of the same call, where CUPTI gave 1.60 us for the kernel
+    launch instead of 1.95 us in every later one of the same call, where CUPTI gave 1.57 us for the kernel
     alone. A number must not depend on how many were made before it.
     """
     for _ in range(SETTLING_MEASUREMENTS):
@@ -182,7 +182,7 @@ def _pool() -> tuple[Any, torch.cuda.CUDAGraph]:
     """Memory that all captures of this process share, one after the other, and what keeps it alive.
 
     So what a graph's launches wrote to is not given back to the device when the graph is gone. A device
-    clears freed memory in the background: on an H200 that slowed a copy that was timed meanwhile by 9 %.
+    clears freed memory in the background: on an H200 that slowed a square that was timed meanwhile by 9 %.
     """
     pool = torch.cuda.graph_pool_handle()
     # A pool lives as long as one graph that was captured into it.
