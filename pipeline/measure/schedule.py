@@ -10,8 +10,8 @@ from threading import Lock
 from kernels.point import Point
 
 COMPILING_WEIGHT = 35
-"""How many times longer a point takes that the worker compiles: about 0.9 s with torch.compile against 26 ms for a
-softmax on an H200."""
+"""How many times longer a point takes that the worker compiles: about 0.9 s with torch.compile against 26 ms
+for a softmax on an H200."""
 
 
 class Schedule:
