@@ -55,6 +55,11 @@ def build_path(folder: Path, kernel: str, gpu: str) -> Path:
     return folder / "build" / kernel / f"{gpu}.json"
 
 
+def codegen_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What one machine found of a kernel's generated code."""
+    return folder / "codegen" / kernel / f"{gpu}.jsonl"
+
+
 @dataclass(frozen=True)
 class Results:
     """All that a results folder holds."""
