@@ -185,6 +185,16 @@ class CodegenConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
 
+class ProfileConfig(PointsConfig):
+    """conf/profile.yaml. Sizes and dtypes that are not pinned are three of the grid's, and its first."""
+
+    device: str
+    stacks: bool
+    tensorboard: Path | None
+    artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
 class EnvironmentConfig(Record):
     """conf/environment.yaml."""
 

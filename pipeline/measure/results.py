@@ -60,6 +60,16 @@ def codegen_path(folder: Path, kernel: str, gpu: str) -> Path:
     return folder / "codegen" / kernel / f"{gpu}.jsonl"
 
 
+def profile_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What torch.profiler showed of a kernel's points on one machine."""
+    return folder / "profile" / kernel / f"{gpu}.jsonl"
+
+
+def counters_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What Nsight Compute counted at a kernel's points on one GPU."""
+    return folder / "counters" / kernel / f"{gpu}.jsonl"
+
+
 @dataclass(frozen=True)
 class Results:
     """All that a results folder holds."""
