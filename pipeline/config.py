@@ -195,6 +195,17 @@ class ProfileConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
 
+class CountersConfig(PointsConfig):
+    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
+
+    device: str
+    sets: Annotated[tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]
+    report: Path | None
+    timeout_s: float = Field(gt=0)
+    artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
 class EnvironmentConfig(Record):
     """conf/environment.yaml."""
 

@@ -28,10 +28,9 @@ from pipeline.config import ROOT, ProfileConfig, console, run_stage
 from pipeline.measure import code, device, extension, grid, results
 from pipeline.measure.choice import each_provider, few
 from pipeline.measure.code import joined
-from pipeline.measure.ledger import Ledger, write_atomically
+from pipeline.measure.ledger import write_atomically
 from pipeline.measure.lock import DeviceLock
 from pipeline.measure.profiler import ACTIVE, Profiled, ProfileRow, a_call, record
-from pipeline.measure.record import Measurement
 from pipeline.measure.table import number, print_wide
 from pipeline.measure.trial import bind
 from pipeline.measure.variant import variant
@@ -51,7 +50,7 @@ def run(config: ProfileConfig) -> None:
     axes |= {"size": config.size or sizes, "dtype": config.dtype or axes["dtype"][:1]}
     points = grid.expand(kernel, config.provider, axes)
     environment = device.fingerprint(chosen)
-    timed = known(config, chosen.slug)
+    timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)
     folder = config.artifacts / "profile" / kernel.name / chosen.slug
     shutil.rmtree(folder, ignore_errors=True)
     sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
@@ -72,16 +71,6 @@ def run(config: ProfileConfig) -> None:
                 f"{variant(point_of(row))} {row.size}: {row.sentence}", highlight=False, soft_wrap=True
             )
     console.print(f"{len(rows)} rows: {path}, tables and traces: {folder}", highlight=False, soft_wrap=True)
-
-
-def known(config: ProfileConfig, slug: str) -> dict[Point, Measurement]:
-    """What the ledger timed: of the output folder, or else of the results that the pipeline keeps."""
-    for place in (config.output, ROOT / "results"):
-        rows = Ledger(results.ledger_path(place, config.kernel.name, slug), warn).rows()
-        timed = {row.point: row for row in rows if row.outcome.timing is not None}
-        if timed:
-            return timed
-    return {}
 
 
 def profiled(
