@@ -22,9 +22,10 @@ from kernels.contract import Kernel
 from kernels.point import Point
 from pipeline.config import CodegenConfig, console, run_stage
 from pipeline.errors import UserError
-from pipeline.measure import code, device, disassembler, grid, inductor, launches, library, programs, results
-from pipeline.measure.code import CodeRow, joined, used
+from pipeline.measure import device, disassembler, grid, inductor, launches, library, programs, results
+from pipeline.measure.code import used
 from pipeline.measure.codetable import comparison, table
+from pipeline.measure.evidence import CodeRow, joined, write_lines
 from pipeline.measure.extension import CUDA_SOURCE
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.listing import heading, of_ptx, of_sass, portable
@@ -45,7 +46,7 @@ def run(config: CodegenConfig) -> None:
         return
     rows = stage.rows()
     path = results.codegen_path(config.output, stage.kernel.name, stage.slug)
-    code.write_lines(path, [row.row() for row in rows])
+    write_lines(path, [row.row() for row in rows])
     if config.provider is not None and len(config.provider) == 1:
         stage.list(rows)
     else:

@@ -27,10 +27,10 @@ import kernels
 from kernels.contract import Kernel
 from pipeline.config import ROOT, CountersConfig, console, run_stage
 from pipeline.errors import UserError
-from pipeline.measure import code, device, grid, ncu, results
+from pipeline.measure import device, grid, ncu, results
 from pipeline.measure.choice import Chosen, best_default_baseline, each_provider, few
-from pipeline.measure.code import joined
-from pipeline.measure.counters import CounterRow, bound, by_point
+from pipeline.measure.counters import bound, by_point
+from pipeline.measure.evidence import CounterRow, joined, write_lines
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.lock import DeviceLock
 from pipeline.measure.ncu import Ncu, Unavailable
@@ -78,7 +78,7 @@ def run(config: CountersConfig) -> None:
             for key, one in keys.items()
         ]
     path = results.counters_path(config.output, kernel.name, chosen.slug)
-    code.write_lines(path, [row.model_dump(mode="json") for row in rows])
+    write_lines(path, [row.model_dump(mode="json") for row in rows])
     show(rows, f"{kernel.name} on {chosen.slug}")
     console.print(f"{len(rows)} rows: {path}, report: {report}", highlight=False, soft_wrap=True)
 

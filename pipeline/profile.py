@@ -25,12 +25,12 @@ import kernels
 from kernels.contract import DTYPES, Kernel
 from kernels.point import Point
 from pipeline.config import ROOT, ProfileConfig, console, run_stage
-from pipeline.measure import code, device, extension, grid, results
+from pipeline.measure import device, extension, grid, results
 from pipeline.measure.choice import each_provider, few
-from pipeline.measure.code import joined
+from pipeline.measure.evidence import ProfileRow, joined, write_lines
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.lock import DeviceLock
-from pipeline.measure.profiler import ACTIVE, Profiled, ProfileRow, a_call, record
+from pipeline.measure.profiler import ACTIVE, Profiled, a_call, record
 from pipeline.measure.table import number, print_wide
 from pipeline.measure.trial import bind
 from pipeline.measure.variant import variant
@@ -63,7 +63,7 @@ def run(config: ProfileConfig) -> None:
             common = {**joined(one.point, key), "environment": environment.digest}
             rows.append(profiled(config, kernel, one.point, chosen, common))
     path = results.profile_path(config.output, kernel.name, chosen.slug)
-    code.write_lines(path, [row.model_dump(mode="json") for row in rows])
+    write_lines(path, [row.model_dump(mode="json") for row in rows])
     print_wide(console, table(rows, f"{kernel.name} on {chosen.slug}: a call under torch.profiler"))
     for row in rows:
         if row.status == "ok":

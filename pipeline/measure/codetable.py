@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.measure.code import CodeRow
+from pipeline.measure.evidence import CodeRow
 from pipeline.measure.results import axes
 from pipeline.measure.sass import Mix
 

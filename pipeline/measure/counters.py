@@ -7,11 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
-
-from pipeline.measure.code import Joined
+from pipeline.measure.evidence import Rule
 from pipeline.measure.library import known_name
-from pipeline.measure.record import Record
 
 METRICS: dict[str, tuple[str, float]] = {
     "duration_us": ("gpu__time_duration.sum", 1e-3),
@@ -46,65 +43,6 @@ STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w*_not_issued_)(\w+)_
 SECTOR_BYTES = 32
 BUSY_PCT = 60.0
 """Percent of its peak from which on a unit is what limits a kernel; ncu's own rules draw the line there."""
-
-
-class Rule(Record):
-    """What one of ncu's rules says; ``speedup_pct`` is what it estimates could be gained, locally or over the
-    whole kernel."""
-
-    name: str
-    kind: str
-    text: str
-    speedup_pct: float | None
-    scope: str
-
-
-class CounterRow(Joined):
-    """One kernel that a point's call launched, as ncu counted it, or in ``reason`` and ``fix`` why not.
-
-    ``role`` says why the point was looked into. Percentages are of what the GPU sustains at its peak.
-    ``stalls`` are, by reason, the warps that waited on average whenever an instruction was issued, the
-    largest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte pieces of global memory
-    that a warp's request touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
-    """
-
-    role: str
-    status: Literal["ok", "unavailable", "error"]
-    reason: str | None = None
-    fix: str | None = None
-    launch: int | None = None
-    function: str | None = None
-    demangled: str | None = None
-    duration_us: float | None = None
-    compute_throughput_pct: float | None = None
-    memory_throughput_pct: float | None = None
-    dram_throughput_pct: float | None = None
-    dram_gbps: float | None = None
-    dram_read_bytes: float | None = None
-    dram_write_bytes: float | None = None
-    l1_hit_pct: float | None = None
-    l2_hit_pct: float | None = None
-    achieved_occupancy_pct: float | None = None
-    theoretical_occupancy_pct: float | None = None
-    limited_by: str | None = None
-    registers: float | None = None
-    shared_static_bytes: float | None = None
-    shared_dynamic_bytes: float | None = None
-    grid_size: float | None = None
-    block_size_threads: float | None = None
-    waves_per_sm: float | None = None
-    sectors_per_load: float | None = None
-    sectors_per_store: float | None = None
-    local_bytes: float | None = None
-    stalls: dict[str, float] = Field(default_factory=dict)
-    estimated_speedup_pct: float | None = None
-    runtime_improvement_us: float | None = None
-    rules: tuple[Rule, ...] = ()
-    bound: Literal["memory", "compute", "latency", "grid"] | None = None
-    sentence: str
-    tool: str | None = None
-    report: str | None = None
-    environment: str
 
 
 Line = dict[str, str]

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import kernels
-from pipeline.measure.code import CodeRow
+from pipeline.measure.evidence import CodeRow
 from pipeline.measure.ptx import Entry
 from pipeline.measure.ptx import note as ptx_note
 from pipeline.measure.results import axes

@@ -18,61 +18,12 @@ from typing import Any
 import torch
 
 from kernels.contract import Inputs
-from pipeline.measure.code import Joined
+from pipeline.measure.evidence import Kernel, Operator
 from pipeline.measure.launches import RANGE, Launch, parse
 from pipeline.measure.ledger import write_atomically
-from pipeline.measure.record import Record
 
 WAIT, WARM_UP, ACTIVE = 1, 2, 3
 """Calls before the profiler is switched on, while it warms up, and that it records."""
-
-
-class Operator(Record):
-    """A row of the table ``key_averages``: calls, microseconds and bytes over all recorded calls; ``self`` is
-    without what the operator calls. On a CPU the device columns are 0."""
-
-    name: str
-    shapes: str
-    calls: int
-    self_cpu_us: float
-    cpu_us: float
-    self_device_us: float
-    device_us: float
-    self_cpu_bytes: int
-    self_device_bytes: int
-
-
-class Kernel(Record):
-    """A device kernel, how often one call launches it, and its microseconds a call."""
-
-    name: str
-    launches: float
-    us: float
-
-
-class ProfileRow(Joined):
-    """What the profiler shows of one point, times a call in microseconds, or in ``reason`` why there is none.
-
-    ``outermost`` are the operators of a call that no other calls, in their order. Where there is one,
-    ``chain`` follows it to the part that takes most of it, and so on (torch.square is
-    ``aten::square > aten::pow``).
-    ``host_us`` is what the host spends in these operators, ``device_us`` what the device is busy for.
-    """
-
-    status: str
-    reason: str | None = None
-    shape: tuple[int, ...] = ()
-    operators: tuple[Operator, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
-    outermost: tuple[str, ...] = ()
-    chain: str | None = None
-    host_us: float | None = None
-    device_us: float | None = None
-    launches: float | None = None
-    sentence: str
-    environment: str
-    table: str | None = None
-    trace: str | None = None
 
 
 @dataclass(frozen=True)

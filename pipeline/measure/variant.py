@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.point import AXES, DTYPE_NAMES, Point
 from pipeline.errors import UserError, unknown
-from pipeline.measure.code import CodeRow
+from pipeline.measure.evidence import CodeRow
 from pipeline.measure.results import axes
 
 if TYPE_CHECKING:
