@@ -244,6 +244,7 @@ class PublishConfig(Record):
 
     input: Path
     reports: Path | None
+    artifacts: Path | None = None
     kernel: KernelConfig | None = None
     tracking: TrackingConfig
 

@@ -14,7 +14,7 @@ from pipeline.measure.evidence import CodeRow, CounterRow, ProfileRow, joined, l
 from pipeline.measure.record import Measurement
 from pipeline.measure.sass import Mix
 from tests.factory import CPU, H200, grid, write_results
-from tests.mlflow_store import log, shown
+from tests.mlflow_store import log, run_ids, shown
 
 ROWS = grid(gpus=(H200, CPU), sizes=(256, 4096), block_sizes=(1024,), num_warps=(4, 8))
 
@@ -60,7 +60,7 @@ def compiled(row: Measurement, registers: int, *, native: bool = True) -> CodeRo
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Timings of two machines; counters, code and profiles of one, and of the other why there are none."""
+    """Timings of two machines; counters, code and profiles of one, and why the other has none."""
     made = write_results(tmp_path / "results", ROWS)
     best, base = row_of("triton_online", 4096, 8), row_of("torch", 4096)
     counters = [
@@ -108,7 +108,7 @@ def folder(tmp_path: Path) -> Path:
         launches=1.0,
         device_us=49.5,
         host_us=12.0,
-        sentence="a call (aten::softmax) launches 1 device kernel: cunn_SoftMaxForward; 49.5 us on the device",
+        sentence="a call (aten::softmax) launches 1 device kernel: cunn_SoftMaxForward; 49.5 us",
         environment="e",
     )
     write_lines(results.profile_path(made, "softmax", H200), [profile.model_dump(mode="json")])
@@ -194,25 +194,28 @@ def test_counters_and_resources_are_metrics_of_the_configuration(folder: Path, t
     database = tmp_path / "store" / "mlflow.db"
     log(folder, f"sqlite:///{database}", artifacts=artifacts)
     runs = shown(database)
-    metrics = runs[f"triton_online float32 1024x8w @ {H200}"]["metrics"]
-    print(metrics)
-    assert (4096, 91.2) in metrics["memory_throughput_pct"]
-    assert metrics["registers"] == [(256, 22.0), (4096, 25.0)]
-    assert (4096, 12.0) in metrics["spilled_bytes"]
-    base = runs[f"torch float32 @ {H200}"]["metrics"]
-    assert base["memory_throughput_pct"] == [(4096, 61.5)]
-    assert base["device_launches"] == [(4096, 1.0)]
-    other = runs[f"torch float32 @ {CPU}"]["metrics"]
-    assert "memory_throughput_pct" not in other
-    files = runs[f"softmax @ {H200}"]["artifacts"]
-    assert {name for name in files if name.startswith("artifacts/")} == {
+
+    def metrics(run: str) -> dict[tuple[str, int], float]:
+        return {(key, step): value for key, step, value, *_ in runs[run]["metrics"]}
+
+    own = metrics(f"triton_online float32 1024x8w @ {H200}")
+    assert own["memory_throughput_pct", 4096] == 91.2
+    assert (own["registers", 256], own["registers", 4096]) == (22.0, 25.0), "of the code that this GPU runs"
+    assert own["spilled_bytes", 4096] == 12.0
+    base = metrics(f"torch float32 @ {H200}")
+    assert base["memory_throughput_pct", 4096] == 61.5, "of the kernel that takes longest"
+    assert base["device_launches", 4096] == 1.0
+    assert not any(name == "memory_throughput_pct" for name, _ in metrics(f"torch float32 @ {CPU}"))
+    parent = run_ids(database)[f"softmax @ {H200}"]
+    kept = database.parent / "mlartifacts" / "softmax" / parent / "artifacts"
+    names = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
+    assert {name for name in names if name.startswith("artifacts/")} == {
         "artifacts/profile/torch.txt",
         "artifacts/profile/torch.json.gz",
         "artifacts/codegen/triton_online.txt",
         "artifacts/counters/nvidia-h200.ncu-rep",
     }
-    assert "results/counters/softmax/nvidia-h200.jsonl" in files
+    assert f"results/counters/softmax/{H200}.jsonl" in names
+    before = run_ids(database)
     log(folder, f"sqlite:///{database}", artifacts=artifacts)
-    assert {name: run["id"] for name, run in shown(database).items()} == {
-        name: run["id"] for name, run in runs.items()
-    }, "publishing again changes nothing"
+    assert run_ids(database) == before, "publishing again changes nothing"
