@@ -202,11 +202,12 @@ class Codegen:
         return rows
 
     def inductor(self, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for what torch.compile generated, at a middle size; its source is an artifact."""
+        """A row for what torch.compile generated, at a middle size of the first dtype; its source is kept."""
         rows = []
         sizes = sorted({point.size for point in points})
+        middle, first = sizes[len(sizes) // 2], points[0].dtype
         for point in points:
-            if point.provider != COMPILED or point.size != sizes[len(sizes) // 2]:
+            if point.provider != COMPILED or (point.size, point.dtype) != (middle, first):
                 continue
             common = self.common(point, self.native, f"torch {self.environment.torch}")
             try:
