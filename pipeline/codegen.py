@@ -9,6 +9,7 @@ on any host; keeps what Inductor generated. One provider alone prints its annota
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -180,6 +181,7 @@ class Codegen:
         """A row for each function of ours that a CUDA point launches on this machine's GPU."""
         if self.device.kind != "cuda":
             return []
+        self.alone()
         with DeviceLock(self.device, self.config.wait_s, warn):
             made = launches.observe([(self.key(point), point) for point in points], self.config.seed)
         ours = {one.name: one for one in found.functions if one.architecture == self.native}
@@ -204,6 +206,7 @@ class Codegen:
     def inductor(self, points: Sequence[Point]) -> list[CodeRow]:
         """A row for what torch.compile generated, at a middle size of the first dtype; its source is kept."""
         rows = []
+        self.alone()
         sizes = sorted({point.size for point in points})
         middle, first = sizes[len(sizes) // 2], points[0].dtype
         for point in points:
@@ -222,6 +225,11 @@ class Codegen:
             names = ", ".join(inductor.kernel_names(text))
             rows.append(CodeRow(language="inductor", function=names, artifact=self.below(path), **common))
         return rows
+
+    def alone(self) -> None:
+        """Let this process see no GPU but the one that was chosen."""
+        if self.device.uuid is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.device.uuid
 
     def common(self, point: Point, architecture: str | None, compiler: str) -> dict[str, Any]:
         """The fields that rows of a point share."""

@@ -43,6 +43,8 @@ def run(config: ProfileConfig) -> None:
     # Inductor's own pool of compile processes costs more to start than a kernel takes.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     chosen = device.resolve(config.device)
+    if chosen.uuid is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
     kernel = kernels.load(config.kernel.name)
     axes = config.axes()
     # A CPU takes seconds over a large size, and shows the same table.

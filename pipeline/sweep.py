@@ -258,7 +258,14 @@ class Sweep:
 
 def publish(config: SweepConfig) -> None:
     """Log the ledger to MLflow, in a process of its own: a tracker in trouble harms no measurement."""
-    command = [sys.executable, "-m", "pipeline.publish", f"input={config.output}", "reports=null"]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline.publish",
+        f"input={config.output}",
+        "reports=null",
+        "artifacts=null",
+    ]
     command += [f"kernel={config.kernel.name}", f"tracking={config.tracking.name}"]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code:

@@ -105,12 +105,13 @@ class Ncu:
     def page(self, report: Path, page: str) -> str:
         """A page of a report (``raw``, ``details``) as CSV. Raises UserError for a file that is no report."""
         units = ["--print-units", "base"] if page == "raw" else []
-        words = [str(self.path), "--import", str(report), "--page", page, "--csv", "--nvtx", *units]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode or '"ID"' not in done.stdout:
-            said = why(f"{done.stdout}\n{done.stderr}").reason
-            raise UserError(f"{report} is not a whole report of Nsight Compute's: {said}.")
-        return done.stdout
+        words = [str(self.path), "--import", str(report), "--page", page, "--csv", *units]
+        for nvtx in (["--nvtx"], []):  # not every version takes the option with a report
+            done = subprocess.run([*words, *nvtx], capture_output=True, text=True, check=False)
+            if done.returncode == 0 and '"ID"' in done.stdout:
+                return done.stdout
+        said = why(f"{done.stdout}\n{done.stderr}").reason
+        raise UserError(f"{report} is not a whole report of Nsight Compute's: {said}.")
 
 
 def selection(metrics: Sequence[str], extra: Sequence[str]) -> list[str]:
