@@ -120,7 +120,7 @@ def _compile(points: Sequence[Point], architecture: str) -> list[Compiled]:
 def _driver(capability: int) -> Any:
     """A stub whose device is the capability: Triton keeps compiled kernels by device, and must not take one
     architecture's code for another's."""
-    from pipeline.measure.compiler import StubDriver
+    from pipeline.measure.compile_server import StubDriver
 
     class Architecture(StubDriver):
         def get_current_device(self) -> int:
