@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+MANY = 200
+"""Samples, from which on ranks come from the normal distribution."""
+
 
 def quantile(ordered: Sequence[float], q: float) -> float:
     """Quantile of sorted samples by linear interpolation between the two nearest."""
@@ -29,9 +32,12 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
 def _rank(n: int) -> int:
     """The largest ``k`` for which the median lies between the samples ``k`` from both ends in 95 % of cases.
 
-    Each sample is under the median with probability 1/2, so their number is binomial."""
+    Each sample is under the median with probability 1/2, so their number is binomial; of many samples nearly
+    normal."""
+    if n > MANY:
+        return math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1
     outside, rank = 0, 0
-    while 2 * (outside := outside + math.comb(n, rank)) <= 0.05 * 2**n:
+    while 40 * (outside := outside + math.comb(n, rank)) <= 2**n:
         rank += 1
     return max(0, rank - 1)
 

@@ -26,7 +26,7 @@ def test_the_interval_holds_the_median_and_lies_within_the_samples(samples: list
     assert relative_half_width(samples) == relative_half_width(ordered)
 
 
-@pytest.mark.parametrize("n", [*range(6, 41), 99, 100, 1000])
+@pytest.mark.parametrize("n", [*range(6, 41), 99, 100, 1000, 1024, 5000])
 def test_the_interval_covers_the_median_with_95_percent_and_not_much_more(n: int) -> None:
     """Exactly: the number of samples below the median is binomial with p = 1/2, whatever the distribution."""
     low, high = median_interval(range(1, n + 1))  # the ranks themselves
