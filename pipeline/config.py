@@ -29,7 +29,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from rich.console import Console
 
 import kernels
-from kernels.point import DTYPE_NAMES
+from kernels.point import AXES, DTYPE_NAMES
 from pipeline.errors import UserError, unknown
 from pipeline.measure import device
 from pipeline.measure.record import Record
@@ -131,24 +131,78 @@ class TrackingConfig(Record):
     uri: str | None
 
 
-class SweepConfig(Record):
-    """conf/sweep.yaml."""
+class PointsConfig(Record):
+    """Which points of a kernel, and all else that their keys depend on."""
 
     kernel: KernelConfig
     preset: PresetConfig
     timing: TimingSettings
-    tracking: TrackingConfig
-    device: Annotated[tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]
     size: Pin[Size]
     dtype: Pin[Dtype]
     provider: Pin[str]
     block_size: Pin[BlockSize]
     num_warps: Pin[NumWarps]
     num_stages: Pin[Size]
-    remeasure: bool
     output: Path
     seed: int
+
+    def axes(self) -> dict[str, Sequence[int | str]]:
+        """What varies: the kernel's grid for the preset, with the pinned axes in place of its own.
+
+        Raises UserError where the kernel has no grid for the preset.
+        """
+        if self.preset.name not in self.kernel.grid:
+            raise unknown(f"preset of {self.kernel.name}", self.preset.name, self.kernel.grid)
+        values = self.kernel.grid[self.preset.name].model_dump()
+        pins = {name: getattr(self, name) for name in ("size", "dtype", *AXES)}
+        return values | {name: pin for name, pin in pins.items() if pin is not None}
+
+
+class SweepConfig(PointsConfig):
+    """conf/sweep.yaml."""
+
+    tracking: TrackingConfig
+    device: Annotated[tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]
+    remeasure: bool
     point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
+class CodegenConfig(PointsConfig):
+    """conf/codegen.yaml. ``architectures`` None is the GPU's own, or Hopper's without one."""
+
+    device: str
+    architectures: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(lambda v: v if v is None else [str(a) for a in _to_list(v)]),
+        AfterValidator(_not_empty),
+    ]
+    show: Literal["ptx", "sass"]
+    function: str | None
+    a: str | None
+    b: str | None
+    artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
+class ProfileConfig(PointsConfig):
+    """conf/profile.yaml. Sizes and dtypes that are not pinned are three of the grid's, and its first."""
+
+    device: str
+    stacks: bool
+    tensorboard: Path | None
+    artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
+class CountersConfig(PointsConfig):
+    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
+
+    device: str
+    sets: Annotated[tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]
+    report: Path | None
+    timeout_s: float = Field(gt=0)
+    artifacts: Path
     wait_s: float | None = Field(ge=0)
 
 
@@ -190,6 +244,7 @@ class PublishConfig(Record):
 
     input: Path
     reports: Path | None
+    artifacts: Path | None = None
     kernel: KernelConfig | None = None
     tracking: TrackingConfig
 

@@ -16,9 +16,11 @@ from markupsafe import Markup, escape
 from kernels.point import DTYPE_NAMES
 from pipeline.field import Meeting, scores
 from pipeline.measure.device import Environment
+from pipeline.measure.evidence import Evidence
 from pipeline.measure.results import Results, best_providers, label
 from pipeline.measure.table import TIE, TIE_NOTE, number, percent, remarks, speedup
 from pipeline.plots import Style, inline
+from pipeline.why import sections
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -38,8 +40,8 @@ class About:
 @dataclass(frozen=True)
 class Content:
     """All that a report is made of. ``rows`` are the measurements, ``best`` each provider's best
-    configuration with its speedup, ``field`` the shapes at which ours met others, ``plots`` the SVG of each
-    kernel that was timed."""
+    configuration with its speedup, ``field`` the shapes at which ours met others, ``plots`` and ``rooflines``
+    the SVG of each kernel that was timed."""
 
     results: Results
     rows: pd.DataFrame
@@ -48,6 +50,8 @@ class Content:
     about: Mapping[str, About]
     metrics: Mapping[str, Any]
     plots: Mapping[str, str]
+    rooflines: Mapping[str, str]
+    evidence: Evidence
     styles: Mapping[str, Style]
     unreadable: Sequence[str]
 
@@ -73,6 +77,9 @@ def html(content: Content) -> str:
         where = ", ".join(view["machines"].values())
         description = escape(f"{kernel['name']}: GB/s against {kernel['size_means']} on {where}")
         kernel["plot"] = svg and Markup(inline(svg, content.styles, description))
+        svg = content.rooflines.get(kernel["name"])
+        description = escape(f"{kernel['name']}: TFLOP/s against flops a byte on {where}")
+        kernel["roofline"] = svg and Markup(inline(svg, content.styles, description))
     return _jinja().get_template("report.html.j2").render(view)
 
 
@@ -309,6 +316,8 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "size_means": about.size_means,
         "baseline": about.baseline,
         "plot": name in content.plots,
+        "roofline": name in content.rooflines,
+        "why": sections(name, machine_names, content.evidence, content.results.measurements),
         "panels": best["gpu"].nunique(),
         "tables": tables,
         "everything": [(machine, blocks) for machine, blocks in everything if blocks],

@@ -94,7 +94,7 @@ def rate_against_size(
     # All settings are matplotlib's own plus these, whatever the user's matplotlibrc says.
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_settings(kernel))
+        matplotlib.rcParams.update(settings(kernel))
         figure = Figure(figsize=(width, 0.75 + 2.75 * rows), layout=ConstrainedLayoutEngine(h_pad=0.1))
         figure.set_gid(f"plot-{kernel}")
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -111,7 +111,7 @@ def rate_against_size(
                     axes.set_xlabel(f"size: {size_means}")
                 if column == 0:
                     axes.set_ylabel("GB/s")
-        _legend(figure, [p for p in style if p in set(best["provider"])], style, width)
+        legend(figure, [p for p in style if p in set(best["provider"])], style, width)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return out.getvalue()
@@ -128,7 +128,7 @@ def inline(svg: str, style: Mapping[str, Style], description: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1).strip()
 
 
-def _settings(kernel: str) -> dict[str, Any]:
+def settings(kernel: str) -> dict[str, Any]:
     """What is matplotlib's own to know: text stays text, and ids follow from the kernel's name."""
     return {
         "svg.hashsalt": kernel,
@@ -215,7 +215,7 @@ def _size_axis(axes: Any, sizes: Iterable[int]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
 
 
-def _legend(figure: Any, providers: Sequence[str], style: Mapping[str, Style], width: float) -> None:
+def legend(figure: Any, providers: Sequence[str], style: Mapping[str, Style], width: float) -> None:
     """One legend for all panels, below them."""
     lines = math.ceil(len(providers) / int(width / 1.6))
     handles = []

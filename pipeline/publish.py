@@ -12,7 +12,7 @@ import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,17 +23,30 @@ from rich.table import Table
 from pipeline import tracking
 from pipeline.config import PublishConfig, console, run_stage
 from pipeline.errors import UserError
-from pipeline.measure import results
+from pipeline.measure import evidence, results
 from pipeline.measure.ceiling import Ceilings
 from pipeline.measure.device import Environment
+from pipeline.measure.evidence import Evidence
 from pipeline.measure.record import Measurement
 from pipeline.measure.results import Results, axes
 from pipeline.tracking import CHANGES, Change, Run, Store, Sweep, TrackerError, Value
+from pipeline.why import longest, native
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci", "gbps", "tflops", "ceiling_fraction")
 STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
 ERRORS = ("max_abs_err", "max_rel_err")
 """The fields of a ledger row that become metrics, where they have a value."""
+
+RESOURCES = ("registers", "shared", "occupancy")
+COUNTED = (
+    *("memory_throughput_pct", "compute_throughput_pct", "dram_throughput_pct", "dram_gbps"),
+    *("l1_hit_pct", "l2_hit_pct", "achieved_occupancy_pct", "waves_per_sm", "local_bytes"),
+    *("sectors_per_load", "sectors_per_store", "estimated_speedup_pct"),
+)
+"""The fields of rows of generated code and of counters that become metrics."""
+
+BESIDE = {".ptx", ".sass", ".ttgir"}
+"""Texts that a listing shows already; they stay beside it and are not uploaded."""
 
 FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"}
 """The statuses of a point that should have worked."""
@@ -92,7 +105,12 @@ def read(config: PublishConfig) -> list[Sweep]:
         raise UserError(
             f"input={config.input} is not there; `dvc repro` makes results, input=FOLDER names others."
         )
-    loaded = results.load(config.input, warn=lambda sentence: print(f"warning: {sentence}", file=sys.stderr))
+
+    def warn(sentence: str) -> None:
+        print(f"warning: {sentence}", file=sys.stderr)
+
+    loaded = results.load(config.input, warn)
+    found = evidence.load(config.input, warn)
     wanted = config.kernel and config.kernel.name
     if wanted is not None and loaded.kernels and wanted not in loaded.kernels:
         raise UserError(
@@ -100,14 +118,24 @@ def read(config: PublishConfig) -> list[Sweep]:
         )
     ledgers = itertools.groupby(loaded.measurements, key=lambda row: (row.point.kernel, row.origin.gpu))
     return [
-        sweep(list(rows), loaded, files(config, kernel, gpu, loaded.kernels))
+        sweep(
+            list(rows),
+            loaded,
+            files(config, kernel, gpu, loaded.kernels),
+            explained(found, kernel, gpu),
+        )
         for (kernel, gpu), rows in ledgers
         if wanted in (None, kernel)
     ]
 
 
-def sweep(rows: Sequence[Measurement], loaded: Results, artifacts: dict[str, Path]) -> Sweep:
-    """What MLflow shows of one ledger."""
+def sweep(
+    rows: Sequence[Measurement],
+    loaded: Results,
+    artifacts: dict[str, Path],
+    reasons: Mapping[str, Mapping[str, float]],
+) -> Sweep:
+    """What MLflow shows of one ledger; ``reasons`` are the metrics that explain a measurement, by its key."""
     gpu = rows[0].origin.gpu
     groups: dict[str, list[Measurement]] = {}
     for row in rows:
@@ -117,7 +145,12 @@ def sweep(rows: Sequence[Measurement], loaded: Results, artifacts: dict[str, Pat
         points=len(rows),
         parent=_run(rows, "", machine, _summary(rows)),
         children=tuple(
-            _run(group, name, _axes(group), tuple(itertools.chain.from_iterable(map(_values, group))))
+            _run(
+                group,
+                name,
+                _axes(group),
+                tuple(value for row in group for value in (*_values(row), *_reasons(row, reasons))),
+            )
             for name, group in groups.items()
         ),
         files=artifacts,
@@ -212,6 +245,33 @@ def _values(row: Measurement) -> list[Value]:
     ]
 
 
+def _reasons(row: Measurement, reasons: Mapping[str, Mapping[str, float]]) -> list[Value]:
+    """What explains a point, at its size."""
+    at = _milliseconds(row)
+    return [Value(name, value, row.point.size, at) for name, value in reasons.get(row.key, {}).items()]
+
+
+def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, float]]:
+    """By the key of a measurement the metrics that explain it: what its code asks for, what it launches, and
+    what was counted of its longest kernel."""
+    metrics: dict[str, dict[str, float]] = {}
+    for key, row in native(found.code.get((kernel, gpu), ())).items():
+        assert row.mix is not None, "only counted code is native"
+        spilled = row.mix.spill_load_bytes + row.mix.spill_store_bytes
+        numbers = {name: getattr(row, name) for name in RESOURCES} | {"spilled_bytes": spilled}
+        metrics[key] = {name: float(value) for name, value in numbers.items() if value is not None}
+    for profile in found.profiles.get((kernel, gpu), ()):
+        numbers = {"device_launches": profile.launches, "profiled_device_us": profile.device_us}
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        if profile.key is not None and known:
+            metrics[profile.key] = metrics.get(profile.key, {}) | known
+    for key, counted in longest(found.counters.get((kernel, gpu), ())).items():
+        numbers = {name: getattr(counted, name) for name in COUNTED}
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        metrics[key] = metrics.get(key, {}) | known
+    return metrics
+
+
 def _summary(rows: Sequence[Measurement]) -> tuple[Value, ...]:
     """What the parent shows: the best that a configuration reached at each size, and how the points ended."""
     at = max(map(_milliseconds, rows))
@@ -245,8 +305,17 @@ def files(config: PublishConfig, kernel: str, gpu: str, kernels: Sequence[str]) 
             results.environment_path(config.input, gpu),
             results.ceilings_path(config.input, gpu),
             results.build_path(config.input, kernel, gpu),
+            results.codegen_path(config.input, kernel, gpu),
+            results.profile_path(config.input, kernel, gpu),
+            results.counters_path(config.input, kernel, gpu),
         )
     }
+    if config.artifacts:
+        for kind in ("profile", "counters", "codegen"):
+            folder = config.artifacts / kind / kernel
+            for path in sorted([*folder.glob(f"{gpu}.*"), *(folder / gpu).rglob("*")]):
+                if path.suffix not in BESIDE:
+                    found[f"artifacts/{kind}/{path.name}"] = path
     if config.reports:
         for path in sorted(config.reports.rglob("*")):
             place = path.relative_to(config.reports)

@@ -21,6 +21,8 @@ from pipeline.config import ReportConfig, console, run_stage
 from pipeline.errors import UserError
 from pipeline.field import meetings
 from pipeline.measure import device, table
+from pipeline.measure.evidence import Evidence
+from pipeline.measure.evidence import load as load_evidence
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.record import Status
 from pipeline.measure.results import (
@@ -33,6 +35,8 @@ from pipeline.measure.results import (
     load,
 )
 from pipeline.pages import About, Content
+from pipeline.roofline import roofline
+from pipeline.why import longest
 
 PLOT_COLUMNS = ["size", "gbps", "provider", "configuration", "gpu", "dtype", "median_us", "speedup"]
 """The columns of ``plots/KERNEL.csv``: every provider's best configuration, for ``dvc plots``."""
@@ -55,12 +59,13 @@ def run(config: ReportConfig) -> None:
         raise UserError(f"input={config.input} is not a folder with results; run `dvc repro` to get some.")
     sentences: list[str] = []
     results = load(config.input, sentences.append)
+    evidence = load_evidence(config.input, sentences.append)
     unreadable = [sentence.replace(f"{config.input}/", "") for sentence in sentences[:MAX_UNREADABLE]]
     if len(sentences) > MAX_UNREADABLE:
-        unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not measurements either.")
+        unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
-    content = compose(results, unreadable)
+    content = compose(results, evidence, unreadable)
     write(content, config.output)
 
     baselines = {name: about.baseline for name, about in content.about.items()}
@@ -86,7 +91,7 @@ def describe(kernel: str, providers: set[str]) -> About:
     return About(kernel, " ".join(summary.split()), contract.size_means, contract.baseline, own)
 
 
-def compose(results: Results, unreadable: list[str]) -> Content:
+def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Content:
     """Work out everything that the report says."""
     rows = frame(results.measurements)
     about = {
@@ -96,7 +101,7 @@ def compose(results: Results, unreadable: list[str]) -> Content:
     best = against_baseline(best_configurations(rows), baselines)
     styles = plots.styles(rows["provider"])
     names = pages.machines(results)
-    drawn = {}
+    drawn, roofs = {}, {}
     for name, of_kernel in best.groupby("kernel"):
         timed = [slug for slug in names if slug in set(of_kernel["gpu"])]
         copies = {slug: ceilings.copy_gbps for slug, ceilings in results.ceilings.items()}
@@ -104,6 +109,8 @@ def compose(results: Results, unreadable: list[str]) -> Content:
         drawn[str(name)] = plots.rate_against_size(
             str(name), about[str(name)].size_means, of_kernel, panels, styles
         )
+        counted = {slug: longest(evidence.counters.get((str(name), slug), [])) for slug in timed}
+        roofs[str(name)] = roofline(str(name), of_kernel, panels, results.ceilings, counted, styles)
     return Content(
         results=results,
         rows=rows,
@@ -112,6 +119,8 @@ def compose(results: Results, unreadable: list[str]) -> Content:
         about=about,
         metrics=metrics(rows, about),
         plots=drawn,
+        rooflines=roofs,
+        evidence=evidence,
         styles=styles,
         unreadable=unreadable,
     )
@@ -167,10 +176,11 @@ def write(content: Content, folder: Path) -> None:
         lines = lines.assign(configuration=[axes(row) for row in lines.to_dict("records")])
         texts[f"plots/{kernel}.svg"] = svg
         texts[f"plots/{kernel}.csv"] = csv(lines, PLOT_COLUMNS)
+    texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
-    for path in sorted((folder / "plots").glob("*.*")):
-        if f"plots/{path.name}" not in texts and is_plot(path):
+    for path in sorted([*(folder / "plots").glob("*.*"), *(folder / "roofline").glob("*.svg")]):
+        if f"{path.parent.name}/{path.name}" not in texts and is_plot(path):
             path.unlink()
 
 
@@ -182,7 +192,8 @@ def csv(rows: pd.DataFrame, columns: list[str]) -> str:
 
 def is_plot(path: Path) -> bool:
     """Whether this stage wrote the file: no other may be removed."""
-    mark = {".svg": f'id="plot-{path.stem}"', ".csv": ",".join(PLOT_COLUMNS)}.get(path.suffix)
+    kind = {"plots": "plot"}.get(path.parent.name, path.parent.name)
+    mark = {".svg": f'id="{kind}-{path.stem}"', ".csv": ",".join(PLOT_COLUMNS)}.get(path.suffix)
     return mark is not None and mark in path.read_text(errors="replace")
 
 

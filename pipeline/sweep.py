@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import yaml
 
 import kernels
-from kernels.point import AXES, Point
+from kernels.point import Point
 from pipeline.config import ROOT, SweepConfig, console, run_stage
-from pipeline.errors import UserError, unknown
+from pipeline.errors import UserError
 from pipeline.measure import calibration, commit, device, grid, results, table
 from pipeline.measure.ceiling import Ceilings, rate
 from pipeline.measure.compiler import CompilePool
@@ -60,7 +60,7 @@ def run(config: SweepConfig) -> None:
                 worker.start()
             pool = stack.enter_context(CompilePool(environment.compute_capability))
         kernel = kernels.load(config.kernel.name)
-        points = grid.expand(kernel, config.provider, axes(config))
+        points = grid.expand(kernel, config.provider, config.axes())
         sweep = Sweep(config, workers, pool, environment, kernel)
         try:
             sweep.measure(sweep.missing(points))
@@ -74,18 +74,6 @@ def run(config: SweepConfig) -> None:
         sweep.show(points)
     if config.tracking.name != "none":
         publish(config)
-
-
-def axes(config: SweepConfig) -> dict[str, Sequence[int | str]]:
-    """What the sweep varies: the kernel's grid for the preset, with the pinned axes in place of its own.
-
-    Raises UserError where the kernel has no grid for the preset.
-    """
-    if config.preset.name not in config.kernel.grid:
-        raise unknown(f"preset of {config.kernel.name}", config.preset.name, config.kernel.grid)
-    values = config.kernel.grid[config.preset.name].model_dump()
-    pins = {name: getattr(config, name) for name in ("size", "dtype", *AXES)}
-    return values | {name: pin for name, pin in pins.items() if pin is not None}
 
 
 class Sweep:
@@ -275,7 +263,14 @@ class Sweep:
 
 def publish(config: SweepConfig) -> None:
     """Log the ledger to MLflow, in a process of its own: a tracker in trouble harms no measurement."""
-    command = [sys.executable, "-m", "pipeline.publish", f"input={config.output}", "reports=null"]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline.publish",
+        f"input={config.output}",
+        "reports=null",
+        "artifacts=null",
+    ]
     command += [f"kernel={config.kernel.name}", f"tracking={config.tracking.name}"]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code:

@@ -69,7 +69,7 @@ class Project:
         # As on a machine that measured nothing yet, whatever this repository has come to hold.
         (self.root / "dvc.lock").unlink(missing_ok=True)
         shutil.rmtree(self.root / "reports", ignore_errors=True)
-        for name in ("timings", "ceilings", "build"):
+        for name in ("timings", "ceilings", "build", "profile", "counters", "codegen"):
             shutil.rmtree(self.root / "results" / name, ignore_errors=True)
         self.set_param("preset", PRESET)
         self.run("git", "init", "--quiet", "--initial-branch=main")

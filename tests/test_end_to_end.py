@@ -27,6 +27,9 @@ from tests.mlflow_store import run_ids, shown
 from tests.pipeline.measure.tiny import has_nvcc
 from tests.project import PRESET, Project, by_point, ran, skipped, wait_until
 
+MATRIX = ("build", "sweep", "profile", "counters", "codegen")
+"""The stages that run once a kernel."""
+
 pytestmark = [
     pytest.mark.xdist_group("end-to-end"),
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
@@ -40,7 +43,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.create()
     made.adopt_builds()
     stages = made.repro()
-    every = [f"{stage}@{kernel}" for stage in ("build", "sweep") for kernel in made.kernels()]
+    every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in made.kernels()]
     assert sorted(stages) == sorted([*every, "environment", "ceilings", "report", "publish"])
     status = made.run("git", "status", "--porcelain", "--untracked-files=all").stdout
     touched = {line[3:] for line in status.splitlines()}
@@ -50,6 +53,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     assert not strange, "a run leaves nothing to commit but results, reports and dvc.lock"
     made.commit("Results")
     return made
+
+
+def looked_into(*kernels: str) -> list[str]:
+    """The stages that follow a change of what is measured: the sweep, and those that say why."""
+    return [f"{stage}@{kernel}" for stage in MATRIX[1:] for kernel in kernels]
 
 
 def points_of(project: Project, kernel: str, edit: dict[str, Any] | None = None) -> set[tuple[Any, ...]]:
@@ -129,7 +137,7 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
     before = project.tree()
     done = project.run("make", "repro", "VENV=", f"PYTHON={sys.executable}")
     assert ran(done.stdout) == ["environment"]
-    every = [f"{stage}@{kernel}" for stage in ("build", "sweep") for kernel in project.kernels()]
+    every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in project.kernels()]
     assert sorted(skipped(done.stdout)) == sorted([*every, "ceilings", "report", "publish"])
     assert project.tree() == before
 
@@ -149,7 +157,7 @@ def test_an_edit_measures_what_it_concerns_and_nothing_else(project: Project) ->
     stages = project.repro()
     # Its folder is build's too, which then finds its libraries up to date.
     assert sorted(stages) == sorted(
-        ["environment", "build@softmax", "sweep@gelu", "sweep@softmax", "report", "publish"]
+        ["environment", "build@softmax", *looked_into("gelu", "softmax"), "report", "publish"]
     )
     now = without_lock({k: v for k, v in project.tree().items() if k.startswith("build/")})
     assert now == built
@@ -188,7 +196,7 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
     with ledger.open("ab") as file:
         file.write(text[size : size + 100])
     stages = project.repro()
-    assert stages[-3:] == ["sweep@square", "report", "publish"]
+    assert sorted(stages[-6:]) == sorted([*looked_into("square"), "report", "publish"])
     new = by_point(project.rows("square"))
     assert set(new) == set(old)
     for point, row in new.items():
@@ -292,7 +300,7 @@ def test_another_environment_measures_anew_and_keeps_other_machines(project: Pro
     assert len(foreign) >= 5
 
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m", "dvc", "repro")
-    every = ["environment", "build@square", "ceilings", "sweep@square", "report", "publish"]
+    every = ["environment", "build@square", "ceilings", *looked_into("square"), "report", "publish"]
     assert sorted(ran(project.run(*one_core).stdout)) == sorted(every)
     new = by_point(project.rows("square"))
     assert set(new) == set(old["square"])

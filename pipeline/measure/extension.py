@@ -232,7 +232,9 @@ def _plan(kernel: str, source: str, wanted: Sequence[str] | None, place: Place) 
     if source == CUDA_SOURCE:
         nvcc = find_nvcc()
         chosen, skipped = _architectures(kernel, wanted, nvcc, place)
-        flags = (*NVCC_FLAGS, *(f"-gencode=arch=compute_{name},code=sm_{name}" for name in chosen))
+        # The PTX too (compute_90): codegen shows it, and it costs no time.
+        targets = (f"-gencode=arch=compute_{name},code=[compute_{name},sm_{name}]" for name in chosen)
+        flags = (*NVCC_FLAGS, *targets)
         compile_ = [str(nvcc.path), "-ccbin", str(cxx.path), *flags, *made]
         link += ["-ltorch_cuda"] if torch.version.cuda is not None else []
         # The static runtime: loading then needs no search path to libcudart.

@@ -82,11 +82,11 @@ def parse(log: str, kernel: str, source: str) -> list[FunctionResources]:
             )
         )
     names = demangle(sorted({row.symbol for row in found}), find_nvcc())
-    named = (row.model_copy(update={"function": _short(names[row.symbol])}) for row in found)
+    named = (row.model_copy(update={"function": short(names[row.symbol])}) for row in found)
     return sorted(named, key=lambda row: (row.function, len(row.architecture), row.architecture))
 
 
-def _short(demangled: str) -> str:
+def short(demangled: str) -> str:
     """A function's name with its template arguments, without its result and parameters.
 
     ``void softmax::rows<float, 4>(float const*, float*, long)`` becomes ``softmax::rows<float, 4>``.

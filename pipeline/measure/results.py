@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
+from kernels.point import Point
 from pipeline.errors import UserError
 from pipeline.measure.ceiling import Ceilings
 from pipeline.measure.device import Environment
@@ -53,6 +54,21 @@ def ceilings_path(folder: Path, gpu: str) -> Path:
 def build_path(folder: Path, kernel: str, gpu: str) -> Path:
     """The assembler's resource report on one kernel's extensions, as built on one machine."""
     return folder / "build" / kernel / f"{gpu}.json"
+
+
+def codegen_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What one machine found of a kernel's generated code."""
+    return folder / "codegen" / kernel / f"{gpu}.jsonl"
+
+
+def profile_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What torch.profiler showed of a kernel's points on one machine."""
+    return folder / "profile" / kernel / f"{gpu}.jsonl"
+
+
+def counters_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What Nsight Compute counted at a kernel's points on one GPU."""
+    return folder / "counters" / kernel / f"{gpu}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,17 @@ def read(model: type[R], path: Path) -> R:
         raise UserError(
             f"{path} is not readable as {model.__name__.lower()}; delete it and run `dvc repro` again."
         ) from error
+
+
+def timed(
+    folders: Iterable[Path], kernel: str, gpu: str, warn: Callable[[str], None]
+) -> dict[Point, Measurement]:
+    """What the ledger of one kernel on one GPU timed, from the first of the folders that has any."""
+    for folder in folders:
+        rows = Ledger(ledger_path(folder, kernel, gpu), warn).rows()
+        if found := {row.point: row for row in rows if row.outcome.timing is not None}:
+            return found
+    return {}
 
 
 def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:

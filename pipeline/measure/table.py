@@ -133,12 +133,17 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
 def show(
     console: Console, measurements: Iterable[Measurement], baselines: Mapping[str, str], where: str
 ) -> None:
-    """Print ``render``; into a pipe or a file with lines long enough for it."""
+    """Print ``render``."""
+    print_wide(console, render(measurements, baselines, where))
+
+
+def print_wide(console: Console, what: RenderableType) -> None:
+    """Print a table; into a pipe or a file with lines long enough for it."""
     width = console.width
     if not console.is_terminal:
         console.width = max(width, PIPE_WIDTH)
     try:
-        console.print(render(measurements, baselines, where), highlight=False)
+        console.print(what, highlight=False)
     finally:
         console.width = width
 

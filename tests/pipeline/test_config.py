@@ -127,7 +127,7 @@ def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
 def test_an_axis_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parsed(["block_size=[256,512]", "num_warps=8", "dtype=[float32,float16]"], monkeypatch)
     assert (config.block_size, config.num_warps, config.size) == ((256, 512), (8,), None)
-    values = sweep.axes(config)
+    values = config.axes()
     assert values["block_size"] == (256, 512)
     assert values["dtype"] == ("float32", "float16")
     assert values["size"] == config.kernel.grid["cpu"].size, "what is not pinned is the kernel's own grid"
@@ -144,7 +144,7 @@ def test_a_preset_that_the_kernel_has_no_grid_for(monkeypatch: pytest.MonkeyPatc
     config = parsed(["preset=smoke"], monkeypatch)
     unnamed = config.model_copy(update={"preset": config.preset.model_copy(update={"name": "huge"})})
     with pytest.raises(UserError, match=r"unknown preset of softmax 'huge'\. Known: smoke, cpu, standard\."):
-        sweep.axes(unnamed)
+        unnamed.axes()
 
 
 @pytest.mark.parametrize(

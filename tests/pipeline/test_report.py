@@ -157,8 +157,9 @@ def report_on(tmp_path) -> Callable[[Path], Path]:
 
 def test_all_files_are_there_and_no_other(written):
     plots = [f"plots/{kernel}.{kind}" for kernel in ("gelu", "softmax", "square") for kind in ("csv", "svg")]
+    roofs = [f"roofline/{kernel}.svg" for kernel in ("gelu", "softmax", "square")]
     assert sorted(files(written[0])) == sorted(
-        ["best.csv", "field.html", "field.md", "metrics.json", *plots, "report.html", "report.md"]
+        ["best.csv", "field.html", "field.md", "metrics.json", *plots, "report.html", "report.md", *roofs]
     )
 
 
@@ -256,7 +257,7 @@ def test_the_page_needs_no_network_and_refers_only_to_itself(page):
 def test_the_page_carries_the_plots_in_its_own_colours(written):
     text = (written[0] / "report.html").read_text()
     plots = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
-    assert len(plots) == 3
+    assert len(plots) == 2 * 3, "rates and a roofline for each kernel that was timed"
     for svg in plots:
         ElementTree.fromstring(svg)
         assert not re.search(r"(fill|stroke): #", svg), "a colour that a dark page can't change"
@@ -409,7 +410,7 @@ def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, folder, tmp_pat
     report_on(only)
     kept = {"mine.md", "plots/keep.txt", "plots/notes.svg", "plots/table.csv"}
     pages = {f"{page}.{kind}" for page in ("field", "report") for kind in ("html", "md")}
-    own = {"best.csv", "metrics.json", "plots/gelu.csv", "plots/gelu.svg"} | pages
+    own = {"best.csv", "metrics.json", "plots/gelu.csv", "plots/gelu.svg", "roofline/gelu.svg"} | pages
     assert set(files(output)) == kept | own
     assert "softmax" not in (output / "report.html").read_text()
 
@@ -474,7 +475,7 @@ def test_lines_that_cant_be_read_are_told_and_counted(report_on, tmp_path, capsy
     path.write_bytes(path.read_bytes() + b'{"torn":\n' * 8)
     text = (report_on(folder) / "report.md").read_text()
     assert "> timings/softmax/nvidia-h200.jsonl:16 is not a measurement" in text
-    assert "> 3 more lines are not measurements either." in text
+    assert "> 3 more lines are not readable either." in text
     assert capsys.readouterr().err.count("warning: ") == 6
     assert "15 points of 1 kernel on 1 machine" in text
 

@@ -1,0 +1,236 @@
+"""Generated code, for real: Triton, nvcc and Inductor compile, the tools take apart, the command shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels.point import Point
+from pipeline import codegen
+from pipeline.config import ROOT, CodegenConfig, run_stage
+from pipeline.measure import code, disassembler, grid, library, programs
+from pipeline.measure.resources import resources
+from pipeline.measure.toolchain import find_nvcc
+from tests.pipeline.measure.tiny import needs_nvcc
+
+ONLINE = Point("softmax", "triton_online", 4096, "float32", 1024, 8)
+
+
+def command(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """``python -m pipeline.codegen`` with the smallest grid, writing below a folder."""
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pipeline.codegen", "preset=smoke", "device=cpu"),
+            *(f"output={folder}/results", f"artifacts={folder}/artifacts", *options),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "140"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    (path,) = (folder / "results/codegen/softmax").glob("*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three architectures in two processes: one compiles the same launch for one after the other."""
+    monkeypatch.setattr(programs, "cpu_threads", lambda: 2)
+    together = list(programs.compile_points([ONLINE], ["80", "90", "100"]))
+    assert [one.architecture for one in together] == ["80", "90", "100"]
+    for one in together:
+        (program,) = one.programs
+        assert f".target sm_{one.architecture}" in program.texts["ptx"]
+        assert f'"cuda:{one.architecture}"' in program.texts["ttgir"]
+        assert (program.threads, program.analysis.symbol) == (256, "_softmax_online")
+
+
+def test_a_masked_row_load_is_wide_and_predicated_and_a_narrow_row_is_not_wide() -> None:
+    wide = Point("softmax", "triton_row", 4096, "float32", None, 4)
+    odd = Point("softmax", "triton_row", 37, "float32", None, 4)
+    mixes = {}
+    for one in programs.compile_points([wide, odd], ["90"]):
+        (program,) = one.programs
+        row = code.used(program.analysis, "90", program.threads, program.shared)
+        mixes[one.point.size] = row["mix"]
+    assert mixes[4096].global_loads_128 == 4096 * 4 // 16 // 128, "128 threads load a row in 16-byte pieces"
+    # The last store may stand behind an exit instead.
+    assert mixes[4096].predicated >= mixes[4096].global_loads_128 + mixes[4096].global_stores_128 - 1
+    assert mixes[37].global_loads_128 == 0 < mixes[37].global_loads_32
+
+
+def test_a_point_that_the_provider_refuses_says_why() -> None:
+    (one,) = programs.compile_points([Point("softmax", "triton_row", 2**17, "float32", None, 4)], ["90"])
+    assert one.programs == ()
+    assert one.error == "one block holds a row: 131072 columns > 65536"
+
+
+@needs_nvcc
+def test_the_assemblers_own_report_and_the_library_agree() -> None:
+    """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
+    told = {
+        (row.symbol, row.architecture.removeprefix("sm_")): row
+        for row in resources("softmax")
+        if row.architecture in ("sm_80", "sm_90")
+    }
+    found = library.functions_of("softmax", ["80", "90"])
+    assert len(found.functions) == len(told) > 0
+    for function in found.functions:
+        row = told[function.analysis.symbol, function.architecture]
+        used = function.analysis.resources
+        assert (used.registers, used.shared, used.stack) == (row.registers, row.shared, row.stack)
+        mix = code.used(function.analysis, function.architecture, 128, 0)["mix"]
+        assert mix.spill_store_bytes == row.spill_stores
+        assert function.ptx is not None and function.ptx.symbol == row.symbol
+    assert found.compiler == f"nvcc {find_nvcc().version}"
+
+
+def test_names_of_a_function_agree_whoever_writes_them() -> None:
+    written = (
+        "void softmax::softmax_rows<c10::BFloat16, (int)8, (bool)1>(const T1 *, T1 *, long, long, long, int)",
+        "softmax::softmax_rows<c10::BFloat16, 8, true>",
+        "void softmax::softmax_rows<c10::BFloat16, 8, true>(c10::BFloat16 const*, c10::BFloat16*, long)",
+    )
+    assert {library.known_name(name) for name in written} == {"softmax_rows<BFloat16, 8, 1>"}
+
+
+def test_the_listing_of_one_variant(tmp_path: Path) -> None:
+    options = ("kernel=softmax", "provider=triton_online", "block_size=1024", "num_warps=8")
+    done = command(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("softmax/triton_online float32 1024x8w, sm_90: _softmax_online (triton ")
+    assert ".entry _softmax_online(u64, u64, u64, u64, u64, u64) .reqntid 256" in lines
+    assert "declares virtual registers:" in done.stdout
+    load = next(i for i, line in enumerate(lines) if "values = tl.load(x + column, mask=column <" in line)
+    assert lines[load].startswith("kernels/softmax/triton.py:")
+    block = lines[load : lines.index("", load)]
+    assert any("global load of " in line and "only where %p" in line for line in block)
+    assert any("// reduction: exchange within the warp" in line for line in lines)
+    assert str(ROOT) not in done.stdout
+
+    found = rows(tmp_path)
+    assert {(row["provider"], row["architecture"], row["num_warps"]) for row in found} == {
+        ("triton_online", "90", 8)
+    }
+    for row in found:
+        listing = tmp_path / "artifacts" / row["artifact"]
+        for kind in ("txt", "ptx", "sass", "ttgir"):
+            assert str(ROOT) not in listing.with_suffix(f".{kind}").read_text()
+        assert 16 <= row["registers"] <= 255
+        assert row["threads"] == 256
+        assert 0 < row["occupancy"] <= 1
+
+    machine_code = command(tmp_path, *options, "show=sass").stdout
+    assert "== SASS" in machine_code and "== PTX" not in machine_code
+
+
+def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path) -> None:
+    """The key that a sweep with the same options would write: from point, sources, environment and timing."""
+    from pipeline.measure import device
+    from pipeline.measure.settings import TimingSettings
+
+    assert command(tmp_path, "kernel=softmax", "provider=triton_row", "size=64").returncode == 0
+    import kernels
+
+    (row,) = rows(tmp_path)
+    point = Point(*(row[name] for name in vars(ONLINE)))
+    environment = device.fingerprint(device.resolve("cpu"))
+    source = grid.source_digest("softmax", kernels.load("softmax").provider("triton_row"))
+    timing = TimingSettings(min_samples=5, max_seconds=0.05)
+    assert row["key"] == grid.key(point, source, environment.digest, timing, 0)
+    assert row["native"] is False, "a CPU runs none of it"
+
+
+@needs_nvcc
+def test_every_kind_of_provider_is_there_and_the_texts_are_kept(tmp_path: Path) -> None:
+    done = command(tmp_path, "kernel=softmax", "size=64")
+    assert done.returncode == 0, done.stderr
+    found = rows(tmp_path)
+    assert {row["language"] for row in found} == {"triton", "cuda", "inductor"}
+    assert all(row["error"] is None for row in found), found
+    for row in found:
+        assert (tmp_path / "artifacts" / row["artifact"]).stat().st_size > 500
+    (inductor,) = [row for row in found if row["language"] == "inductor"]
+    source = (tmp_path / "artifacts" / inductor["artifact"]).read_text()
+    assert f"{inductor['function']} = async_compile." in source
+    cuda = [row for row in found if row["language"] == "cuda"]
+    assert all(row["key"] is None and not row["launch_known"] for row in cuda), "known on a GPU only"
+    assert {row["function"] for row in cuda} >= {"softmax_rows<float, 4, 1>", "softmax_rows<BFloat16, 8, 0>"}
+
+
+def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path) -> None:
+    done = command(
+        tmp_path, "kernel=softmax", "a=triton_online/1024x8w", "b=triton_online/1024x4w", "size=64"
+    )
+    assert done.returncode == 0, done.stderr
+    table = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.split()}
+    assert table["threads"] == ["256", "128", "-128"]
+    registers = table["registers"]
+    assert int(registers[1]) - int(registers[0]) == int(registers[2]) > 0
+    assert "the same in both:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["provider=torch"], "torch of softmax has no code to show here"),
+        (["provider=cpp"], "cpp of softmax has no code to show here"),
+        (["provider=trition_row"], "Did you mean 'triton_row'?"),
+        (["a=triton_online/1024x8w"], "a comparison needs both"),
+        (["a=triton_row/4w", "b=trton_row/8w"], "unknown provider of softmax 'trton_row'."),
+        (["provider=triton_row", "size=131072"], "one block holds a row: 131072 columns > 65536"),
+        (["show=llvm"], "show: input should be 'ptx' or 'sass', not 'llvm'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path,
+    options: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fixed = ["preset=smoke", "device=cpu", f"output={tmp_path}", f"artifacts={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["codegen", "kernel=softmax", *fixed, *options])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("codegen", CodegenConfig, codegen.run)
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.startswith("error: ") and printed.count("\n") == 1
+
+
+@needs_nvcc
+def test_an_ambiguous_cuda_function_is_asked_for(tmp_path: Path) -> None:
+    done = command(tmp_path, "kernel=softmax", "a=cuda/4w", "b=triton_row/4w")
+    assert done.returncode == 2
+    assert "softmax_rows<float, 4, 1>" in done.stderr and "write one" in done.stderr
+    named = command(tmp_path, "kernel=softmax", "a='cuda/4w/softmax_rows<float, 4, 1>'", "b=triton_row/4w")
+    assert named.returncode == 0, named.stderr
+
+
+def test_without_the_tools_one_sentence_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.errors import UserError
+
+    monkeypatch.setattr(disassembler, "_folders", lambda: iter(()))
+    disassembler.find_tools.cache_clear()
+    with pytest.raises(UserError, match=r"pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm\."):
+        disassembler.find_tools()
+    disassembler.find_tools.cache_clear()
+
+
+def test_what_is_no_cubin_is_refused(tmp_path: Path) -> None:
+    from pipeline.errors import UserError
+
+    (tmp_path / "foreign.cubin").write_bytes(b"no machine code")
+    with pytest.raises(UserError, match=r"nvdisasm can't read .*foreign\.cubin"):
+        disassembler.find_tools().analyse(tmp_path / "foreign.cubin", "90")

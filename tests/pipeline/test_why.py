@@ -1,0 +1,221 @@
+"""What counters, profiles and generated code add: to the report's page, and to the MLflow store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import report
+from pipeline.config import ReportConfig
+from pipeline.measure import results
+from pipeline.measure.evidence import CodeRow, CounterRow, ProfileRow, joined, load, write_lines
+from pipeline.measure.record import Measurement
+from pipeline.measure.sass import Mix
+from tests.factory import CPU, H200, grid, write_results
+from tests.mlflow_store import log, run_ids, shown
+
+ROWS = grid(gpus=(H200, CPU), sizes=(256, 4096), block_sizes=(1024,), num_warps=(4, 8))
+
+
+def row_of(provider: str, size: int, num_warps: int | None = None, gpu: str = H200) -> Measurement:
+    (found,) = [
+        row
+        for row in ROWS
+        if (row.point.provider, row.point.size, row.point.num_warps, row.origin.gpu)
+        == (provider, size, num_warps, gpu)
+    ]
+    return found
+
+
+def counted(row: Measurement, role: str, **numbers: Any) -> CounterRow:
+    common = {**joined(row.point, row.key), "role": role, "environment": row.origin.environment}
+    return CounterRow(status="ok", function="f", **common, **numbers)
+
+
+def compiled(row: Measurement, registers: int, *, native: bool = True) -> CodeRow:
+    mix = dict.fromkeys(Mix.model_fields, 0) | {
+        "instructions": 278,
+        "global_loads_128": 2,
+        "spill_load_bytes": 12,
+    }
+    return CodeRow(
+        **joined(row.point, row.key),
+        language="triton",
+        architecture="90",
+        native=native,
+        function="_softmax_online",
+        registers=registers,
+        shared=32,
+        stack=0,
+        threads=256,
+        launch_known=True,
+        occupancy=0.75,
+        mix=Mix(**mix),
+        compiler="triton 3.6.0",
+        environment=row.origin.environment,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Timings of two machines; counters, code and profiles of one, and why the other has none."""
+    made = write_results(tmp_path / "results", ROWS)
+    best, base = row_of("triton_online", 4096, 8), row_of("torch", 4096)
+    counters = [
+        counted(base, "baseline", duration_us=5.0, memory_throughput_pct=33.0, sentence="too short"),
+        counted(
+            base,
+            "baseline",
+            duration_us=50.0,
+            memory_throughput_pct=61.5,
+            compute_throughput_pct=12.0,
+            sentence="memory limits it: memory throughput 62 %, compute throughput 12 %",
+        ),
+        counted(
+            best,
+            "best",
+            duration_us=34.0,
+            memory_throughput_pct=91.2,
+            compute_throughput_pct=31.4,
+            dram_read_bytes=1e8,
+            dram_write_bytes=1e8,
+            sentence="memory limits it: memory throughput 91 %, compute throughput 31 %",
+        ),
+    ]
+    write_lines(
+        results.counters_path(made, "softmax", H200), [one.model_dump(mode="json") for one in counters]
+    )
+    missing = CounterRow(
+        **joined(row_of("torch", 256, gpu=CPU).point, "0" * 16),
+        role="baseline",
+        status="unavailable",
+        reason="no GPU",
+        sentence="unavailable: this machine has no NVIDIA GPU",
+        environment="e",
+    )
+    write_lines(results.counters_path(made, "softmax", CPU), [missing.model_dump(mode="json")])
+    code = [
+        compiled(best, 25),
+        compiled(row_of("triton_online", 256, 8), 22),
+        compiled(best, 99, native=False),
+    ]
+    write_lines(results.codegen_path(made, "softmax", H200), [one.row() for one in code])
+    profile = ProfileRow(
+        **joined(base.point, base.key),
+        status="ok",
+        launches=1.0,
+        device_us=49.5,
+        host_us=12.0,
+        sentence="a call (aten::softmax) launches 1 device kernel: cunn_SoftMaxForward; 49.5 us",
+        environment="e",
+    )
+    write_lines(results.profile_path(made, "softmax", H200), [profile.model_dump(mode="json")])
+    return made
+
+
+def test_rows_come_back_as_they_were_written(folder: Path) -> None:
+    said: list[str] = []
+    found = load(folder, said.append)
+    assert not said
+    first, *_ = found.code["softmax", H200]
+    assert first == compiled(row_of("triton_online", 4096, 8), 25)
+    assert found.counters["softmax", H200][2].memory_throughput_pct == 91.2
+    assert found.profiles["softmax", H200][0].launches == 1.0
+    with results.codegen_path(folder, "softmax", H200).open("a") as file:
+        file.write('{"torn": ')
+    assert len(load(folder, said.append).code["softmax", H200]) == 3
+    assert len(said) == 1 and "nvidia-h200.jsonl:4 is not readable" in said[0]
+
+
+def test_time_against_registers_is_one_query(folder: Path) -> None:
+    import pandas as pd
+
+    code = pd.read_json(results.codegen_path(folder, "softmax", H200), lines=True)
+    ledger = pd.read_json(results.ledger_path(folder, "softmax", H200), lines=True)
+    both = code[code["native"]].merge(ledger, on="key")[["median_us", "registers"]]
+    times = [row_of("triton_online", size, 8).outcome.timing for size in (4096, 256)]
+    assert [tuple(line) for line in both.itertuples(index=False)] == [
+        (pytest.approx(time.median_us), registers)
+        for time, registers in zip(times, (25, 22), strict=True)
+        if time
+    ]
+
+
+def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "reports"
+    report.run(ReportConfig(input=folder, output=output, device="cpu"))
+    markdown = (output / "report.md").read_text()
+    lines = [line for line in markdown.splitlines() if "limits it: memory" in line]
+    assert len(lines) == 2, "of two kernels of a call the longer one"
+    best, base = (next(line for line in lines if role in line) for role in ("| best |", "| baseline |"))
+    assert "| triton_online 1024x8w | best |" in best
+    assert "| 91.2 | 31.4 |" in best and "| 12 |" in best, "the bytes that its code spills"
+    assert "| 61.5 | 12.0 |" in base
+    assert "Counters unavailable: this machine has no NVIDIA GPU." in markdown
+    assert "launches 1 device kernel: cunn_SoftMaxForward" in markdown
+    page = (output / "report.html").read_text()
+    assert "memory throughput 91 %" in page and "What a call does" in page
+    first = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    report.run(ReportConfig(input=folder, output=output, device="cpu"))
+    assert first == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+
+
+def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> None:
+    from pipeline.measure.results import best_configurations, frame
+    from pipeline.roofline import marks
+    from pipeline.why import longest
+
+    best = best_configurations(frame(row for row in ROWS if row.origin.gpu == H200))
+    found = {one.provider: one for one in marks(best, longest(load(folder, print).counters["softmax", H200]))}
+    row = row_of("triton_online", 4096, 8)
+    assert row.rate is not None
+    assert found["triton_online"].counted
+    assert found["triton_online"].intensity == pytest.approx(row.rate.flops / 2e8)
+    assert not found["torch"].counted
+    assert found["torch"].intensity == pytest.approx(5 / 8), (
+        "five flops an element, 4 bytes read and 4 written"
+    )
+
+
+def test_counters_and_resources_are_metrics_of_the_configuration(folder: Path, tmp_path: Path) -> None:
+    artifacts = tmp_path / "artifacts"
+    for name in (
+        "profile/softmax/nvidia-h200/torch.txt",
+        "profile/softmax/nvidia-h200/torch.json.gz",
+        "codegen/softmax/nvidia-h200/triton_online.txt",
+        "codegen/softmax/nvidia-h200/triton_online.ttgir",
+        "counters/softmax/nvidia-h200.ncu-rep",
+        "profile/softmax/cpu-amd-epyc/torch.txt",
+    ):
+        (artifacts / name).parent.mkdir(parents=True, exist_ok=True)
+        (artifacts / name).write_text(name)
+    database = tmp_path / "store" / "mlflow.db"
+    log(folder, f"sqlite:///{database}", artifacts=artifacts)
+    runs = shown(database)
+
+    def metrics(run: str) -> dict[tuple[str, int], float]:
+        return {(key, step): value for key, step, value, *_ in runs[run]["metrics"]}
+
+    own = metrics(f"triton_online float32 1024x8w @ {H200}")
+    assert own["memory_throughput_pct", 4096] == 91.2
+    assert (own["registers", 256], own["registers", 4096]) == (22.0, 25.0), "of the code that this GPU runs"
+    assert own["spilled_bytes", 4096] == 12.0
+    base = metrics(f"torch float32 @ {H200}")
+    assert base["memory_throughput_pct", 4096] == 61.5, "of the kernel that takes longest"
+    assert base["device_launches", 4096] == 1.0
+    assert not any(name == "memory_throughput_pct" for name, _ in metrics(f"torch float32 @ {CPU}"))
+    parent = run_ids(database)[f"softmax @ {H200}"]
+    kept = database.parent / "mlartifacts" / "softmax" / parent / "artifacts"
+    names = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
+    assert {name for name in names if name.startswith("artifacts/")} == {
+        "artifacts/profile/torch.txt",
+        "artifacts/profile/torch.json.gz",
+        "artifacts/codegen/triton_online.txt",
+        "artifacts/counters/nvidia-h200.ncu-rep",
+    }
+    assert f"results/counters/softmax/{H200}.jsonl" in names
+    before = run_ids(database)
+    log(folder, f"sqlite:///{database}", artifacts=artifacts)
+    assert run_ids(database) == before, "publishing again changes nothing"
