@@ -5,6 +5,7 @@ VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
 IMAGE ?= cpu
+IMAGES ?= cpu gpu server
 
 # PATH changes below: $(PYTHON) stays the one that the caller means.
 override PYTHON := $(shell command -v $(PYTHON) || echo $(PYTHON))
@@ -21,10 +22,11 @@ endif
 export PATH := $(BIN):$(PATH)
 export ARGS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+LOCK = python -m uv pip compile --quiet --universal --no-header --no-annotate
 
 .DEFAULT_GOAL := help
 .PHONY: help setup python-on-path repro build report publish ui test lint types lock \
-	docker-gpu docker-cpu docker-shell clean
+	docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
@@ -34,7 +36,8 @@ help: ## List the targets
 	@echo '  JOBS=2        processes for the tests; JOBS= runs them in one, without pytest-xdist'
 	@echo '  PYTHON=...    the Python 3.11-3.13 that .venv is made with'
 	@echo '  VENV=         no .venv: run with $$(PYTHON), which has all packages already'
-	@echo '  IMAGE=cpu     the image of docker-shell: cpu or gpu'
+	@echo '  IMAGE=cpu     the image of docker-shell and docker-image: cpu or gpu'
+	@echo '  IMAGES=...    the images of test-docker: cpu gpu server'
 	@echo '  UPGRADE=1     lock: move every pin to its newest version'
 
 setup: $(READY) ## Make .venv with the locked packages (and the CUDA compiler where there is none)
@@ -92,8 +95,11 @@ types: $(READY) ## Check types: mypy
 
 lock: $(READY) ## Resolve constraints.txt again; it keeps its pins where it can
 	@python -m pip install --quiet uv
-	@python -m uv pip compile --quiet --universal --no-header --no-annotate --extra dev --extra nvcc \
-		$(if $(UPGRADE),--upgrade) --output-file constraints.txt pyproject.toml
+	@$(LOCK) --extra dev --extra nvcc $(if $(UPGRADE),--upgrade) --output-file constraints.txt pyproject.toml
+	@# The same pins with hashes, for the images that take nothing but what the lock saw.
+	@$(LOCK) --generate-hashes --constraint constraints.txt --extra nvcc --output-file docker/gpu.lock pyproject.toml
+	@printf '%s\n' mlflow psycopg2-binary | \
+		$(LOCK) --generate-hashes --constraint constraints.txt --output-file docker/server.lock -
 
 docker-gpu: ## Build the GPU image and run `make repro` in it on this checkout
 	@docker/run gpu make repro "ARGS=$$ARGS"
@@ -101,8 +107,14 @@ docker-gpu: ## Build the GPU image and run `make repro` in it on this checkout
 docker-cpu: ## The same for a machine without a GPU
 	@docker/run cpu make repro "ARGS=$$ARGS"
 
+docker-image: ## Build an image with this commit's code in it, for a machine without a checkout
+	@docker/run $(IMAGE)
+
 docker-shell: ## Open a shell in an image on this checkout
 	@docker/run $(IMAGE) bash
+
+test-docker: $(READY) ## Build the images IMAGES with Buildah and run the pipeline in the CPU image: no daemon, no registry
+	@TEST_IMAGES="$(IMAGES)" python -m pytest -rs tests/docker/test_images.py $(ARGS)
 
 clean: ## Remove what was built; results and the MLflow store stay
 	rm -rf build outputs multirun .mypy_cache .pytest_cache .ruff_cache
