@@ -15,11 +15,11 @@ ARG UID=1000
 ARG GID=1000
 # A volume that is mounted on /artifacts for the first time takes over its owner.
 RUN groupadd --gid "$GID" server \
-    && useradd --no-log-init --create-home --uid "$UID" --gid "$GID" server \
+    && useradd --no-log-init --uid "$UID" --gid "$GID" server \
     && install --directory --owner "$UID" --group "$GID" /artifacts
 ENV PATH=/opt/venv/bin:$PATH
 USER $UID:$GID
-WORKDIR /home/server
+WORKDIR /artifacts
 EXPOSE 5000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:5000/health', timeout=4)"]

@@ -17,7 +17,7 @@ from tests.docker.buildah import BASE, Buildah, certificates, missing, pip_setti
 from tests.mlflow_store import shown
 from tests.project import Project, ran, skipped
 
-WANTED = os.environ.get("TEST_IMAGES", "").split()
+WANTED = os.environ.get("TEST_PROOFS", "").split()
 UID, GID = 4321, 8765
 """An account that this machine does not have."""
 
@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.skipif(not WANTED, reason="`make test-docker` builds images, in minutes"),
     pytest.mark.skipif(bool(WANTED) and missing() is not None, reason=str(missing())),
 ]
-needs_cpu = pytest.mark.skipif("cpu" not in WANTED, reason="TEST_IMAGES leaves the CPU image out")
-needs_gpu = pytest.mark.skipif("gpu" not in WANTED, reason="TEST_IMAGES leaves the GPU image out")
+needs_cpu = pytest.mark.skipif("cpu" not in WANTED, reason="TEST_PROOFS leaves the CPU image out")
+needs_gpu = pytest.mark.skipif("gpu" not in WANTED, reason="TEST_PROOFS leaves the GPU image out")
 
 
 class Checkout:
@@ -52,10 +52,11 @@ class Checkout:
     def run(self, kind: str, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
         return self.buildah.docker_run(self.root, kind, *command, env=self.env[kind] | env)
 
-    def shell(self, kind: str, script: str, **env: str) -> str:
-        """What a shell in the container prints."""
-        printed = self.run(kind, "sh", "-c", f"echo output:; {script}", **env).stdout
-        return printed.split("output:\n")[1].strip()
+    def shell(self, kind: str, script: str) -> str:
+        """What a shell prints in the image that the last build made, where the checkout is mounted."""
+        container = self.buildah("from", f"kernel-pipeline:{kind}")
+        mounted = ("--volume", f"{self.root}:{self.root}", "--workingdir", str(self.root))
+        return self.buildah("run", *mounted, container, "--", "sh", "-c", script)
 
     def commit(self) -> str:
         trusted = f"safe.directory={self.root}"
@@ -169,6 +170,11 @@ def test_an_image_with_the_code_in_it_reuses_all_below_the_code(checkout: Checko
     assert not {"build", "mlflow.db", ".venv"} & set(files)
 
 
+def pins(path: Path) -> list[str]:
+    """The pins of a lock with hashes."""
+    return [line for line in path.read_text().splitlines() if re.match("[a-z0-9]", line)]
+
+
 LEFT_BEHIND = (
     "find / -xdev \\( -name '*.whl' -o -name '*.deb' -o -name pip.conf -o -path '*/.cache/*' \\)"
     " -not -path '/usr/share/python-wheels/*' -not -path '/proc/*' -not -path '/tmp/*' -print;"
@@ -177,22 +183,26 @@ LEFT_BEHIND = (
 
 
 @needs_cpu
+@pytest.mark.usefixtures("reproduced")
 def test_no_cache_no_wheel_and_no_setting_of_pips_is_left_behind(checkout: Checkout) -> None:
     found = checkout.shell("cpu", LEFT_BEHIND).splitlines()
     assert found == ["/opt:", "venv", "", "/var/lib/apt/lists:"]
 
 
 @needs_cpu
+@pytest.mark.usefixtures("reproduced")
 def test_a_capability_is_given_on_request_only_and_to_the_owner(checkout: Checkout) -> None:
     look = "id -u; sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status"
     account, capabilities = checkout.shell("cpu", look).split()
     assert (account, int(capabilities, 16)) == (str(UID), 0)
-    account, capabilities = checkout.shell("cpu", look, COUNTERS="1").split()
+    printed = checkout.run("cpu", "sh", "-c", look, COUNTERS="1").stdout
+    account, capabilities = printed.split()[-2:]
     assert (account, int(capabilities, 16)) == (str(UID), CAP_SYS_ADMIN)
 
 
 @needs_gpu
 def test_the_gpu_image_holds_the_locked_torch_with_cuda_once_a_compiler_and_ncu(checkout: Checkout) -> None:
+    checkout.run("gpu", "true")
     look = (
         "python -c 'import torch; print(torch.__version__, torch.version.cuda)';"
         "python -c 'from pipeline.measure.toolchain import find_nvcc; print(find_nvcc().version)';"
@@ -201,20 +211,39 @@ def test_the_gpu_image_holds_the_locked_torch_with_cuda_once_a_compiler_and_ncu(
         " do find / -xdev -name $name'*' -type f -not -path '/proc/*' | wc -l; done"
     )
     torch, nvcc, ncu, *copies = checkout.shell("gpu", look).splitlines()
-    locked = dict(line.split(" ;")[0].split("==") for line in open_lock(checkout.root / "docker/gpu.lock"))
+    locked = dict(line.split(" ;")[0].split("==") for line in pins(checkout.root / "docker/gpu.lock"))
     assert torch.split("+")[0] == f"{locked['torch']}"
     assert re.search(r" 13\.\d+$", torch), "built for CUDA"
     assert nvcc.startswith("13.0")
     assert int(ncu) >= 1
     assert copies == ["1"] * 5
+    assert checkout.shell("gpu", LEFT_BEHIND).splitlines() == ["/opt:", "venv", "", "/var/lib/apt/lists:"]
 
 
-def open_lock(path: Path) -> list[str]:
-    """The pins of a lock with hashes."""
-    return [line for line in path.read_text().splitlines() if re.match("[a-z0-9]", line)]
-
-
-@needs_gpu
-def test_the_gpu_image_leaves_nothing_behind_either(checkout: Checkout) -> None:
-    found = checkout.shell("gpu", LEFT_BEHIND).splitlines()
-    assert found == ["/opt:", "venv", "", "/var/lib/apt/lists:"]
+@pytest.mark.skipif("server" not in WANTED, reason="TEST_PROOFS leaves the server's image out")
+def test_the_servers_image_has_the_locked_mlflow_the_driver_a_check_and_a_health_check(
+    checkout: Checkout,
+) -> None:
+    name = "kernel-pipeline:server"
+    checkout.buildah(
+        *("bud", "--format", "docker", "--file", str(checkout.root / "docker/server.Dockerfile")),
+        *("--build-arg", f"BASE_IMAGE={BASE}", *certificates(), "--tag", name, str(checkout.root)),
+    )
+    config = checkout.buildah.image(name)["Docker"]["config"]
+    assert config["User"] == "1000:1000"
+    assert "/health" in " ".join(config["Healthcheck"]["Test"])
+    container = checkout.buildah("from", name)
+    look = "import mlflow, os, psycopg2; print(mlflow.__version__, os.access('/artifacts', os.W_OK))"
+    run = (
+        "run",
+        "--env",
+        "POSTGRES_PASSWORD=secret",
+        container,
+        "--",
+        "server-entrypoint",
+        "python",
+        "-c",
+        look,
+    )
+    locked = dict(line.split(" ;")[0].split("==") for line in pins(checkout.root / "docker/server.lock"))
+    assert checkout.buildah(*run).split() == [locked["mlflow"], "True"]
