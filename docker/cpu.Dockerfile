@@ -5,6 +5,7 @@ ARG BASE_IMAGE=python:3.12.13-slim-bookworm
 FROM ${BASE_IMAGE} AS system
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends g++ git make tini \
+    && apt-get clean \
     && rm -rf /var/lib/apt/lists/* \
     && git config --system --add safe.directory '*'
 

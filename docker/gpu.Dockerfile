@@ -10,6 +10,7 @@ ARG NCU_PACKAGE=cuda-nsight-compute-13-0
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
         g++ git make python3 python3-dev tini "$NCU_PACKAGE" \
+    && apt-get clean \
     && rm -rf /var/lib/apt/lists/* \
     && git config --system --add safe.directory '*'
 
