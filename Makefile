@@ -5,6 +5,13 @@ VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
 IMAGE ?= cpu
+PROOFS ?= cpu gpu server wheelhouse
+
+# A bare version is that of the host which a wheelhouse is for.
+HOST_PYTHON := $(filter 3.11 3.12 3.13,$(PYTHON))
+ifneq ($(HOST_PYTHON),)
+override PYTHON := python3
+endif
 
 # PATH changes below: $(PYTHON) stays the one that the caller means.
 override PYTHON := $(shell command -v $(PYTHON) || echo $(PYTHON))
@@ -21,10 +28,16 @@ endif
 export PATH := $(BIN):$(PATH)
 export ARGS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where wheels come from, and which: the index and the lock, or a wheelhouse and what it holds.
+INSTALL = python -m pip install $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)" \
+	--constraint "$(WHEELHOUSE)/constraints.txt",--constraint constraints.txt)
+# A wheelhouse without torch is for a host that has it.
+SITE = $(if $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,--system-site-packages))
+LOCK = python -m uv pip compile --quiet --universal --no-header --no-annotate
 
 .DEFAULT_GOAL := help
 .PHONY: help setup python-on-path repro build report publish ui test lint types lock \
-	docker-gpu docker-cpu docker-shell clean
+	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
@@ -32,10 +45,11 @@ help: ## List the targets
 	@echo 'Variables:'
 	@echo '  ARGS=...      more arguments for the command behind a target: make test ARGS="-k softmax"'
 	@echo '  JOBS=2        processes for the tests; JOBS= runs them in one, without pytest-xdist'
-	@echo '  PYTHON=...    the Python 3.11-3.13 that .venv is made with'
+	@echo '  PYTHON=...    the Python 3.11-3.13 that .venv is made with; its version alone: for wheelhouse'
 	@echo '  VENV=         no .venv: run with $$(PYTHON), which has all packages already'
-	@echo '  IMAGE=cpu     the image of docker-shell: cpu or gpu'
-	@echo '  UPGRADE=1     lock: move every pin to its newest version'
+	@echo '  IMAGE=cpu     the image of docker-shell and docker-image: cpu or gpu'
+	@echo '  IMAGES=...    the images of test-docker: $(READY) ## Prove PROOFS for real: images built and run with no daemon and no registry, in minutes
+	@TEST_PROOFS="$(PROOFS)" python -m pytest -rs tests/docker $(ARGS)
 
 setup: $(READY) ## Make .venv with the locked packages (and the CUDA compiler where there is none)
 
@@ -47,11 +61,11 @@ $(VENV)/.ready-%:
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo 'error: $(PYTHON) has no venv module: install it (apt-get install python3-venv)' >&2; exit 1; }
 	@rm -f "$(VENV)"/.ready-*
-	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear "$(VENV)"
-	python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(SITE) "$(VENV)"
+	$(INSTALL) --editable '.[dev]'
 	@# The pipeline's own search decides whether a CUDA compiler is there.
 	@python -c 'from pipeline.measure.toolchain import find_nvcc; find_nvcc()' 2>/dev/null || \
-		{ set -x; python -m pip install --constraint constraints.txt --editable '.[nvcc]'; }
+		{ set -x; $(INSTALL) --editable '.[nvcc]'; }
 	@python -c 'import pathlib, sysconfig as s; exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' || \
 		echo 'note: Python.h is missing, torch.compile and Triton need it (apt-get install python3-dev)'
 	@touch "$@"
@@ -85,15 +99,25 @@ lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 	@python -m ruff check .
 	@python -m ruff format --check .
 	@hadolint docker/*.Dockerfile
-	@shellcheck .ci/run docker/run
+	@shellcheck .ci/run docker/run docker/serve docker/server-entrypoint
 
 types: $(READY) ## Check types: mypy
 	@python -m mypy
 
 lock: $(READY) ## Resolve constraints.txt again; it keeps its pins where it can
 	@python -m pip install --quiet uv
-	@python -m uv pip compile --quiet --universal --no-header --no-annotate --extra dev --extra nvcc \
-		$(if $(UPGRADE),--upgrade) --output-file constraints.txt pyproject.toml
+	@$(LOCK) --extra dev --extra nvcc $(if $(UPGRADE),--upgrade) --output-file constraints.txt pyproject.toml
+	@# The same pins with hashes, for the images that take nothing but what the lock saw.
+	@$(LOCK) --generate-hashes --constraint constraints.txt --extra nvcc --output-file docker/gpu.lock pyproject.toml
+	@printf '%s\n' mlflow psycopg2-binary | \
+		$(LOCK) --generate-hashes --constraint constraints.txt --output-file docker/server.lock -
+
+wheelhouse: $(READY) ## Gather the locked packages in wheelhouse/, for a host that reaches no package index
+	@python -m pipeline.wheelhouse wheelhouse $(if $(HOST_PYTHON),--python $(HOST_PYTHON)) \
+		$(if $(filter no,$(TORCH)),--without-torch)
+
+server: ## Start the team's tracking server of docker/compose.yaml
+	@docker/serve
 
 docker-gpu: ## Build the GPU image and run `make repro` in it on this checkout
 	@docker/run gpu make repro "ARGS=$$ARGS"
@@ -101,8 +125,14 @@ docker-gpu: ## Build the GPU image and run `make repro` in it on this checkout
 docker-cpu: ## The same for a machine without a GPU
 	@docker/run cpu make repro "ARGS=$$ARGS"
 
+docker-image: ## Build an image with this commit's code in it, for a machine without a checkout
+	@docker/run $(IMAGE)
+
 docker-shell: ## Open a shell in an image on this checkout
 	@docker/run $(IMAGE) bash
+
+test-docker: $(READY) ## Prove PROOFS for real: images built and run with no daemon and no registry, in minutes
+	@TEST_PROOFS="$(PROOFS)" python -m pytest -rs tests/docker $(ARGS)
 
 clean: ## Remove what was built; results and the MLflow store stay
 	rm -rf build outputs multirun .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,8 @@
 """Stage ``environment``: what machine is this?
 
 Writes the fingerprint of this machine twice: ``build/environment.json`` is what the later stages depend
-on, so that a change of machine runs them again; ``results/environment/<gpu>.json`` goes with the results.
+on, so that a change of machine runs them again, and a container's image that was built again does not;
+``results/environment/<gpu>.json`` goes with the results and names the image too.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ CURRENT = Path("build/environment.json")
 def run(config: EnvironmentConfig) -> None:
     """Read the fingerprint and write both files."""
     environment = device.fingerprint(device.resolve(config.device))
-    text = environment.model_dump_json(indent=2).encode() + b"\n"
-    write_atomically(ROOT / CURRENT, text)
-    write_atomically(results.environment_path(config.output, environment.gpu), text)
+    for path, without in (
+        (ROOT / CURRENT, device.TOLD),
+        (results.environment_path(config.output, environment.gpu), set[str]()),
+    ):
+        write_atomically(path, environment.model_dump_json(indent=2, exclude=without).encode() + b"\n")
     table = Table(show_header=False, title=f"{environment.gpu} (environment {environment.digest})")
     for name, value in environment.model_dump().items():
         table.add_row(name, "–" if value is None else str(value))

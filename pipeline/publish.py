@@ -11,6 +11,7 @@ import itertools
 import math
 import shlex
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from pipeline.config import PublishConfig, console, run_stage
 from pipeline.errors import UserError
 from pipeline.measure import evidence, results
 from pipeline.measure.ceiling import Ceilings
-from pipeline.measure.device import Environment
+from pipeline.measure.device import TOLD, Environment
 from pipeline.measure.evidence import Evidence
 from pipeline.measure.record import Measurement
 from pipeline.measure.results import Results, axes
@@ -177,6 +178,8 @@ def _run(
         "commit": newest.commit,
         "dirty": str(any(row.origin.dirty for row in rows)).lower(),
         "environment": newest.environment,
+        "image": newest.image or "",
+        "base_image": newest.base_image or "",
         "status": next(iter(statuses)) if len(statuses) == 1 else "mixed",
         "points": ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())),
         "notes": "; ".join(_notes(rows))[:NOTE_LENGTH],
@@ -226,7 +229,7 @@ def _axes(rows: Sequence[Measurement]) -> dict[str, str]:
 
 
 def _machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[str, str]:
-    values = environment.model_dump(exclude={"gpu"}, exclude_none=True) if environment else {}
+    values = environment.model_dump(exclude={"gpu", *TOLD}, exclude_none=True) if environment else {}
     if ceilings:
         values["ceiling_copy_gbps"] = ceilings.copy_gbps
         values |= {f"ceiling_{dtype}_tflops": tflops for dtype, tflops in ceilings.matmul_tflops.items()}
@@ -329,6 +332,7 @@ def log(store: Store, sweeps: Sequence[Sweep]) -> tuple[str, ...]:
     """Make the store show the sweeps and print what that took. Returns the ids of the experiments."""
     experiments: dict[str, str] = {}
     done: list[tuple[Sweep, Counter[Change]]] = []
+    began = time.monotonic()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(1 + len(one.children) for one in sweeps))
         for one in sweeps:
@@ -339,6 +343,9 @@ def log(store: Store, sweeps: Sequence[Sweep]) -> tuple[str, ...]:
             changes = store.publish(experiments[kernel], one, tick=lambda: progress.advance(task))
             done.append((one, changes))
     console.print(_table(done), highlight=False)
+    seconds = time.monotonic() - began
+    rows = sum(one.points for one, _ in done)
+    say(f"{rows} rows in {seconds:.1f} s, {rows / seconds:.0f} rows/s.")
     return tuple(experiments.values())
 
 

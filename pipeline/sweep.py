@@ -225,6 +225,8 @@ class Sweep:
                 commit=self.commit,
                 dirty=self.dirty,
                 measured_at=datetime.now(UTC),
+                image=self.environment.image,
+                base_image=self.environment.base_image,
             ),
         )
 

@@ -7,8 +7,9 @@ replaced and then deleted as MLflow deletes: it can be restored until ``mlflow g
 are somebody else's and are never touched.
 
 A run is complete once it has ended, which is written last: what a killed publish left is completed by the
-next. On SQLite a lock lets one publish in at a time. A server has none, so publishing looks again until it
-finds nothing to do; of equal runs that two publishers made, both keep the one with the smallest id.
+next. On SQLite a lock lets one publish in at a time. A server has none: publishers take a ledger's runs
+in any order and look now and then what the others have done, so that they share the work, and look again at
+the end until they find nothing to do; of equal runs that two made, both keep the one with the smallest id.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import gc
 import hashlib
 import logging
 import os
+import random
 import re
 import sqlite3
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +45,9 @@ IDENTITY, DIGEST, FILES = "identity", "digest", "files"
 
 PARENT = "mlflow.parentRunId"
 RUNS_A_PAGE = 5000
+GLANCES = 0.1
+"""The share of a publish that may go into looking what other publishers do meanwhile."""
+
 LOOKS = 8
 """Times to look again for what other publishers did at the same moment."""
 
@@ -202,22 +208,31 @@ class Store:
 
     def _look(self, experiment: str, sweep: Sweep, tick: Callable[[], None]) -> Counter[Change]:
         """Compare all runs of the sweep with what they should be, and put right what differs."""
-        found = self._find(experiment, sweep)
+        alone = sqlite_path(self.uri) is not None
+        there = Glances(lambda: self._find(experiment, sweep), at_most=0 if alone else GLANCES)
         changes: Counter[Change] = Counter()
-        doomed: list[str] = []
+        doomed: set[str] = set()
         of_parent: dict[str, str] = {}
-        for run in (sweep.parent, *sweep.children):
-            existing = found.pop(run.identity, [])
+        for run in (sweep.parent, *(sweep.children if alone else _shuffled(sweep.children))):
+            existing = there.runs(run.identity)
             run_id, change = self._show(experiment, run, existing, of_parent)
-            doomed += [other.info.run_id for other in existing if other.info.run_id != run_id]
+            if run is sweep.parent and change != "unchanged" and not alone:
+                # Whoever began at the same moment takes the same one.
+                there.look()
+                existing = there.runs(run.identity)
+                run_id, _ = self._show(experiment, run, existing, of_parent)
+            doomed |= {other.info.run_id for other in existing if other.info.run_id != run_id}
             if run is sweep.parent:
                 of_parent = {PARENT: run_id}
                 if self._upload(run_id, existing, sweep.files) and change == "unchanged":
                     change = "updated"
             changes[change] += 1
             tick()
-        superseded = [run.info.run_id for runs in found.values() for run in runs]
-        for run_id in doomed + superseded:
+        shown = {run.identity for run in (sweep.parent, *sweep.children)}
+        superseded = {
+            run.info.run_id for name, runs in there.found.items() if name not in shown for run in runs
+        }
+        for run_id in sorted(doomed | superseded):
             self._client.delete_run(run_id)
         changes["removed"] += len(superseded)
         return changes
@@ -288,6 +303,34 @@ class Store:
         return True
 
 
+class Glances:
+    """The runs that a store holds, by identity, looked up again while others write: never for more than the
+    share ``at_most`` of the time since the last look."""
+
+    def __init__(self, find: Callable[[], dict[str, list[Any]]], at_most: float) -> None:
+        self._find = find
+        self._at_most = at_most
+        self.look()
+
+    def look(self) -> None:
+        """Look now."""
+        began = time.monotonic()
+        self.found = self._find()
+        self._at = time.monotonic()
+        self._cost = self._at - began
+
+    def runs(self, identity: str) -> list[Any]:
+        """The runs with the identity, as of a moment ago."""
+        if self._at_most * (time.monotonic() - self._at) > self._cost:
+            self.look()
+        return self.found.get(identity, [])
+
+
+def _shuffled(children: Sequence[Run]) -> list[Run]:
+    """The same runs in an order that no other publisher takes."""
+    return random.sample(children, len(children))
+
+
 def _added_by_hand(existing: list[Any]) -> dict[str, str]:
     """Notes and tags that people gave to runs which are about to be replaced."""
     ours = {IDENTITY, DIGEST, FILES}
@@ -306,8 +349,8 @@ def _keep_quiet() -> None:
     os.environ["MLFLOW_CONFIGURE_LOGGING"] = "false"
     for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # MLflow would repeat a request to a server that is gone for minutes.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    # Half a minute for a server that is started again; MLflow would wait for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
 

@@ -126,9 +126,13 @@ class Project:
     def kernels(self) -> list[str]:
         return sorted(path.parent.name for path in (self.root / "kernels").glob("*/__init__.py"))
 
+    def read_json(self, name: str) -> Any:
+        """What a JSON file holds."""
+        return json.loads((self.root / name).read_bytes())
+
     def gpu(self) -> str:
         """The slug of the machine that the tests run on."""
-        return str(json.loads((self.root / "build/environment.json").read_bytes())["gpu"])
+        return str(self.read_json("build/environment.json")["gpu"])
 
     def ledger(self, kernel: str, folder: str = "results") -> Path:
         return self.root / folder / "timings" / kernel / f"{self.gpu()}.jsonl"

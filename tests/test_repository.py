@@ -44,6 +44,19 @@ def test_constraints_pin_every_package_exactly() -> None:
     assert [line for line in lines if not re.match(r"[a-z0-9][a-z0-9-]*==[\w.]+( ; .+)?$", line)] == []
 
 
+@pytest.mark.parametrize("name", ["gpu", "server"])
+def test_an_images_lock_holds_the_same_pins_each_with_its_hashes(name: str) -> None:
+    pinned = {
+        re.match(r"\S+", line)[0]
+        for line in (ROOT / "constraints.txt").read_text().splitlines()  # type: ignore[index]
+    }
+    entries = re.split(r"\n(?=\S)", (ROOT / "docker" / f"{name}.lock").read_text().strip())
+    for entry in entries:
+        pin, *hashes = entry.replace("\\\n", "\n").split("\n")
+        assert pin.split()[0] in pinned
+        assert hashes and all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64} *", line) for line in hashes)
+
+
 def test_every_kernel_has_a_configuration_and_every_configuration_a_kernel() -> None:
     configured = sorted(path.stem for path in (ROOT / "conf" / "kernel").glob("*.yaml"))
     kernels = sorted(path.parent.name for path in (ROOT / "kernels").glob("*/__init__.py"))
@@ -157,7 +170,7 @@ def test_dockerfiles_are_clean() -> None:
     if hadolint is None:
         pytest.skip("hadolint is not installed")
     files = sorted((ROOT / "docker").glob("*.Dockerfile"))
-    assert len(files) == 2
+    assert len(files) == 3
     result = subprocess.run([hadolint, *files], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
 
@@ -167,6 +180,10 @@ def test_scripts_are_clean() -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     result = subprocess.run(
-        [shellcheck, ".ci/run", "docker/run"], cwd=ROOT, capture_output=True, text=True, check=False
+        [shellcheck, ".ci/run", "docker/run", "docker/serve", "docker/server-entrypoint"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stdout

@@ -44,7 +44,11 @@ class Device(Record):
 
 class Environment(Record):
     """What a result depends on and the commit does not hold. No time, host name or UUID, so that the
-    same machine gives the same fingerprint on every run."""
+    same machine gives the same fingerprint on every run.
+
+    ``image`` and ``base_image`` name a container's image and what that was built from, each with its digest.
+    They are told and not part of the identity: an image is another one after every edit, and what a result
+    depends on in it, the other fields say."""
 
     gpu: str
     name: str
@@ -61,11 +65,17 @@ class Environment(Record):
     cpu: str
     cpu_threads: int
     platform: str
+    image: str | None = None
+    base_image: str | None = None
 
     @property
     def digest(self) -> str:
         """What a ledger row names as its environment."""
-        return digest(self.model_dump())
+        return digest(self.model_dump(exclude=TOLD))
+
+
+TOLD = {"image", "base_image"}
+"""The fields of an environment that a result does not depend on."""
 
 
 def gpus() -> list[Device]:
@@ -172,6 +182,9 @@ def fingerprint(device: Device) -> Environment:
         cpu=cpu().name,
         cpu_threads=cpu_threads(),
         platform=f"{platform.system()}-{platform.machine()}",
+        # docker/run says so: an image can't hold its own digest.
+        image=os.environ.get("PIPELINE_IMAGE"),
+        base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
     )
 
 

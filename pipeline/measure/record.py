@@ -85,7 +85,8 @@ class State(Record):
 
 
 class Origin(Record):
-    """Where and from what a measurement came. ``device`` tells the GPUs of a host apart: ``cuda:1``."""
+    """Where and from what a measurement came. ``device`` tells the GPUs of a host apart: ``cuda:1``;
+    ``image`` and ``base_image`` name the container's image and its base, where there was one."""
 
     gpu: str
     device: str
@@ -94,6 +95,8 @@ class Origin(Record):
     commit: str
     dirty: bool
     measured_at: datetime
+    image: str | None = None
+    base_image: str | None = None
 
     @field_validator("measured_at")
     @classmethod

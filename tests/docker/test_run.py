@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("bash", "cut", "env", "git", "id", "sha256sum")
+TOOLS = ("bash", "cut", "env", "git", "id", "sed", "sha256sum", "stat")
 
 
 class Host:
@@ -80,7 +81,7 @@ def test_docker_builds_and_runs_on_the_checkout_as_the_caller(host: Host) -> Non
         ("--build-arg", "GID=5678"),
     } <= pairs(build)
     assert build[-1] == "."
-    assert any(word.startswith("COMMIT=") and len(word) == len("COMMIT=") + 40 for word in build)
+    assert ("--target", "environment") in pairs(build), "no code in it, so that a commit does not change it"
     assert {
         ("--volume", f"{ROOT}:{ROOT}"),
         ("--workdir", str(ROOT)),
@@ -97,12 +98,98 @@ def test_the_cpu_image_asks_for_no_gpu(host: Host) -> None:
     assert "--gpus" not in host.calls("run")[0]
 
 
+def owned_by(host: Host, uid: int, gid: int) -> None:
+    """Let the checkout seem to be this account's."""
+    (host.bin / "stat").unlink()
+    (host.bin / "stat").write_text(f"#!/bin/bash\ncase $2 in %u) echo {uid} ;; %g) echo {gid} ;; esac\n")
+    (host.bin / "stat").chmod(0o755)
+
+
 def test_root_keeps_the_images_own_account_and_its_files(host: Host) -> None:
     host.account(0, 0)
+    owned_by(host, 0, 0)
     host.install("docker")
     assert host.run("cpu", "make", "repro").returncode == 0
     assert not any(word.startswith("UID=") for word in host.calls("build")[0])
     assert ("--user", "0:0") in pairs(host.calls("run")[0])
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman", "buildah"])
+def test_root_in_somebody_elses_checkout_runs_as_its_owner(host: Host, engine: str) -> None:
+    host.account(0, 0)
+    owned_by(host, 1234, 5678)
+    host.install(engine, "[[ $1 != from ]] || echo working-container")
+    assert host.run("cpu", "make", "repro").returncode == 0
+    assert ("--user", "1234:5678") in pairs(host.calls("run")[0])
+    assert "--userns" not in host.calls("run")[0]
+
+
+def test_without_a_command_the_code_is_built_in_and_nothing_runs(host: Host) -> None:
+    host.install("docker")
+    result = host.run("cpu")
+    assert result.returncode == 0, result.stderr
+    (build,) = host.calls("build")
+    commit = next(word.removeprefix("COMMIT=") for word in build if word.startswith("COMMIT="))
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert ("--tag", f"kernel-pipeline:cpu-{commit[:12]}") in pairs(build)
+    assert "--target" not in build
+    assert not host.calls("run")
+
+
+PULLED = """case "$*" in
+    "image inspect python:9") [[ -e pulled ]] || exit 1 ;;
+    "pull python:9") : >pulled ;;
+    "image inspect --format "*python:9) echo docker.io/library/python@sha256:ba5e ;;
+    "image inspect --format "*) echo sha256:1a6e ;;
+esac"""
+
+
+def test_the_container_is_told_its_image_and_what_that_was_built_from(host: Host, tmp_path: Path) -> None:
+    host.install("docker", PULLED.replace("pulled", str(tmp_path / "pulled")))
+    assert host.run("cpu", "make", "repro", BASE_IMAGE="python:9").returncode == 0
+    assert host.calls("pull") == [["docker", "pull", "python:9"]]
+    assert {
+        ("--build-arg", "BASE_IMAGE=python:9"),
+        ("--build-arg", "BASE_DIGEST=sha256:ba5e"),
+    } <= pairs(host.calls("build")[0])
+    assert {
+        ("--env", "PIPELINE_IMAGE=kernel-pipeline:cpu@sha256:1a6e"),
+        ("--env", "PIPELINE_BASE_IMAGE=python:9@sha256:ba5e"),
+    } <= pairs(host.calls("run")[0])
+
+
+def test_a_server_named_by_the_environment_is_reached_from_inside(host: Host) -> None:
+    host.install("docker")
+    assert host.run("cpu", "make", MLFLOW_TRACKING_URI="http://127.0.0.1:5000").returncode == 0
+    assert {("--env", "MLFLOW_TRACKING_URI"), ("--network", "host")} <= pairs(host.calls("run")[0])
+    host.log.write_text("")
+    assert host.run("cpu", "make").returncode == 0
+    assert "--network" not in host.calls("run")[0]
+
+
+def test_the_capability_that_counters_need_is_given_on_request_only(host: Host) -> None:
+    """Docker grants it to root alone, so root hands it on to the account that the command runs as."""
+    host.install("docker")
+    assert host.run("gpu", "make", "repro").returncode == 0
+    assert "--cap-add" not in host.calls("run")[0]
+    host.log.write_text("")
+    assert host.run("gpu", "make", "repro", COUNTERS="1").returncode == 0
+    (run,) = host.calls("run")
+    assert {
+        ("--cap-add", "CAP_SYS_ADMIN"),
+        ("--user", "0:0"),
+        ("--reuid", "1234"),
+        ("--regid", "5678"),
+    } <= pairs(run)
+    assert run[-3:] == ["--", "make", "repro"]
+
+
+def test_pips_configuration_serves_the_build_as_a_secret(host: Host, tmp_path: Path) -> None:
+    host.install("docker")
+    settings = tmp_path / "pip.conf"
+    settings.touch()
+    assert host.run("cpu", "make", PIP_CONFIG_FILE=str(settings)).returncode == 0
+    assert ("--secret", f"id=pip.conf,src={settings}") in pairs(host.calls("build")[0])
 
 
 def test_rootless_docker_runs_as_its_own_root(host: Host) -> None:
@@ -138,9 +225,9 @@ def test_an_engine_that_does_not_answer_is_passed_over(host: Host) -> None:
 
 def test_flags_reach_the_engine(host: Host) -> None:
     host.install("docker")
-    host.run("cpu", "bash", BUILD_FLAGS="--build-arg BASE_IMAGE=debian:12", RUN_FLAGS="--cap-add SYS_ADMIN")
+    host.run("cpu", "bash", BUILD_FLAGS="--build-arg BASE_IMAGE=debian:12", RUN_FLAGS="--cap-add SYS_PTRACE")
     assert ("--build-arg", "BASE_IMAGE=debian:12") in pairs(host.calls("build")[0])
-    assert ("--cap-add", "SYS_ADMIN") in pairs(host.calls("run")[0])
+    assert ("--cap-add", "SYS_PTRACE") in pairs(host.calls("run")[0])
 
 
 def test_a_failed_build_runs_nothing(host: Host) -> None:
@@ -161,7 +248,7 @@ def test_the_commands_exit_code_is_kept(host: Host) -> None:
         (["docker"], ["gpu", "make"], "", "docker does not answer: 'docker info' says why"),
         (["docker"], ["gpu", "make"], "podman", "podman is not there: leave ENGINE out or install it"),
         ([], ["tpu", "make"], "", "no image is called tpu: write gpu or cpu"),
-        ([], ["gpu"], "", "usage: docker/run gpu|cpu COMMAND..."),
+        ([], [], "", "usage: docker/run gpu|cpu [COMMAND...]"),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence(

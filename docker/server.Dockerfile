@@ -1,0 +1,32 @@
+# MLflow's server with PostgreSQL's driver, for docker/compose.yaml.
+ARG BASE_IMAGE=python:3.12.13-slim-bookworm
+
+# Nothing but what the lock has seen, hash by hash.
+FROM ${BASE_IMAGE} AS packages
+COPY docker/server.lock /opt/
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    python3 -m venv /opt/venv \
+    && /opt/venv/bin/python -m pip install --no-cache-dir --require-hashes --requirement /opt/server.lock
+
+FROM ${BASE_IMAGE}
+COPY --from=packages /opt/venv /opt/venv
+COPY docker/server-entrypoint /usr/local/bin/
+ARG UID=1000
+ARG GID=1000
+# A volume that is mounted on /artifacts for the first time takes over its owner.
+RUN groupadd --gid "$GID" server \
+    && useradd --no-log-init --uid "$UID" --gid "$GID" server \
+    && install --directory --owner "$UID" --group "$GID" /artifacts
+ENV PATH=/opt/venv/bin:$PATH
+USER $UID:$GID
+WORKDIR /artifacts
+EXPOSE 5000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:5000/health', timeout=4)"]
+
+ARG BASE_IMAGE
+ARG LOCK=unknown
+LABEL org.opencontainers.image.title="kernel-pipeline, MLflow server" \
+    org.opencontainers.image.base.name="$BASE_IMAGE" \
+    kernel-pipeline.lock="$LOCK"
+ENTRYPOINT ["server-entrypoint"]

@@ -1,0 +1,141 @@
+"""Buildah with a store of its own, and a base image bootstrapped from the distribution's packages."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+BASE = "localhost/bootstrapped:base"
+BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+PACKAGES = ("ca-certificates", "python3-dev", "python3-venv")
+"""What the default base images bring: certificates and a Python that can compile against itself."""
+
+
+def missing() -> str | None:
+    """Why images can't be built here, or None."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if platform.freedesktop_os_release().get("ID") != "debian":
+        return "bootstraps its base from Debian's packages, on Debian"
+    absent = [tool for tool in ("buildah", "debootstrap") if shutil.which(tool) is None]
+    return f"needs apt-get install {' '.join(absent)}" if absent else None
+
+
+class Buildah:
+    """Buildah over images and containers that end with the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        settings = folder / "storage.conf"
+        places = {"graphroot": folder / "images", "runroot": folder / "run"}
+        lines = ["[storage]", 'driver = ""', *(f'{name} = "{place}"' for name, place in places.items())]
+        settings.write_text("\n".join(lines) + "\n")
+        self.env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PIP_", "MLFLOW_", "PIPELINE_", "BASE_IMAGE", "BUILD_FLAGS", "RUN_FLAGS"))
+        } | {"CONTAINERS_STORAGE_CONF": str(settings), "BUILDAH_ISOLATION": "chroot", "ENGINE": "buildah"}
+
+    def __call__(self, *words: str) -> str:
+        """What a command of Buildah's prints; fails with what it says."""
+        done = subprocess.run(["buildah", *words], env=self.env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"buildah {' '.join(words)}:\n{done.stderr[-3000:]}"
+        return done.stdout.strip()
+
+    def bootstrap(self) -> None:
+        """Make the base image: the smallest system of this machine's release, from where apt gets it here."""
+        release = platform.freedesktop_os_release()["VERSION_CODENAME"]
+        root = self.folder / "root"
+        subprocess.run(
+            [
+                "debootstrap",
+                "--variant=minbase",
+                "--components=main,contrib,non-free",  # ncu is not free
+                f"--include={','.join(PACKAGES)}",
+                release,
+                str(root),
+                *_mirror(release),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        for package in (root / "var/cache/apt/archives").glob("*.deb"):
+            package.unlink()
+        container = self("from", "scratch")
+        self("add", "--quiet", container, str(root), "/")
+        self("commit", "--quiet", "--rm", container, BASE)
+        shutil.rmtree(root)
+
+    def docker_run(
+        self, project: Path, kind: str, *command: str, env: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """``docker/run`` in a checkout, on the base image; fails with what it printed."""
+        done = subprocess.run(
+            ["docker/run", kind, *command],
+            cwd=project,
+            env=self.env | {"BASE_IMAGE": BASE} | dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done
+
+    def image(self, name: str) -> dict[str, Any]:
+        """What an image says of itself."""
+        return dict(json.loads(self("inspect", "--type", "image", name)))
+
+    def end(self) -> None:
+        """Remove all containers and images."""
+        self("rm", "--all")
+        self("rmi", "--all", "--force")
+
+
+def _mirror(release: str) -> list[str]:
+    """Where apt gets this release from, in case it is not the distribution's own place."""
+    targets = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [line.split()[1] for line in targets.stdout.splitlines() if line.split()[0] == release]
+    return found[:1]
+
+
+def certificates() -> list[str]:
+    """Flags that let a build trust whom this machine trusts."""
+    bundle = Path(os.environ.get("SSL_CERT_FILE", BUNDLE))
+    return ["--volume", f"{bundle.resolve()}:{BUNDLE}:ro"] if bundle.is_file() else []
+
+
+def pip_settings(folder: Path) -> tuple[Path, list[str]]:
+    """pip's settings on this machine as one file, and flags that show a build the folders they name."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    settings = {}
+    for line in listed.stdout.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        if section in ("global", "install", ":env:"):
+            settings[key.lstrip(".")] = str(ast.literal_eval(value))
+    settings.pop("config-file", None)
+    path = folder / "pip.conf"
+    path.write_text("\n".join(["[global]", *(f"{key} = {value}" for key, value in settings.items())]) + "\n")
+    folders = set()
+    for word in " ".join(settings.values()).split():
+        # An index in a folder has its files beside it.
+        place = Path(word.removeprefix("file://")).parent if word.startswith("file://") else Path(word)
+        if place.is_absolute() and place.is_dir():
+            folders.add(place)
+    return path, [part for place in sorted(folders) for part in ("--volume", f"{place}:{place}:ro")]

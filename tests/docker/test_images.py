@@ -1,0 +1,250 @@
+"""The images, built with Buildah from the distribution's packages and run: ``make test-docker``.
+
+No Docker daemon and no registry are needed. What takes the vendor's base image or a GPU is not tried.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docker.buildah import BASE, Buildah, certificates, missing, pip_settings
+from tests.mlflow_store import shown
+from tests.project import Project, ran, skipped
+
+WANTED = os.environ.get("TEST_PROOFS", "").split()
+UID, GID = 4321, 8765
+"""An account that this machine does not have."""
+
+CAP_SYS_ADMIN = 1 << 21
+
+pytestmark = [
+    pytest.mark.xdist_group("images"),
+    pytest.mark.skipif(not WANTED, reason="`make test-docker` builds images, in minutes"),
+    pytest.mark.skipif(bool(WANTED) and missing() is not None, reason=str(missing())),
+]
+needs_cpu = pytest.mark.skipif("cpu" not in WANTED, reason="TEST_PROOFS leaves the CPU image out")
+needs_gpu = pytest.mark.skipif("gpu" not in WANTED, reason="TEST_PROOFS leaves the GPU image out")
+
+
+class Checkout:
+    """A repository that belongs to somebody, whom root builds images for."""
+
+    def __init__(self, folder: Path, buildah: Buildah) -> None:
+        self.buildah = buildah
+        self.project = Project(folder)
+        self.project.create()
+        self.root = self.project.root
+        for path in (self.root, *self.root.rglob("*")):
+            os.chown(path, UID, GID, follow_symlinks=False)
+        settings, volumes = pip_settings(folder)
+        self.env = {
+            # The lock of the GPU image names the files of the public index, so it takes no other.
+            "gpu": {"BUILD_FLAGS": " ".join([*certificates(), "--build-arg", "NCU_PACKAGE=nsight-compute"])},
+            "cpu": {"BUILD_FLAGS": " ".join([*certificates(), *volumes]), "PIP_CONFIG_FILE": str(settings)},
+        }
+
+    def run(self, kind: str, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.buildah.docker_run(self.root, kind, *command, env=self.env[kind] | env)
+
+    def shell(self, kind: str, script: str) -> str:
+        """What a shell prints in the image that the last build made, where the checkout is mounted."""
+        container = self.buildah("from", f"kernel-pipeline:{kind}")
+        mounted = ("--volume", f"{self.root}:{self.root}", "--workingdir", str(self.root))
+        return self.buildah("run", *mounted, container, "--", "sh", "-c", script)
+
+    def commit(self) -> str:
+        trusted = f"safe.directory={self.root}"
+        return self.project.run("git", "-c", trusted, "rev-parse", "HEAD").stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    buildah = Buildah(tmp_path_factory.mktemp("buildah"))
+    try:
+        buildah.bootstrap()
+        yield Checkout(tmp_path_factory.mktemp("checkout"), buildah)
+    finally:
+        buildah.end()
+
+
+@pytest.fixture(scope="module")
+def reproduced(checkout: Checkout) -> subprocess.CompletedProcess[str]:
+    """What the first ``make docker-cpu`` prints."""
+    return checkout.run("cpu", "make", "repro")
+
+
+def reused(output: str) -> dict[str, bool]:
+    """The steps of a build, and whether each was taken from the last one."""
+    steps = re.findall(r"^\[\d/\d\] STEP \d+/\d+: (.*)\n(-->.*)?", output, re.MULTILINE)
+    return {step: "Using cache" in after for step, after in steps if not step.startswith("FROM")}
+
+
+def layers(buildah: Buildah, name: str) -> list[str]:
+    return list(buildah.image(name)["OCIv1"]["rootfs"]["diff_ids"])
+
+
+@needs_cpu
+def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
+    checkout: Checkout, reproduced: subprocess.CompletedProcess[str]
+) -> None:
+    project = checkout.project
+    every = [f"{stage}@{kernel}" for stage in ("build", "sweep") for kernel in project.kernels()]
+    assert sorted(ran(reproduced.stdout)) == sorted([*every, "environment", "ceilings", "report", "publish"])
+    assert reproduced.stdout.splitlines()[-1].startswith("All machines side by side: reports/report.html.")
+    strangers = [p for p in checkout.root.rglob("*") if (p.lstat().st_uid, p.lstat().st_gid) != (UID, GID)]
+    assert not strangers
+    for kernel in project.kernels():
+        rows = project.rows(kernel)
+        assert {"ok", "verified"} <= {row["status"] for row in rows}
+        assert all(row["gbps"] > 0 for row in rows if row["status"] == "ok")
+        assert f"{kernel} @ {project.gpu()}" in shown(checkout.root / "mlflow.db", kernel)
+
+
+@needs_cpu
+@pytest.mark.usefixtures("reproduced")
+def test_every_row_and_run_names_the_image_and_its_base(checkout: Checkout) -> None:
+    digests = {
+        name: checkout.buildah.image(name)["FromImageDigest"] for name in ("kernel-pipeline:cpu", BASE)
+    }
+    told = {
+        "image": f"kernel-pipeline:cpu@{digests['kernel-pipeline:cpu']}",
+        "base_image": f"{BASE}@{digests[BASE]}",
+    }
+    assert all(re.search("@sha256:[0-9a-f]{64}$", name) for name in told.values())
+    project = checkout.project
+    record = project.read_json(f"results/environment/{project.gpu()}.json")
+    assert told.items() <= record.items()
+    for kernel in project.kernels():
+        assert all(told.items() <= row.items() for row in project.rows(kernel))
+        for run in shown(checkout.root / "mlflow.db", kernel).values():
+            assert told.items() <= run["tags"].items()
+
+
+@needs_cpu
+@pytest.mark.usefixtures("reproduced")
+def test_after_an_edit_and_a_commit_no_layer_is_built_and_nothing_measured(checkout: Checkout) -> None:
+    before = checkout.buildah.image("kernel-pipeline:cpu")["FromImageDigest"]
+    checkout.project.edit("pipeline/ui.py", lambda text: f"{text}\n# The same.\n")
+    done = checkout.run("cpu", "make", "repro")
+    assert all(reused(done.stdout).values()), done.stdout[-3000:]
+    assert checkout.buildah.image("kernel-pipeline:cpu")["FromImageDigest"] == before
+    assert ran(done.stdout) == ["environment"]
+    assert {"report", "publish"} <= set(skipped(done.stdout))
+
+
+@needs_cpu
+@pytest.mark.usefixtures("reproduced")
+def test_an_image_with_the_code_in_it_reuses_all_below_the_code(checkout: Checkout) -> None:
+    checkout.run("cpu")
+    commit = checkout.commit()
+    name = f"kernel-pipeline:cpu-{commit[:12]}"
+    first = layers(checkout.buildah, name)
+    checkout.project.edit("pipeline/ui.py", lambda text: f"{text}\n# Again.\n")
+    steps = reused(checkout.run("cpu").stdout)
+    assert [taken for step, taken in steps.items() if "pip install" in step] == [True]
+    assert steps["COPY --chown=$UID:$GID . ."] is False, "the code is another"
+    second = layers(checkout.buildah, name)
+    assert first[: len(layers(checkout.buildah, "kernel-pipeline:cpu"))] == layers(
+        checkout.buildah, "kernel-pipeline:cpu"
+    )
+    changed = [number for number, pair in enumerate(zip(first, second, strict=True)) if len(set(pair)) == 2]
+    assert changed and changed[0] >= len(layers(checkout.buildah, "kernel-pipeline:cpu"))
+
+    config = checkout.buildah.image(name)["Docker"]["config"]
+    assert config["User"] == f"{UID}:{GID}"
+    labels = config["Labels"]
+    assert labels["org.opencontainers.image.revision"] == commit
+    assert labels["org.opencontainers.image.base.name"] == BASE
+    assert re.fullmatch("[0-9a-f]{16}", labels["kernel-pipeline.lock"])
+    inside = checkout.buildah("from", name)
+    look = ("sh", "-c", "git rev-parse HEAD && stat --format %u:%g pipeline && ls -A")
+    seen, owner, *files = checkout.buildah("run", inside, "--", *look).splitlines()
+    assert (seen, owner) == (commit, f"{UID}:{GID}")
+    assert {"pipeline", "dvc.yaml", ".git"} <= set(files)
+    assert not {"build", "mlflow.db", ".venv"} & set(files)
+
+
+def pins(path: Path) -> list[str]:
+    """The pins of a lock with hashes."""
+    return [line for line in path.read_text().splitlines() if re.match("[a-z0-9]", line)]
+
+
+LEFT_BEHIND = (
+    "find / -xdev \\( -name '*.whl' -o -name '*.deb' -o -name pip.conf -o -path '*/.cache/*' \\)"
+    " -not -path '/usr/share/python-wheels/*' -not -path '/proc/*' -not -path '/tmp/*' -print;"
+    # Folders that a build had mounted stay as empty ones.
+    " find /var/lib/apt/lists /opt -mindepth 1 -maxdepth 1 -not -empty"
+)
+
+
+@needs_cpu
+@pytest.mark.usefixtures("reproduced")
+def test_no_cache_no_wheel_and_no_setting_of_pips_is_left_behind(checkout: Checkout) -> None:
+    found = checkout.shell("cpu", LEFT_BEHIND).splitlines()
+    assert found == ["/opt/venv"]
+
+
+@needs_cpu
+@pytest.mark.usefixtures("reproduced")
+def test_a_capability_is_given_on_request_only_and_to_the_owner(checkout: Checkout) -> None:
+    look = "id -u; sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status"
+    account, capabilities = checkout.shell("cpu", look).split()
+    assert (account, int(capabilities, 16)) == (str(UID), 0)
+    printed = checkout.run("cpu", "sh", "-c", look, COUNTERS="1").stdout
+    account, capabilities = printed.split()[-2:]
+    assert (account, int(capabilities, 16)) == (str(UID), CAP_SYS_ADMIN)
+
+
+@needs_gpu
+def test_the_gpu_image_holds_the_locked_torch_with_cuda_once_a_compiler_and_ncu(checkout: Checkout) -> None:
+    checkout.run("gpu", "true")
+    look = (
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda)';"
+        "python -c 'from pipeline.measure.toolchain import find_nvcc; print(find_nvcc().version)';"
+        "ncu --version | grep -c 'Nsight Compute';"
+        "for name in libtorch_cuda.so libcublas.so libcudnn.so libcudart.so libnccl.so;"
+        " do find / -xdev -name $name'*' -type f -not -path '/proc/*' | wc -l; done"
+    )
+    torch, nvcc, ncu, *copies = checkout.shell("gpu", look).splitlines()
+    locked = dict(line.split(" ;")[0].split("==") for line in pins(checkout.root / "docker/gpu.lock"))
+    assert torch.split("+")[0] == f"{locked['torch']}"
+    assert re.search(r" 13\.\d+$", torch), "built for CUDA"
+    assert nvcc.startswith("13.0")
+    assert int(ncu) >= 1
+    assert copies == ["1"] * 5
+    assert checkout.shell("gpu", LEFT_BEHIND).splitlines() == ["/opt/venv"]
+
+
+@pytest.mark.skipif("server" not in WANTED, reason="TEST_PROOFS leaves the server's image out")
+def test_the_servers_image_has_the_locked_mlflow_the_driver_a_check_and_a_health_check(
+    checkout: Checkout,
+) -> None:
+    name = "kernel-pipeline:server"
+    checkout.buildah(
+        *("bud", "--format", "docker", "--file", str(checkout.root / "docker/server.Dockerfile")),
+        *("--build-arg", f"BASE_IMAGE={BASE}", *certificates(), "--tag", name, str(checkout.root)),
+    )
+    config = checkout.buildah.image(name)["Docker"]["config"]
+    assert config["User"] == "1000:1000"
+    assert "/health" in " ".join(config["Healthcheck"]["Test"])
+    container = checkout.buildah("from", name)
+    look = "import mlflow, os, psycopg2; print(mlflow.__version__, os.access('/artifacts', os.W_OK))"
+    run = (
+        "run",
+        "--env",
+        "POSTGRES_PASSWORD=secret",
+        container,
+        "--",
+        "server-entrypoint",
+        "python",
+        "-c",
+        look,
+    )
+    locked = dict(line.split(" ;")[0].split("==") for line in pins(checkout.root / "docker/server.lock"))
+    assert checkout.buildah(*run).split() == [locked["mlflow"], "True"]

@@ -1,0 +1,136 @@
+"""What was built, through a DVC remote from one clone to another: by a folder and by S3's protocol."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+import requests
+
+from tests import factory
+from tests.factory import H200
+from tests.project import Project, ran
+
+pytestmark = pytest.mark.xdist_group("remote")
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+BUCKET = "kernels"
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A repository that has measured one kernel, beside an H200's results, and committed them."""
+    made = Project(tmp_path_factory.mktemp("first"))
+    made.create()
+    made.set_param("kernels", "[square]")
+    h200 = factory.grid(kernels=["square"], gpus=[H200], providers=["torch_square", "cuda"])
+    factory.write_results(made.root / "results", h200)
+    made.adopt_builds()
+    made.repro()
+    made.commit("Results")
+    return made
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server on loopback that speaks S3's protocol and has an empty bucket."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (tmp_path_factory.mktemp("s3") / "log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not answers(address):
+            assert server.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+        boto3.client(
+            "s3",
+            endpoint_url=address,
+            region_name=KEYS["AWS_DEFAULT_REGION"],
+            aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+        ).create_bucket(Bucket=BUCKET)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def answers(address: str) -> bool:
+    try:
+        return requests.get(address, timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def clone(first: Project, folder: Path) -> Project:
+    """Another machine's clone, with a cache of its own."""
+    made = Project(folder)
+    first.run("git", "clone", "--quiet", str(first.root), str(made.root))
+    return made
+
+
+def shared(project: Project) -> dict[str, str]:
+    return project.tree("mlflow.db", "mlartifacts", "build/environment.json")
+
+
+def through(first: Project, second: Project, remote: tuple[tuple[str, ...], ...]) -> None:
+    """Push from one, pull in the other."""
+    for project in (first, second):
+        for words in remote:
+            project.python("dvc", "remote", *words)
+    first.python("dvc", "push", env=KEYS)
+    second.python("dvc", "pull", "--allow-missing", env=KEYS)
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_do(
+    first: Project, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    second = clone(first, tmp_path / "second")
+    if kind == "folder":
+        remote: tuple[tuple[str, ...], ...] = (
+            ("add", "--local", "--force", "--default", "store", str(tmp_path / "store")),
+        )
+    else:
+        address = request.getfixturevalue("s3")
+        remote = (
+            ("add", "--local", "--force", "--default", "store", f"s3://{BUCKET}/dvc"),
+            ("modify", "--local", "store", "endpointurl", address),
+        )
+    through(first, second, remote)
+    built = [name for name in shared(second) if name.startswith("build/square/")]
+    assert built, "the libraries came with the pull"
+    before = shared(second)
+    assert second.repro() == ["environment"]
+    assert shared(second) == before
+    # Where the store is and how to get in stays with each machine.
+    assert "dvc" not in second.run("git", "status", "--porcelain").stdout
+
+
+def test_without_the_pull_other_machines_results_stay(first: Project, tmp_path: Path) -> None:
+    second = clone(first, tmp_path / "second")
+
+    def of_h200() -> dict[str, str]:
+        return {n: d for n, d in second.tree().items() if n.startswith("results/") and H200 in n}
+
+    before = of_h200()
+    rows = second.root / f"results/timings/square/{next(Path(n).name for n in before if 'timings' in n)}"
+    assert rows.is_file()
+    assert "build@square" in ran(second.python("dvc", "repro").stdout)
+    assert of_h200() == before
+    assert f"{H200}" in (second.root / "reports/metrics.json").read_text()
