@@ -70,6 +70,10 @@ $(VENV)/.ready-%:
 		echo 'note: Python.h is missing, torch.compile and Triton need it (apt-get install python3-dev)'
 	@touch "$@"
 
+# `make lock` alone: what conflicts with the old pins can't be installed before there are new ones.
+$(BIN)/python:
+	@"$(PYTHON)" -m venv "$(VENV)"
+
 python-on-path:
 	@mkdir -p "$(BIN)"
 	@[ "$(PYTHON)" = "$(BIN)/python" ] || printf '#!/bin/sh\nexec "%s" "$$@"\n' "$(PYTHON)" >"$(BIN)/python"
@@ -104,7 +108,7 @@ lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 types: $(READY) ## Check types: mypy
 	@python -m mypy
 
-lock: $(READY) ## Resolve constraints.txt again; it keeps its pins where it can
+lock: $(if $(strip $(VENV)),$(BIN)/python,python-on-path) ## Resolve constraints.txt again; it keeps its pins where it can
 	@python -m pip install --quiet uv
 	@$(LOCK) --extra dev --extra nvcc $(if $(UPGRADE),--upgrade) --output-file constraints.txt pyproject.toml
 	@# The same pins with hashes, for the images that take nothing but what the lock saw.

@@ -28,11 +28,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pipeline.config import ROOT
 from pipeline.errors import UserError
 from pipeline.measure.record import digest
+
+if TYPE_CHECKING:
+    from mlflow.exceptions import MlflowException
 
 DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
 """One SQLite file at the repository's root."""
@@ -192,13 +195,7 @@ class Store:
             try:
                 changes = self._look(experiment, sweep, tick if look == 0 else lambda: None)
             except MlflowException as error:
-                # Another publisher deleted a run while it was being written.
-                gone = error.error_code in (
-                    "INVALID_PARAMETER_VALUE",
-                    "INVALID_STATE",
-                    "RESOURCE_DOES_NOT_EXIST",
-                )
-                if not gone or look == LOOKS - 1:
+                if not _met_another(error) or look == LOOKS - 1:
                     raise
                 continue
             total = total or changes
@@ -324,6 +321,13 @@ class Glances:
         if self._at_most * (time.monotonic() - self._at) > self._cost:
             self.look()
         return self.found.get(identity, [])
+
+
+def _met_another(error: MlflowException) -> bool:
+    """Whether another publisher deleted a run while it was being written, or wrote the same at that moment."""
+    if error.error_code == "BAD_REQUEST":  # as MLflow names whatever the database refused
+        return "IntegrityError" in str(error) or "UniqueViolation" in str(error)
+    return error.error_code in ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")
 
 
 def _shuffled(children: Sequence[Run]) -> list[Run]:

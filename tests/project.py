@@ -36,7 +36,7 @@ class Project:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("MLFLOW_", "DVC_", "TRITON_", "GIT_", "MAKE", "PYTEST_", "COV_"))
+            if not name.startswith(("ARGS", "MLFLOW_", "DVC_", "TRITON_", "GIT_", "MAKE", "PYTEST_", "COV_"))
         }
         self.env = inherited | {
             # Python's own name for itself may be a link, so its folder is where `python` lies.

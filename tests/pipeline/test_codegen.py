@@ -165,7 +165,10 @@ def test_every_kind_of_provider_is_there_and_the_texts_are_kept(tmp_path: Path) 
     assert f"{inductor['function']} = async_compile." in source
     cuda = [row for row in found if row["language"] == "cuda"]
     assert all(row["key"] is None and not row["launch_known"] for row in cuda), "known on a GPU only"
-    assert {row["function"] for row in cuda} >= {"softmax_rows<float, 4, 1>", "softmax_rows<BFloat16, 8, 0>"}
+    assert {row["function"] for row in cuda} >= {
+        "rows_held<float, 4, 2, 1, Softmax>",
+        "rows_streamed<BFloat16, 8, 2, 0, Softmax>",
+    }
 
 
 def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path) -> None:
@@ -213,8 +216,10 @@ def test_bad_input_is_one_sentence(
 def test_an_ambiguous_cuda_function_is_asked_for(tmp_path: Path) -> None:
     done = command(tmp_path, "kernel=softmax", "a=cuda/4w", "b=triton_row/4w")
     assert done.returncode == 2
-    assert "softmax_rows<float, 4, 1>" in done.stderr and "write one" in done.stderr
-    named = command(tmp_path, "kernel=softmax", "a='cuda/4w/softmax_rows<float, 4, 1>'", "b=triton_row/4w")
+    assert "rows_held<float, 4, 2, 1, Softmax>" in done.stderr and "write one" in done.stderr
+    named = command(
+        tmp_path, "kernel=softmax", "a='cuda/4w/rows_held<float, 4, 2, 1, Softmax>'", "b=triton_row/4w"
+    )
     assert named.returncode == 0, named.stderr
 
 

@@ -374,7 +374,8 @@ def test_a_server_that_is_down_costs_a_sentence(results: Path) -> None:
     assert time.monotonic() - started < 20
     assert out == "" and len(err.splitlines()) == 1
     assert "connection refused. Nothing measured is lost" in err and "secret" not in err
-    assert err.endswith(f"run: python -m pipeline.publish reports=null input={results} tracking=server\n")
+    again = f"python -m pipeline.publish reports=null artifacts=null input={results} tracking=server"
+    assert err.endswith(f"run: {again}\n")
 
 
 def test_a_server_that_never_answers_is_given_up(results: Path) -> None:
