@@ -324,7 +324,7 @@ class Glances:
 
 
 def _met_another(error: MlflowException) -> bool:
-    """Whether another publisher deleted a run while it was being written, or wrote the same at that moment."""
+    """Whether another publisher deleted a run while it was being written, or wrote the same just then."""
     if error.error_code == "BAD_REQUEST":  # as MLflow names whatever the database refused
         return "IntegrityError" in str(error) or "UniqueViolation" in str(error)
     return error.error_code in ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")

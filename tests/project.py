@@ -17,11 +17,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pipeline.build import build_kernel
 from pipeline.config import ROOT
 from pipeline.measure.extension import ARCHITECTURES, HERE
 
 PRESET = "smoke"
+
+MATRIX = ("build", "sweep", "profile", "counters", "codegen")
+"""The stages that run once a kernel."""
+
 Row = dict[str, Any]
 
 
@@ -53,8 +59,9 @@ class Project:
             **{f"GIT_{who}_EMAIL": "test@localhost" for who in ("AUTHOR", "COMMITTER")},
         }
 
-    def create(self) -> None:
-        """Copy the files that git knows as they are now, edits included, choose the smallest grid, commit."""
+    def create(self, *kernels: str) -> None:
+        """Copy the files that git knows as they are now, edits included, choose the smallest grid and these
+        kernels, commit."""
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=ROOT,
@@ -72,6 +79,7 @@ class Project:
         for name in ("timings", "ceilings", "build", "profile", "counters", "codegen"):
             shutil.rmtree(self.root / "results" / name, ignore_errors=True)
         self.set_param("preset", PRESET)
+        self.set_param("kernels", f"[{', '.join(kernels)}]")
         self.run("git", "init", "--quiet", "--initial-branch=main")
         self.commit("Start")
 
@@ -124,7 +132,8 @@ class Project:
         self.edit("params.yaml", lambda text: re.sub(rf"(?m)^{name}: .*$", f"{name}: {value}", text))
 
     def kernels(self) -> list[str]:
-        return sorted(path.parent.name for path in (self.root / "kernels").glob("*/__init__.py"))
+        """The kernels that `dvc repro` measures."""
+        return list(yaml.safe_load((self.root / "params.yaml").read_text())["kernels"])
 
     def read_json(self, name: str) -> Any:
         """What a JSON file holds."""

@@ -25,10 +25,10 @@ from tests import factory
 from tests.factory import H200
 from tests.mlflow_store import run_ids, shown
 from tests.pipeline.measure.tiny import has_nvcc
-from tests.project import PRESET, Project, by_point, ran, skipped, wait_until
+from tests.project import MATRIX, PRESET, Project, by_point, ran, skipped, wait_until
 
-MATRIX = ("build", "sweep", "profile", "counters", "codegen")
-"""The stages that run once a kernel."""
+KERNELS = ("softmax", "square")
+"""Two that differ in kind: what holds between them holds between any."""
 
 pytestmark = [
     pytest.mark.xdist_group("end-to-end"),
@@ -40,7 +40,7 @@ pytestmark = [
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A repository in which the pipeline has run once, its results committed."""
     made = Project(tmp_path_factory.mktemp("end-to-end"))
-    made.create()
+    made.create(*KERNELS)
     made.adopt_builds()
     stages = made.repro()
     every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in made.kernels()]
@@ -84,10 +84,10 @@ def without_lock(tree: dict[str, str]) -> dict[str, str]:
 
 def stored(project: Project) -> dict[str, dict[str, Any]]:
     """What the MLflow store shows, by kernel and run."""
-    return {kernel: shown(project.root / "mlflow.db", kernel) for kernel in project.kernels()}
+    return {kernel: shown(project.root / "mlflow.db", kernel) for kernel in KERNELS}
 
 
-@pytest.mark.parametrize("kernel", kernels.names())
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_every_point_is_in_the_ledger_once_with_the_status_it_must_have(
     project: Project, kernel: str
 ) -> None:
@@ -118,7 +118,7 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
     outside = {"image": None, "base_image": None}
     assert environment == project.read_json("build/environment.json") | outside
     assert json.loads((root / "results/ceilings" / f"{gpu}.json").read_bytes())["copy_gbps"] > 0
-    for kernel in project.kernels():
+    for kernel in KERNELS:
         report = results.read(BuildReport, results.build_path(root / "results", kernel, gpu))
         if has_nvcc():
             assert {"80", "90", "100"} <= set(report.architectures)
@@ -129,7 +129,7 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
         assert (root / "reports/plots" / f"{kernel}.svg").is_file()
         assert kernel in (root / "reports/report.md").read_text()
     metrics = json.loads((root / "reports/metrics.json").read_bytes())
-    assert {kernel: list(gpus) for kernel, gpus in metrics.items()} == {k: [gpu] for k in project.kernels()}
+    assert {kernel: list(gpus) for kernel, gpus in metrics.items()} == {k: [gpu] for k in KERNELS}
     assert (root / "reports/report.html").is_file()
     assert all(f"{kernel} @ {gpu}" in runs for kernel, runs in stored(project).items())
 
@@ -138,7 +138,7 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
     before = project.tree()
     done = project.run("make", "repro", "VENV=", f"PYTHON={sys.executable}")
     assert ran(done.stdout) == ["environment"]
-    every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in project.kernels()]
+    every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in KERNELS]
     assert sorted(skipped(done.stdout)) == sorted([*every, "ceilings", "report", "publish"])
     assert project.tree() == before
 
@@ -149,42 +149,15 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
     assert not chatter, "DVC's own words come before the table"
 
 
-def test_an_edit_measures_what_it_concerns_and_nothing_else(project: Project) -> None:
-    """A Triton source: its providers. A grid: the new size. The third kernel: nothing."""
-    old = {kernel: by_point(project.rows(kernel)) for kernel in project.kernels()}
+def test_an_edit_measures_what_it_concerns_and_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
+    """A kernel's Triton source concerns its Triton providers, a contract all of its kernel. DVC and a
+    sweep are killed in the middle, as by a power cut."""
+    old = {kernel: by_point(project.rows(kernel)) for kernel in KERNELS}
     built = without_lock({k: v for k, v in project.tree().items() if k.startswith("build/")})
     project.edit("kernels/softmax/triton.py", lambda text: f"{text}\n# The same kernels.\n")
-    project.edit("conf/kernel/gelu.yaml", lambda text: text.replace("[37, 64]", "[37, 64, 96]", 1))
-    stages = project.repro()
-    # Its folder is build's too, which then finds its libraries up to date.
-    assert sorted(stages) == sorted(
-        ["environment", "build@softmax", *looked_into("gelu", "softmax"), "report", "publish"]
-    )
-    now = without_lock({k: v for k, v in project.tree().items() if k.startswith("build/")})
-    assert now == built
-
-    new = {kernel: by_point(project.rows(kernel)) for kernel in project.kernels()}
-    assert new["square"] == old["square"]
-    assert set(new["softmax"]) == set(old["softmax"])
-    triton = {p.name for p in kernels.load("softmax").providers if p.is_triton}
-    for point, row in new["softmax"].items():
-        if row["provider"] in triton:
-            assert row["key"] != old["softmax"][point]["key"]
-            assert row["measured_at"] > old["softmax"][point]["measured_at"]
-            assert row["dirty"], "measured from an edit that no commit holds"
-        else:
-            assert row == old["softmax"][point]
-    assert set(new["gelu"]) == points_of(project, "gelu")
-    kept = {point: row for point, row in new["gelu"].items() if row["size"] != 96}
-    assert kept == old["gelu"]
-
-
-def test_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
-    """DVC and the sweep are killed in the middle of a stage, as by a power cut."""
-    old = by_point(project.rows("square"))
     project.edit("kernels/square/__init__.py", lambda text: f"{text}\n# The same contract.\n")
     ledger = project.ledger("square")
-    size, lines = ledger.stat().st_size, len(old)
+    size, lines = ledger.stat().st_size, len(old["square"])
 
     project.kill_sweep("square", when=lambda: ledger.stat().st_size > size)
     wait_until(lambda: not project.processes(), 20)  # the worker must not outlive its sweep
@@ -197,11 +170,25 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
     with ledger.open("ab") as file:
         file.write(text[size : size + 100])
     stages = project.repro()
-    assert sorted(stages[-6:]) == sorted([*looked_into("square"), "report", "publish"])
-    new = by_point(project.rows("square"))
-    assert set(new) == set(old)
-    for point, row in new.items():
-        assert row["measured_at"] > old[point]["measured_at"], "all of them were due"
+    done_before = {"environment", "build@softmax", "build@square", "sweep@softmax"}
+    assert set(looked_into(*KERNELS)) - done_before <= set(stages)
+    assert set(stages) <= {*done_before, *looked_into(*KERNELS), "report", "publish"}
+    # Their folders are build's too, which then finds its libraries up to date.
+    now = without_lock({k: v for k, v in project.tree().items() if k.startswith("build/")})
+    assert now == built
+
+    new = {kernel: by_point(project.rows(kernel)) for kernel in KERNELS}
+    assert {kernel: set(rows) for kernel, rows in new.items()} == {k: set(rows) for k, rows in old.items()}
+    triton = {p.name for p in kernels.load("softmax").providers if p.is_triton}
+    for point, row in new["softmax"].items():
+        if row["provider"] in triton:
+            assert row["key"] != old["softmax"][point]["key"]
+            assert row["measured_at"] > old["softmax"][point]["measured_at"]
+            assert row["dirty"], "measured from an edit that no commit holds"
+        else:
+            assert row == old["softmax"][point]
+    for point, row in new["square"].items():
+        assert row["measured_at"] > old["square"][point]["measured_at"], "all of them were due"
         if point in survivors:
             assert (row["key"], row["measured_at"]) == (
                 survivors[point]["key"],
@@ -211,12 +198,24 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
     assert project.repro() == ["environment"]
 
 
+def test_an_edited_grid_concerns_its_kernel_alone(project: Project) -> None:
+    name = "conf/kernel/square.yaml"
+    before = (project.root / name).read_text()
+    project.edit(name, lambda text: text.replace("[37, 64]", "[37, 64, 96]", 1))
+    try:
+        due = ran(project.python("dvc", "repro", "--dry").stdout)
+    finally:
+        (project.root / name).write_text(before)
+    assert set(looked_into("square")) <= set(due)
+    assert not {stage for stage in due if stage.endswith("@softmax") or stage.startswith("build@")}
+
+
 def test_a_lost_store_is_made_again_from_the_files(project: Project) -> None:
     root = project.root
     before = stored(project)
-    ids = [run_ids(root / "mlflow.db", kernel) for kernel in project.kernels()]
+    ids = [run_ids(root / "mlflow.db", kernel) for kernel in KERNELS]
     project.python("pipeline.publish")
-    assert [run_ids(root / "mlflow.db", kernel) for kernel in project.kernels()] == ids, "nothing to do"
+    assert [run_ids(root / "mlflow.db", kernel) for kernel in KERNELS] == ids, "nothing to do"
 
     for path in root.glob("mlflow.db*"):
         path.unlink()
@@ -241,13 +240,13 @@ def test_dvc_compares_metrics_params_and_plots(project: Project) -> None:
     start = head_before_results(project)
     found = json.loads(project.python("dvc", "metrics", "diff", "--json", start).stdout)
     names = {name.split(".")[0] for name in found["reports/metrics.json"]}
-    assert names == set(project.kernels())
+    assert names == set(KERNELS)
     assert any(name.endswith(".gbps") for name in found["reports/metrics.json"])
 
     shown_at = project.python("dvc", "plots", "show").stdout
     page = (project.root / "dvc_plots/index.html").read_text()
     assert "dvc_plots/index.html" in shown_at
-    assert all(f"{kernel}.csv" in page for kernel in project.kernels())
+    assert all(f"{kernel}.csv" in page for kernel in KERNELS)
     assert "dvc_plots" not in project.run("git", "status", "--porcelain").stdout
 
 
@@ -289,7 +288,7 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
 def test_another_environment_measures_anew_and_keeps_other_machines(project: Project) -> None:
     """Fewer cores are another environment, and cost no compiling; an H200's results came with git."""
     project.set_param("kernels", "[square]")
-    old = {kernel: by_point(project.rows(kernel)) for kernel in project.kernels()}
+    old = {kernel: by_point(project.rows(kernel)) for kernel in KERNELS}
     h200 = factory.grid(kernels=["square"], gpus=[H200], providers=["torch_square", "cuda"])
     factory.write_results(project.root / "results", h200)
 
@@ -300,9 +299,12 @@ def test_another_environment_measures_anew_and_keeps_other_machines(project: Pro
     foreign = of_h200()
     assert len(foreign) >= 5
 
-    one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m", "dvc", "repro")
-    every = ["environment", "build@square", "ceilings", *looked_into("square"), "report", "publish"]
-    assert sorted(ran(project.run(*one_core).stdout)) == sorted(every)
+    one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m")
+    repro = (*one_core, "dvc", "repro", "sweep@square")
+    every = ["environment", "build@square", "ceilings", "sweep@square"]
+    assert sorted(ran(project.run(*repro).stdout)) == sorted(every)
+    for stage in ("report", "publish"):
+        project.run(*one_core, f"pipeline.{stage}")
     new = by_point(project.rows("square"))
     assert set(new) == set(old["square"])
     for point, row in new.items():
@@ -314,8 +316,8 @@ def test_another_environment_measures_anew_and_keeps_other_machines(project: Pro
     gpus = {H200, project.gpu()}
     metrics = json.loads((project.root / "reports/metrics.json").read_bytes())
     assert set(metrics["square"]) == gpus
-    assert {f"square @ {gpu}" for gpu in gpus} <= set(stored(project)["square"])
+    assert {f"square @ {gpu}" for gpu in gpus} <= set(shown(project.root / "mlflow.db", "square"))
     page = (project.root / "reports/report.md").read_text()
     for gpu in gpus:
         assert json.loads((project.root / f"results/environment/{gpu}.json").read_bytes())["name"] in page
-    assert ran(project.run(*one_core).stdout) == ["environment"]
+    assert ran(project.run(*repro).stdout) == ["environment"]

@@ -32,8 +32,7 @@ BUCKET = "kernels"
 def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A repository that has measured one kernel, beside an H200's results, and committed them."""
     made = Project(tmp_path_factory.mktemp("first"))
-    made.create()
-    made.set_param("kernels", "[square]")
+    made.create("square")
     h200 = factory.grid(kernels=["square"], gpus=[H200], providers=["torch_square", "cuda"])
     factory.write_results(made.root / "results", h200)
     made.adopt_builds()
@@ -131,6 +130,7 @@ def test_without_the_pull_other_machines_results_stay(first: Project, tmp_path: 
     before = of_h200()
     rows = second.root / f"results/timings/square/{next(Path(n).name for n in before if 'timings' in n)}"
     assert rows.is_file()
-    assert "build@square" in ran(second.python("dvc", "repro").stdout)
+    assert "build@square" in ran(second.python("dvc", "repro", "sweep@square").stdout)
     assert of_h200() == before
+    second.python("pipeline.report")
     assert f"{H200}" in (second.root / "reports/metrics.json").read_text()

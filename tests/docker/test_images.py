@@ -15,7 +15,7 @@ import pytest
 
 from tests.docker.buildah import BASE, Buildah, certificates, missing, pip_settings
 from tests.mlflow_store import shown
-from tests.project import Project, ran, skipped
+from tests.project import MATRIX, Project, ran, skipped
 
 WANTED = os.environ.get("TEST_PROOFS", "").split()
 UID, GID = 4321, 8765
@@ -38,7 +38,7 @@ class Checkout:
     def __init__(self, folder: Path, buildah: Buildah) -> None:
         self.buildah = buildah
         self.project = Project(folder)
-        self.project.create()
+        self.project.create("softmax", "square")
         self.root = self.project.root
         for path in (self.root, *self.root.rglob("*")):
             os.chown(path, UID, GID, follow_symlinks=False)
@@ -94,7 +94,7 @@ def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
     checkout: Checkout, reproduced: subprocess.CompletedProcess[str]
 ) -> None:
     project = checkout.project
-    every = [f"{stage}@{kernel}" for stage in ("build", "sweep") for kernel in project.kernels()]
+    every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in project.kernels()]
     assert sorted(ran(reproduced.stdout)) == sorted([*every, "environment", "ceilings", "report", "publish"])
     assert reproduced.stdout.splitlines()[-1].startswith("All machines side by side: reports/report.html.")
     strangers = [p for p in checkout.root.rglob("*") if (p.lstat().st_uid, p.lstat().st_gid) != (UID, GID)]

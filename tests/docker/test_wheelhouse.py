@@ -45,7 +45,7 @@ def torch_of_the_host(base: Path) -> Path:
 
 def test_setup_from_a_wheelhouse_needs_no_network(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.create()
+    project.create("square")
     made = project.run("make", "wheelhouse", "VENV=", f"PYTHON={sys.executable}", "TORCH=no")
     assert "wheelhouse holds" in made.stdout
     assert not list((project.root / "wheelhouse").glob("torch-*"))

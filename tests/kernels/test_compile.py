@@ -15,6 +15,8 @@ from kernels.contract import DTYPES
 from tests.kernels.compile_everything import ARCHITECTURES, SHAPES
 from tests.kernels.kernel_cases import EVERY, Case, params
 
+pytestmark = pytest.mark.xdist_group("compile")
+
 TRITON = params(case for case in EVERY if case.provider.is_triton)
 
 
