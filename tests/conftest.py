@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from tests.project import Project
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -14,3 +18,37 @@ if not torch.cuda.is_available():
 def pytest_configure(config: pytest.Config) -> None:
     """The interpreter computes in NumPy, which warns of the infinities and NaN that the tests ask for."""
     config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning:triton.runtime.interpreter")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that several processes end at about the same time: those that need ``project``,
+    and of them those that leave it as it is."""
+    order = {"test_remote.py": 0, "test_end_to_end.py": 1}
+    items.sort(key=lambda item: order.get(item.path.name, 2))
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A repository in which the pipeline has run once beside an H200's results, all of it committed. Whoever
+    takes it belongs to the xdist group ``end-to-end``."""
+    from tests import factory
+    from tests.project import KERNELS, MATRIX, Project
+
+    made = Project(tmp_path_factory.mktemp("end-to-end"))
+    made.create(*KERNELS)
+    h200 = factory.grid(kernels=["square"], gpus=[factory.H200], providers=["torch_square", "cuda"])
+    factory.write_results(made.root / "results", h200)
+    made.run("git", "add", "--all")
+    made.run("git", "commit", "--quiet", "--amend", "--no-edit")
+    made.adopt_builds()
+    stages = made.repro()
+    every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in KERNELS]
+    assert sorted(stages) == sorted([*every, "environment", "ceilings", "report", "publish"])
+    status = made.run("git", "status", "--porcelain", "--untracked-files=all").stdout
+    touched = {line[3:] for line in status.splitlines()}
+    strange = {
+        name for name in touched if not name.startswith(("results/", "reports/")) and name != "dvc.lock"
+    }
+    assert not strange, "a run leaves nothing to commit but results, reports and dvc.lock"
+    made.commit("Results")
+    return made

@@ -25,6 +25,9 @@ from pipeline.measure.extension import ARCHITECTURES, HERE
 
 PRESET = "smoke"
 
+KERNELS = ("softmax", "square")
+"""Two that differ in kind: what holds between them holds between any."""
+
 MATRIX = ("build", "sweep", "profile", "counters", "codegen")
 """The stages that run once a kernel."""
 

@@ -13,11 +13,10 @@ import boto3
 import pytest
 import requests
 
-from tests import factory
 from tests.factory import H200
 from tests.project import Project, ran
 
-pytestmark = pytest.mark.xdist_group("remote")
+pytestmark = pytest.mark.xdist_group("end-to-end")
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "testing",
@@ -26,19 +25,6 @@ KEYS = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 BUCKET = "kernels"
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A repository that has measured one kernel, beside an H200's results, and committed them."""
-    made = Project(tmp_path_factory.mktemp("first"))
-    made.create("square")
-    h200 = factory.grid(kernels=["square"], gpus=[H200], providers=["torch_square", "cuda"])
-    factory.write_results(made.root / "results", h200)
-    made.adopt_builds()
-    made.repro()
-    made.commit("Results")
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +62,10 @@ def answers(address: str) -> bool:
         return False
 
 
-def clone(first: Project, folder: Path) -> Project:
+def clone(project: Project, folder: Path) -> Project:
     """Another machine's clone, with a cache of its own."""
     made = Project(folder)
-    first.run("git", "clone", "--quiet", str(first.root), str(made.root))
+    project.run("git", "clone", "--quiet", str(project.root), str(made.root))
     return made
 
 
@@ -87,20 +73,20 @@ def shared(project: Project) -> dict[str, str]:
     return project.tree("mlflow.db", "mlartifacts", "build/environment.json")
 
 
-def through(first: Project, second: Project, remote: tuple[tuple[str, ...], ...]) -> None:
+def through(project: Project, second: Project, remote: tuple[tuple[str, ...], ...]) -> None:
     """Push from one, pull in the other."""
-    for project in (first, second):
+    for one in (project, second):
         for words in remote:
-            project.python("dvc", "remote", *words)
-    first.python("dvc", "push", env=KEYS)
+            one.python("dvc", "remote", *words)
+    project.python("dvc", "push", env=KEYS)
     second.python("dvc", "pull", "--allow-missing", env=KEYS)
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_do(
-    first: Project, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    project: Project, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    second = clone(first, tmp_path / "second")
+    second = clone(project, tmp_path / "second")
     if kind == "folder":
         remote: tuple[tuple[str, ...], ...] = (
             ("add", "--local", "--force", "--default", "store", str(tmp_path / "store")),
@@ -111,7 +97,7 @@ def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_do(
             ("add", "--local", "--force", "--default", "store", f"s3://{BUCKET}/dvc"),
             ("modify", "--local", "store", "endpointurl", address),
         )
-    through(first, second, remote)
+    through(project, second, remote)
     built = [name for name in shared(second) if name.startswith("build/square/")]
     assert built, "the libraries came with the pull"
     before = shared(second)
@@ -121,8 +107,8 @@ def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_do(
     assert "dvc" not in second.run("git", "status", "--porcelain").stdout
 
 
-def test_without_the_pull_other_machines_results_stay(first: Project, tmp_path: Path) -> None:
-    second = clone(first, tmp_path / "second")
+def test_without_the_pull_other_machines_results_stay(project: Project, tmp_path: Path) -> None:
+    second = clone(project, tmp_path / "second")
 
     def of_h200() -> dict[str, str]:
         return {n: d for n, d in second.tree().items() if n.startswith("results/") and H200 in n}

@@ -3,8 +3,7 @@
 Started by ``compiler`` as ``python -m pipeline.measure.compile_server FD PARENT CAPABILITY JOBS``; FD is its
 end of a socket pair. It is told points, and answers with each as it is compiled.
 
-It holds no CUDA context. A stub stands in for Triton's driver, every launch ends once its kernel is
-compiled, and the tensors have no data. So a provider's own code decides what is compiled, and the
+It holds no CUDA context: every launch ends once its kernel is compiled, and the tensors have no data. The
 specialization is that of the later launch on aligned data.
 """
 
@@ -22,35 +21,8 @@ from threading import Lock
 from typing import Any
 
 from kernels.point import Point
+from pipeline.measure.offline import compile_for, only_compile
 from pipeline.measure.process import die_with
-
-
-class StubDriver:
-    """What a launch asks of Triton's driver before it compiles."""
-
-    def __init__(self, capability: int) -> None:
-        self.capability = capability
-
-    def get_current_device(self) -> int:
-        """The only one there is."""
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        """Nothing runs on it."""
-        return 0
-
-    @property
-    def utils(self) -> Any:
-        """Triton's C helper, built on first use."""
-        from triton.backends.nvidia.driver import CudaUtils
-
-        return CudaUtils()
-
-    def get_current_target(self) -> Any:
-        """The GPU to compile for."""
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", self.capability, 32)
 
 
 class Compilers:
@@ -89,22 +61,6 @@ def _elements_a_thread(point: Point) -> float:
     return (point.block_size or 1024) / (32 * (point.num_warps or 4))
 
 
-def compile_only(capability: int) -> None:
-    """Make this process one in which a launch of a Triton kernel only compiles it."""
-    import torch
-    from triton.runtime import driver
-    from triton.runtime.jit import JITFunction, MockTensor
-
-    driver.set_active(StubDriver(capability))
-    run = JITFunction.run
-
-    def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        mocks = (MockTensor(arg.dtype) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        _build_launcher(run(self, *mocks, grid=grid, warmup=True, **options))
-
-    JITFunction.run = compile_instead
-
-
 def _build_launcher(compiled: Any) -> None:
     """Build the C code that a first launch needs, which takes it a second: Triton keeps it in the same cache.
 
@@ -134,7 +90,8 @@ def main(fd: int, parent: int, capability: int, jobs: int) -> None:
     die_with(parent)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     connection = Connection(fd)
-    compile_only(capability)
+    compile_for(capability)
+    only_compile(_build_launcher)
     compilers = Compilers(connection, jobs)
     while True:
         try:

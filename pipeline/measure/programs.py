@@ -17,6 +17,7 @@ from kernels.point import Point
 from pipeline.errors import UserError
 from pipeline.measure.device import cpu_threads
 from pipeline.measure.disassembler import Analysis, analyse_bytes
+from pipeline.measure.offline import compile_for, only_compile
 from pipeline.measure.process import die_with
 
 
@@ -70,26 +71,16 @@ def _prepare(parent: int) -> None:
     die_with(parent)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.pop("TRITON_INTERPRET", None)
-    import torch
-    from triton.runtime.jit import JITFunction, MockTensor
-
-    run = JITFunction.run
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        mocks = (MockTensor(arg.dtype) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        _launched.append(run(self, *mocks, grid=grid, warmup=True, **options))
-
-    JITFunction.run = compile_only
+    only_compile(_launched.append)
 
 
 def _compile(points: Sequence[Point], architecture: str) -> list[Compiled]:
     import torch
-    from triton.runtime import driver
 
     import kernels
     from kernels.contract import DTYPES
 
-    driver.set_active(_driver(int(architecture)))
+    compile_for(int(architecture))
     known: dict[str, Program] = {}
     found = []
     for point in points:
@@ -115,18 +106,6 @@ def _compile(points: Sequence[Point], architecture: str) -> list[Compiled]:
             programs.append(known[identity])
         found.append(Compiled(point, architecture, tuple(programs)))
     return found
-
-
-def _driver(capability: int) -> Any:
-    """A stub whose device is the capability: Triton keeps compiled kernels by device, and must not take one
-    architecture's code for another's."""
-    from pipeline.measure.compile_server import StubDriver
-
-    class Architecture(StubDriver):
-        def get_current_device(self) -> int:
-            return self.capability
-
-    return Architecture(capability)
 
 
 def _take_apart(binary: Any, architecture: str) -> Program:

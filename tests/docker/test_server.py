@@ -27,7 +27,7 @@ needs_postgresql = pytest.mark.skipif(
     postgres_programs() is None, reason="needs Debian's postgresql: apt-get install postgresql"
 )
 
-CONFIGURATIONS = 1000 if os.environ.get("TEST_PROOFS") else 100
+CONFIGURATIONS = 1000 if os.environ.get("TEST_PROOFS") else 60
 """`make test-docker` takes the minutes that a thousand need."""
 
 

@@ -1,7 +1,7 @@
 """Compile every Triton provider for several GPUs on a host that has none, and say what was compiled.
 
-Run in a process of its own, without the interpreter: it puts a stub in place of Triton's driver and lets
-each launch end in compilation. The providers are handed tensors without data. Prints a JSON line a binary.
+Run in a process of its own, without the interpreter. The providers are handed tensors without data. Prints a
+JSON line a binary.
 """
 
 from __future__ import annotations
@@ -12,48 +12,35 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction, MockTensor
 
 import kernels
 from kernels.contract import DTYPES, Kernel, Provider
 from kernels.point import Point
+from pipeline.measure.offline import compile_for, only_compile
 
 ARCHITECTURES = (80, 90, 100)
 # A row of one element, one that is no multiple of anything, and one that loads can be vectorized over.
 SHAPES = ((64, 1), (64, 37), (64, 4096))
 
 
-class StubDriver:
-    """What a launch asks of the driver before it compiles. The device is the compute capability."""
-
-    def __init__(self) -> None:
-        self.device = ARCHITECTURES[0]
-
-    def get_current_device(self) -> int:
-        return self.device
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.device, 32)
+LAUNCHES = ((128, 2, 2), (4096, 8, 3))
+"""BLOCK_SIZE, num_warps and num_stages: two launches that differ in every axis."""
 
 
-def launches(provider: Provider) -> Iterator[dict[str, int]]:
-    """Two launches that differ in every axis, as the provider takes them."""
-    for block_size, num_warps, num_stages in ((128, 2, 2), (4096, 8, 3)):
+def launches(provider: Provider, number: int) -> Iterator[dict[str, int]]:
+    """The last so many launches, as the provider takes them."""
+    for block_size, num_warps, num_stages in LAUNCHES[-number:]:
         axes = {"block_size": block_size, "num_warps": num_warps, "num_stages": num_stages}
         yield {axis: axes[axis] for axis in provider.axes}
 
 
-def compile_all(kernel: Kernel, provider: Provider, binaries: list[Any], stub: StubDriver) -> None:
-    """Every architecture, dtype and launch; every shape for one architecture, since they don't interact."""
-    for stub.device in ARCHITECTURES:
+def compile_all(kernel: Kernel, provider: Provider, binaries: list[Any]) -> None:
+    """Every architecture and dtype; every shape and launch for one architecture: they don't interact."""
+    for architecture in ARCHITECTURES:
+        compile_for(architecture)
         for name, dtype in DTYPES.items():
-            for shape in SHAPES if stub.device == 90 else SHAPES[-1:]:
-                for axes in launches(provider):
+            for shape in SHAPES if architecture == 90 else SHAPES[-1:]:
+                for axes in launches(provider, 2 if (architecture, shape[1]) == (90, 4096) else 1):
                     point = Point(kernel.name, provider.name, shape[1], name, **axes)
                     if provider.unsupported(point, shape):
                         continue
@@ -63,7 +50,7 @@ def compile_all(kernel: Kernel, provider: Provider, binaries: list[Any], stub: S
                         row = {
                             "kernel": kernel.name,
                             "provider": provider.name,
-                            "architecture": stub.device,
+                            "architecture": architecture,
                             "dtype": name,
                             "columns": shape[1],
                             "axes": axes,
@@ -80,20 +67,12 @@ def compile_all(kernel: Kernel, provider: Provider, binaries: list[Any], stub: S
 
 def main() -> None:
     """Compile all there is."""
-    stub = StubDriver()
-    driver.set_active(stub)
     binaries: list[Any] = []
-    run = JITFunction.run
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        args = tuple(MockTensor(arg.dtype) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        binaries.append(run(self, *args, grid=grid, warmup=True, **options))
-
-    JITFunction.run = compile_only
+    only_compile(binaries.append)
     for kernel in map(kernels.load, kernels.names()):
         for provider in kernel.providers:
             if provider.is_triton:
-                compile_all(kernel, provider, binaries, stub)
+                compile_all(kernel, provider, binaries)
 
 
 if __name__ == "__main__":
