@@ -48,8 +48,9 @@ help: ## List the targets
 	@echo '  PYTHON=...    the Python 3.11-3.13 that .venv is made with; its version alone: for wheelhouse'
 	@echo '  VENV=         no .venv: run with $$(PYTHON), which has all packages already'
 	@echo '  IMAGE=cpu     the image of docker-shell and docker-image: cpu or gpu'
-	@echo '  IMAGES=...    the images of test-docker: $(READY) ## Prove PROOFS for real: images built and run with no daemon and no registry, in minutes
-	@TEST_PROOFS="$(PROOFS)" python -m pytest -rs tests/docker $(ARGS)
+	@echo '  PROOFS=...    what test-docker proves, of: cpu gpu server wheelhouse'
+	@echo '  WHEELHOUSE=   setup: a folder to install from instead of an index; TORCH=no: wheelhouse without torch'
+	@echo '  UPGRADE=1     lock: move every pin to its newest version'
 
 setup: $(READY) ## Make .venv with the locked packages (and the CUDA compiler where there is none)
 

@@ -98,12 +98,16 @@ def program(path: Path, script: str) -> Path:
     return path
 
 
-def test_help_lists_every_target() -> None:
-    phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def test_help_lists_every_target_and_variable() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
     assert phony
     targets = set(phony[1].replace("\\\n", " ").split()) - {"python-on-path"}
-    shown = re.findall(r"^  ([a-z-]+) {2,}\S", make(ROOT).stdout, re.MULTILINE)
-    assert set(shown) == targets
+    done = make(ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(re.findall(r"^  ([a-z-]+) {2,}\S", done.stdout, re.MULTILINE)) == targets
+    variables = set(re.findall(r"^([A-Z]+) \?=", makefile, re.MULTILINE))
+    assert variables <= set(re.findall(r"^  ([A-Z]+)=", done.stdout, re.MULTILINE))
 
 
 def test_without_a_venv_python_means_the_one_that_was_named(copy: Path) -> None:
