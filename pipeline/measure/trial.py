@@ -77,12 +77,12 @@ class Trial:
         try:
             if provider.extension is not None:
                 extension.load(point.kernel, provider.extension)
-            try:
+            with suppress(torch.OutOfMemoryError):
                 return self._verify_and_time(kernel, provider, point, shape, interpreted)
-            except torch.OutOfMemoryError:
-                # Earlier points may have left memory that only a release makes free.
-                self._release()
-                return self._verify_and_time(kernel, provider, point, shape, interpreted)
+            # Earlier points may have left memory that only a release makes free: here, where no traceback
+            # holds on to this one's.
+            self._release()
+            return self._verify_and_time(kernel, provider, point, shape, interpreted)
         except torch.OutOfMemoryError as error:
             return failed("out_of_memory", str(error).split(". ")[0])
         except Exception as error:

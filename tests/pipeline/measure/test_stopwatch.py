@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
 
-from kernels.contract import read_once_write_once
+from kernels.contract import Inputs, read_once_write_once
 from pipeline.measure import stopwatch
+from pipeline.measure.record import State
 from pipeline.measure.settings import TimingSettings
 from pipeline.measure.stopwatch import ALIGNMENT, COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache, ring
+from pipeline.measure.timer import Samples
 
 CPU = torch.device("cpu")
 SHAPES = [(1,), (7,), (129,), (3, 5, 7), (128, 4), (0,), (0, 3), ()]
@@ -104,3 +107,58 @@ def test_a_number_is_called_cold_only_if_enough_memory_was_gone_over(monkeypatch
     assert cache(MOST_SETS * x.nbytes) == "hot", "no ring has sets enough for this one"
     watch.settings = TimingSettings(stopping="count", min_samples=3, cache="hot")
     assert cache(1) == "hot", "as it was asked for"
+
+
+class Scripted:
+    """A monitor that says what a GPU would, reading by reading; the last is said again and again."""
+
+    def __init__(self, *throttle: str | None) -> None:
+        self.throttle = list(throttle)
+        self.readings = 0
+
+    def read(self) -> State:
+        self.readings += 1
+        return State(throttle=self.throttle.pop(0) if len(self.throttle) > 1 else self.throttle[0])
+
+
+@pytest.mark.parametrize(
+    ("throttle", "times", "told", "valid"),
+    [
+        # Before and after each taking of the samples.
+        ((None, None), 1, None, True),
+        ((None, "sw_power_cap", None, None), 2, None, True),
+        # It rests until nothing holds it back.
+        (("hw_slowdown", "hw_slowdown", None, None), 1, None, True),
+        # Held back again, for another reason.
+        ((None, "sw_power_cap", None, "hw_thermal_slowdown"), 2, "hw_thermal_slowdown", False),
+        # However long it rests.
+        (("sw_power_cap",), 2, "sw_power_cap", False),
+    ],
+)
+def test_what_was_timed_while_held_back_is_timed_again_after_a_rest_and_then_marked(
+    throttle: tuple[str | None, ...],
+    times: int,
+    told: str | None,
+    valid: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed: list[torch.Tensor] = []
+    on_cpu = Stopwatch._on_cpu
+
+    def on_gpu(self: Stopwatch, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
+        timed.append(inputs[0])
+        return on_cpu(self, call, inputs)
+
+    monkeypatch.setattr(Stopwatch, "_on_gpu", on_gpu)
+    monkeypatch.setattr(stopwatch, "REST_S", 0.05)
+    monkeypatch.setattr(stopwatch, "LOOK_S", 0.001)
+    settings = TimingSettings(stopping="count", min_samples=3)
+    watch = Stopwatch(CPU, settings)
+    monkeypatch.setattr(watch, "_monitor", Scripted(*throttle))
+    samples, state = watch.time(torch.square, (torch.rand(64),), 512)
+    assert len(timed) == times
+    assert len(samples.samples_us) == 3
+    assert (state.throttle, state.valid) == (told, valid)
+    assert (state.invalid_reason is None) == valid
+    if told:
+        assert told in str(state.invalid_reason)

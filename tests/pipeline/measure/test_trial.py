@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
+import pytest
+import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
@@ -20,3 +25,26 @@ def test_torch_compile_compiles_once_a_shape() -> None:
         outcome = trial.run(Point("square", "torch_compile", size, "float32"), NO_OVERHEAD)
         assert outcome.status == "ok", outcome.error
     assert counters["stats"]["unique_graphs"] == 2
+
+
+@pytest.mark.parametrize(("failures", "status", "error"), [(1, "ok", None), (2, "out_of_memory", "no room")])
+def test_a_point_that_finds_no_memory_is_tried_again_once_after_all_was_released(
+    failures: int, status: str, error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial("cpu", TimingSettings(stopping="count", min_samples=3), seed=0)
+    point = Point("square", "torch_square", 17, "float32")
+    assert trial.run(point, NO_OVERHEAD).status == "ok"
+    held = weakref.ref(trial._problem[1].inputs[0]) if trial._problem else None
+    time = trial.stopwatch.time
+    freed = []
+
+    def scarce(*arguments: Any) -> Any:
+        if len(freed) < failures:
+            freed.append(held is not None and held() is None)
+            raise torch.OutOfMemoryError("no room. Tried to allocate")
+        return time(*arguments)
+
+    monkeypatch.setattr(trial.stopwatch, "time", scarce)
+    outcome = trial.run(point, NO_OVERHEAD)
+    assert (outcome.status, outcome.error) == (status, error)
+    assert freed == [False, True][:failures], "what earlier points left is released in between"
