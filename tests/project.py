@@ -33,6 +33,9 @@ MATRIX = ("build", "sweep", "profile", "counters", "codegen")
 
 Row = dict[str, Any]
 
+OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
+"""What `make test` hands on to the commands below it, if its caller set it."""
+
 
 class Project:
     """A git repository in a folder, with caches, temporary files and an MLflow store that nobody shares."""
@@ -45,7 +48,8 @@ class Project:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("ARGS", "MLFLOW_", "DVC_", "TRITON_", "GIT_", "MAKE", "PYTEST_", "COV_"))
+            if not name.startswith(("MLFLOW_", "DVC_", "TRITON_", "GIT_", "MAKE", "PYTEST_", "COV_"))
+            and name not in OF_MAKE
         }
         self.env = inherited | {
             # Python's own name for itself may be a link, so its folder is where `python` lies.
