@@ -120,9 +120,14 @@ def _by_time(operator: Operator) -> tuple[float, float, str]:
     return -operator.self_device_us, -operator.self_cpu_us, operator.name
 
 
+DYNAMO_LOOKUP = "TorchDynamo Cache Lookup"
+"""What the profiler calls Dynamo's search for a compiled function that fits the arguments."""
+
+
 def plain(name: str) -> str:
     """An operator's name without what differs from one compilation to the next."""
-    return re.sub(r"## Call CompiledFxGraph \w+ ##", "CompiledFxGraph", name)
+    name = re.sub(r"## Call CompiledFxGraph \w+ ##", "CompiledFxGraph", name)
+    return re.sub(r"(Torch-Compiled Region): \d+/\d+", r"\1", name)
 
 
 def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None, float]:
@@ -137,7 +142,9 @@ def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None, floa
         (e for e in events if e.get("cat") == "cpu_op" and e["tid"] == last["tid"] and _holds(last, e)),
         key=lambda event: (float(event["ts"]), -float(event["dur"])),
     )
-    outermost = _outermost(within)
+    alone = _outermost(within)
+    # What Dynamo does before a compiled function's code is no part of it, but takes the host's time.
+    outermost = [event for event in alone if event["name"] != DYNAMO_LOOKUP]
     chain = list(outermost) if len(outermost) == 1 else []
     while chain:
         parts = _outermost([e for e in within if e is not chain[-1] and _holds(chain[-1], e)])
@@ -148,7 +155,7 @@ def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None, floa
     return (
         tuple(plain(str(event["name"])) for event in outermost),
         " > ".join(plain(str(event["name"])) for event in chain) or None,
-        sum(float(event["dur"]) for event in outermost),
+        sum(float(event["dur"]) for event in alone),
     )
 
 

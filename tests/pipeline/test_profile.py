@@ -72,12 +72,17 @@ def test_square_is_pow(
 def test_manual_gelu_is_many_operators_and_the_fused_one_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = command(tmp_path, monkeypatch, "gelu", "provider=[manual,torch]", "size=64")
+    rows = command(tmp_path, monkeypatch, "gelu", "provider=[manual,torch,torch_compile]", "size=64")
     manual, fused = rows["manual", 64], rows["torch", 64]
     # x**3, * 0.044715, x + ., * sqrt(2 / pi), tanh, 1 + ., 0.5 * x, and the product.
     assert len(manual["outermost"]) == 8
     assert fused["outermost"] == ["aten::gelu"]
     assert manual["chain"] is None, "there is no one operator to follow"
+    compiled = rows["torch_compile", 64]
+    assert compiled["outermost"] == ["Torch-Compiled Region"]
+    # So small a tensor may take less time than what is around the graph: the chain may end before it.
+    assert compiled["sentence"].startswith("a call is 1 operator (Torch-Compiled Region")
+    assert "CompiledFxGraph" in {operator["name"] for operator in compiled["operators"]}
 
 
 def test_stacks_and_a_folder_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
