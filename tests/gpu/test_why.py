@@ -1,0 +1,82 @@
+"""The stages that say why, on a real GPU: what a call launches, what ncu counts, what the machine runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.config import ROOT
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+def rows(folder: Path, stage: str, *options: str) -> list[dict[str, Any]]:
+    """What a stage finds out on the GPU with the smallest grid."""
+    fixed = ["preset=smoke", "device=cuda", f"output={folder}", f"artifacts={folder}/artifacts"]
+    done = subprocess.run(
+        [sys.executable, "-m", f"pipeline.{stage}", *fixed, *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (path,) = (folder / stage).glob("*/*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_unfused_gelu_is_many_launches_and_the_fused_ones_are_one(tmp_path: Path) -> None:
+    providers = "provider=[manual,torch,torch_compile,triton,cuda]"
+    found = {row["provider"]: row for row in rows(tmp_path, "profile", "kernel=gelu", providers, "size=1024")}
+    assert {name: row["launches"] for name, row in found.items()} == {
+        "manual": 8,
+        "torch": 1,
+        "torch_compile": 1,
+        "triton": 1,
+        "cuda": 1,
+    }
+    assert all(row["device_us"] > 0 and row["host_us"] > 0 for row in found.values())
+    assert sum(kernel["launches"] for kernel in found["manual"]["kernels"]) == 8
+
+
+def test_torch_square_is_pow_and_one_vectorized_kernel(tmp_path: Path) -> None:
+    (row,) = rows(tmp_path, "profile", "kernel=square", "provider=torch_square", "size=1024")
+    assert row["chain"].startswith("aten::square > aten::pow")
+    (kernel,) = row["kernels"]
+    assert "vectorized_elementwise_kernel" in kernel["name"]
+
+
+def test_counters_are_read_or_say_why_not(tmp_path: Path) -> None:
+    """What is counted agrees with what the point is: so many bytes, one launch, its own function."""
+    found = rows(tmp_path, "counters", "kernel=softmax", "provider=[torch,triton_row,cuda]", "size=4096")
+    if found[0]["status"] == "unavailable":
+        assert all(row["reason"] and row["fix"] for row in found)
+        pytest.skip(f"counters are unavailable here: {found[0]['reason']}")
+    assert {row["provider"] for row in found} == {"torch", "triton_row", "cuda"}
+    matrix = 4 * 4096 * 4096
+    for row in found:
+        assert row["status"] == "ok", row["sentence"]
+        assert row["duration_us"] > 0 and row["registers"] > 0 and row["rules"]
+        # Each reads the matrix once, with the caches cleared before, and little beside it.
+        assert row["dram_read_bytes"] == pytest.approx(matrix, rel=0.1)
+        assert 0 < row["memory_throughput_pct"] <= 100
+        assert row["sentence"] and row["stalls"]
+    assert (tmp_path / "artifacts" / found[0]["report"]).stat().st_size > 10_000
+
+
+def test_code_is_joined_to_the_points_that_launch_it(tmp_path: Path) -> None:
+    found = rows(tmp_path, "codegen", "kernel=softmax", "provider=[triton_row,cuda]", "size=64")
+    joined = [row for row in found if row["native"] and row["launch_known"]]
+    assert {row["provider"] for row in joined} == {"triton_row", "cuda"}
+    for row in joined:
+        assert row["key"] and row["registers"] > 0 and row["threads"] % 32 == 0
+        assert 0 < row["occupancy"] <= 1
