@@ -260,8 +260,7 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
     metrics: dict[str, dict[str, float]] = {}
     for key, row in native(found.code.get((kernel, gpu), ())).items():
         assert row.mix is not None, "only counted code is native"
-        spilled = row.mix.spill_load_bytes + row.mix.spill_store_bytes
-        numbers = {name: getattr(row, name) for name in RESOURCES} | {"spilled_bytes": spilled}
+        numbers = {name: getattr(row, name) for name in RESOURCES} | {"spilled_bytes": row.mix.spilled_bytes}
         metrics[key] = {name: float(value) for name, value in numbers.items() if value is not None}
     for profile in found.profiles.get((kernel, gpu), ()):
         numbers = {"device_launches": profile.launches, "profiled_device_us": profile.device_us}

@@ -72,11 +72,7 @@ def _lines(
     for row in sorted(chosen, key=lambda row: (row.dtype or "", row.size or 0, row.role)):
         compiled = code.get(str(row.key))
         measured = timed.get(str(row.key))
-        spilled = (
-            compiled.mix.spill_load_bytes + compiled.mix.spill_store_bytes
-            if compiled and compiled.mix
-            else None
-        )
+        spilled = compiled.mix.spilled_bytes if compiled and compiled.mix else None
         lines.append(
             {
                 "size": row.size,

@@ -23,7 +23,7 @@ def label(row: CodeRow) -> str:
 
 def spilled(row: CodeRow) -> int:
     """Bytes that a thread moves to and from local memory."""
-    return row.mix.spill_load_bytes + row.mix.spill_store_bytes if row.mix else 0
+    return row.mix.spilled_bytes if row.mix else 0
 
 
 COUNTED = ("FMA", "MUFU", "SHFL")

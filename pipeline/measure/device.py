@@ -47,8 +47,8 @@ class Environment(Record):
     same machine gives the same fingerprint on every run.
 
     ``image`` and ``base_image`` name a container's image and what that was built from, each with its digest.
-    They are told and not part of the identity: an image is another one after every edit, and what a result
-    depends on in it, the other fields say."""
+    They are told and not part of the identity: an image that was built again is another one, and what a
+    result depends on in it, the other fields say."""
 
     gpu: str
     name: str

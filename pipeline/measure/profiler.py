@@ -132,7 +132,7 @@ def plain(name: str) -> str:
 
 def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None, float]:
     """Of the last recorded call: its outermost operators, the chain of the only one (None if there are
-    several), and the microseconds that they take on the host."""
+    several), and the microseconds that they take on the host, Dynamo's lookup included."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     spans = [e for e in events if e.get("cat") == "user_annotation" and str(e["name"]).startswith(RANGE)]
     if not spans:

@@ -109,6 +109,11 @@ class Mix(Record):
     barriers: int
     tensor_core: int
 
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes that a thread moves to and from local memory."""
+        return self.spill_load_bytes + self.spill_store_bytes
+
 
 def parse(text: str) -> list[Function]:
     """The functions in what ``nvdisasm -c -gi`` prints. Raises ValueError for text that holds none."""

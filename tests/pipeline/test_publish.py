@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -361,6 +362,39 @@ def test_two_at_once_on_a_server(results: Path, tmp_path: Path, capsys: pytest.C
         parent = run_ids(database)[f"softmax @ {H100}"]
         ledger = client.download_artifacts(parent, f"results/timings/softmax/{H100}.jsonl", str(tmp_path))
         assert Path(ledger).read_bytes() == (results / "timings" / "softmax" / f"{H100}.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("said", "looks_again"),
+    [
+        ("(sqlite3.IntegrityError) UNIQUE constraint failed: params.key", True),
+        ("(psycopg2.errors.UniqueViolation) duplicate key value", True),
+        ("(sqlite3.OperationalError) no such table: params", False),
+    ],
+)
+def test_what_another_wrote_just_then_is_looked_at_again_and_other_errors_are_told(
+    results: Path, database: Path, said: str, looks_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import BAD_REQUEST
+
+    log_batch = MlflowClient.log_batch
+    refused = []
+
+    def refuse_once(self: MlflowClient, *arguments: Any, **options: Any) -> Any:
+        if not refused:
+            refused.append(said)
+            raise MlflowException(said, error_code=BAD_REQUEST)
+        return log_batch(self, *arguments, **options)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", refuse_once)
+    if not looks_again:
+        with pytest.raises(UserError, match="no such table"):
+            log(results, uri(database))
+        return
+    log(results, uri(database))
+    assert refused and set(shown(database)) == NAMES
 
 
 def test_a_server_that_is_down_costs_a_sentence(results: Path) -> None:
