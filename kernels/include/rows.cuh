@@ -5,7 +5,11 @@
 // is written. It is held by part of a warp, a warp, some warps of a block, a block, or on sm_90 a cluster of up
 // to 16 blocks, whose warps put their partial results into each other's shared memory. One barrier a row.
 //
-// rows_streamed: for rows that this does not hold. A block, or several whose partial results meet in device
+// rows_staged: the same for more elements a thread, which wait in shared memory, as they are, instead of registers.
+// A multiprocessor has nearly as much of it, elements of 2 bytes take 2, and its few registers a thread let several
+// blocks share a multiprocessor, so that one's loads run while another computes or stores.
+//
+// rows_streamed: for rows that neither holds. A block, or several whose partial results meet in device
 // memory between two launches, reads its part of the row twice; the second time from L2 where it fits.
 //
 // An operation is a struct with
@@ -16,259 +20,27 @@
 //                                      of them; may replace the chunk's values by what result() wants
 //   finish(own, whole, columns)        what result() needs of the row: `own` is what observe() gave this thread
 //   result(value, weight, bias, row)   an element of the answer
+//   Unchanged                          an operation that gives the same answer by values that were not replaced; its
+//                                      finish() does not need `own`
 //   kWeight, kBias, weight, bias       whether an element has a weight and a bias, and where they are
 #pragma once
 
 #include <climits>
 #include <cstdint>
 
-#include <cooperative_groups.h>
-
-#include "common.cuh"
+#include "rows_elements.cuh"
+#include "rows_meet.cuh"
 
 namespace kernels {
 
-// Blocks of a cluster that every GPU with clusters runs, and at most where a kernel asks for more.
-constexpr int kPortableCluster = 8;
-constexpr int kMaxCluster = 16;
-
-template <typename T>
-struct Matrix {
-  const T* x;          // rows row_stride elements apart
-  T* y;                // contiguous
-  int64_t rows;
-  int64_t columns;
-  int64_t row_stride;
-};
-
-// Elements of a row in a thread's registers: K packs of V elements and, where rows may begin or end inside a pack
-// (kEdges), one of the few elements before the first whole pack or after the last.
-template <int V, int K, bool kEdges>
-struct Chunk {
-  float values[K][V];
-  float edge;
-  int packs;  // the first of the K that lie in the row; the rest hold kFill
-  bool has_edge;
-
-  // Calls f with every value, also with those outside of the row.
-  template <typename F>
-  __device__ __forceinline__ void each(const F& f) {
-#pragma unroll
-    for (auto& pack : values) {
-#pragma unroll
-      for (float& value : pack) {
-        f(value);
-      }
-    }
-    if constexpr (kEdges) {
-      f(edge);
-    }
-  }
-
-  // Calls f with the values that lie in the row.
-  template <typename F>
-  __device__ __forceinline__ void each_in_row(const F& f) {
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      if (k < packs) {
-#pragma unroll
-        for (float& value : values[k]) {
-          f(value);
-        }
-      }
-    }
-    if constexpr (kEdges) {
-      if (has_edge) {
-        f(edge);
-      }
-    }
-  }
-
-  __device__ int count() const { return packs * V + (kEdges && has_edge ? 1 : 0); }
-};
-
-// A row cut into packs that start at multiples of their size: `head` elements, `packs` packs, the tail.
-struct Cut {
-  int64_t head;
-  int64_t packs;
-  int64_t edges;  // elements in head and tail, fewer than two packs
-};
-
-template <typename T, int V, bool kEdges>
-__device__ Cut cut(const T* row, int64_t columns) {
-  int64_t head = 0;
-  if constexpr (kEdges) {
-    const auto misplaced = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % V);
-    head = min(misplaced == 0 ? int64_t{0} : V - misplaced, columns);
-  }
-  const int64_t packs = (columns - head) / V;
-  return {head, packs, columns - packs * V};
-}
-
-// The places of a thread's chunk: packs first, first + step, ... below end; the edge is element `edge` of
-// those in head and tail. Index is as wide as the rows at hand need.
-template <typename Index>
-struct Place {
-  Index first;
-  Index end;
-  Index step;
-  Index edge;
-};
-
-template <int V>
-__device__ int64_t edge_column(const Cut& cut, int64_t edge) {
-  return edge < cut.head ? edge : edge + cut.packs * V;
-}
-
-template <Caching caching, typename Op, int V, int K, bool kEdges, typename T, typename Index>
-__device__ Chunk<V, K, kEdges> read(const T* row, const Cut& cut, const Place<Index>& place) {
-  Chunk<V, K, kEdges> chunk;
-  const auto* from = reinterpret_cast<const Pack<T, V>*>(row + cut.head) + place.first;
-  Pack<T, V> packs[K];
-  chunk.packs = 0;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    if (place.first + k * place.step < place.end) {
-      packs[k] = load<caching>(from + k * place.step);
-      chunk.packs = k + 1;
-    }
-  }
-  chunk.has_edge = kEdges && place.edge < cut.edges;
-  chunk.edge = chunk.has_edge ? static_cast<float>(row[edge_column<V>(cut, place.edge)]) : Op::kFill;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      chunk.values[k][j] = k < chunk.packs ? static_cast<float>(packs[k].values[j]) : Op::kFill;
-    }
-  }
-  return chunk;
-}
-
-// N neighbouring elements of a row's weight or bias; every row uses them again, so they stay in the caches.
-template <bool kAligned, typename T, int N>
-__device__ Pack<T, N> parameters(const T* all, int64_t column) {
-  Pack<T, N> pack;
-  if constexpr (kAligned) {
-    pack = load<Caching::kNormal>(reinterpret_cast<const Pack<T, N>*>(all + column));
-  } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      pack.values[j] = all[column + j];
-    }
-  }
-  return pack;
-}
-
-template <typename Op, typename T, int V, int K, bool kEdges, typename Index>
-__device__ void write(T* row, const Cut& cut, const Place<Index>& place, const Chunk<V, K, kEdges>& chunk, const Op& op,
-                      const typename Op::Row& about) {
-  auto* to = reinterpret_cast<Pack<T, V>*>(row + cut.head) + place.first;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    if (k < chunk.packs) {
-      const int64_t column = cut.head + static_cast<int64_t>(place.first + k * place.step) * V;
-      Pack<T, V> weight;
-      Pack<T, V> bias;
-      if constexpr (Op::kWeight) {
-        weight = parameters<!kEdges, T, V>(op.weight, column);
-      }
-      if constexpr (Op::kBias) {
-        bias = parameters<!kEdges, T, V>(op.bias, column);
-      }
-      Pack<T, V> pack;
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        const float w = Op::kWeight ? static_cast<float>(weight.values[j]) : 1.0f;
-        const float b = Op::kBias ? static_cast<float>(bias.values[j]) : 0.0f;
-        pack.values[j] = static_cast<T>(op.result(chunk.values[k][j], w, b, about));
-      }
-      store<kTouchedOnce>(to + k * place.step, pack);
-    }
-  }
-  if constexpr (kEdges) {
-    if (chunk.has_edge) {
-      const int64_t column = edge_column<V>(cut, place.edge);
-      float w = 1.0f;
-      float b = 0.0f;
-      if constexpr (Op::kWeight) {
-        w = static_cast<float>(op.weight[column]);
-      }
-      if constexpr (Op::kBias) {
-        b = static_cast<float>(op.bias[column]);
-      }
-      row[column] = static_cast<T>(op.result(chunk.edge, w, b, about));
-    }
-  }
-}
-
-// A number of `lanes` neighbouring lanes, a power of two, combined in each of them.
-template <typename F>
-__device__ float across_lanes(float value, int lanes, const F& combine) {
-  for (int distance = lanes / 2; distance > 0; distance /= 2) {
-    value = combine(value, __shfl_xor_sync(0xffffffffu, value, distance));
-  }
-  return value;
-}
-
-// What the first of `lanes` neighbouring lanes has.
-__device__ inline float of_first_lane(float value, int lanes) {
-  return lanes == 1 ? value : __shfl_sync(0xffffffffu, value, static_cast<int>(threadIdx.x) & -lanes);
-}
-
-__device__ inline float sum_of_lanes(float value, int lanes) {
-  return across_lanes(value, lanes, [](float a, float b) { return a + b; });
-}
-
-__device__ inline float maximum_of_lanes(float value, int lanes) {
-  return across_lanes(value, lanes, [](float a, float b) { return fmaxf(a, b); });
-}
-
-// The Partials of `count` places merged, the same in each lane of the warp.
-template <typename Op>
-__device__ typename Op::Partial merge_all(const typename Op::Partial* places, int count) {
-  using Partial = typename Op::Partial;
-  constexpr int kFloats = sizeof(Partial) / sizeof(float);
-  const int lane = threadIdx.x % kThreadsPerWarp;
-  // The smallest power of two of lanes with a place each; the other lanes do as these do.
-  const int lanes = count >= kThreadsPerWarp ? kThreadsPerWarp : count <= 1 ? 1 : 1 << (32 - __clz(count - 1));
-  Partial mine = Op::empty();
-  for (int i = lane % lanes; i < count; i += lanes) {
-    mine = Op::merge(mine, places[i]);
-  }
-  for (int distance = lanes / 2; distance > 0; distance /= 2) {
-    float words[kFloats];
-    memcpy(words, &mine, sizeof(mine));
-#pragma unroll
-    for (float& word : words) {
-      word = __shfl_xor_sync(0xffffffffu, word, distance);
-    }
-    Partial other;
-    memcpy(&other, words, sizeof(other));
-    // In the order of the lanes, so that all of them get the same bits.
-    mine = (lane & distance) == 0 ? Op::merge(mine, other) : Op::merge(other, mine);
-  }
-  return mine;
-}
-
-// Who shares a row: several rows a block, of a power of two of threads each; or one row a block, or a power of two of
-// neighbouring blocks, of all their threads.
-struct Sharing {
-  int rows_per_block;
-  int threads_per_row;
-  int log2_threads_per_row;  // for several rows a block
-  int log2_blocks_per_row;
-};
-
-// Blocks that share a row are a cluster. Shared memory: a Partial for every warp of all of them.
+// Blocks that share a row are a cluster.
 template <typename T, int V, int K, bool kEdges, typename Op>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     rows_held(const Matrix<T> matrix, const Op op, const Sharing sharing) {
-  using Partial = typename Op::Partial;
   extern __shared__ uint4 shared[];
-  auto* slots = reinterpret_cast<Partial*>(shared);
+  const Meeting<Op> meeting(sharing, shared);
   const int threads_per_row = sharing.threads_per_row;
-  const int blocks_per_row = 1 << sharing.log2_blocks_per_row;
+  const int blocks_per_row = meeting.blocks_per_row;
   const int of_block =
       sharing.rows_per_block == 1 ? 0 : static_cast<int>(threadIdx.x) >> sharing.log2_threads_per_row;
   const int thread = static_cast<int>(threadIdx.x) - of_block * threads_per_row;
@@ -276,13 +48,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const int64_t row =
       static_cast<int64_t>(blockIdx.x >> sharing.log2_blocks_per_row) * sharing.rows_per_block + of_block;
   const bool has_row = of_block < sharing.rows_per_block && row < matrix.rows;
-#if __CUDA_ARCH__ >= 900
-  // The other blocks must run before their shared memory is written; the row's loads cover the wait.
-  const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  if (blocks_per_row > 1) {
-    cluster.barrier_arrive();
-  }
-#endif
+  meeting.announce();
 
   const T* from = matrix.x + (has_row ? row * matrix.row_stride : 0);
   const Cut pieces = cut<T, V, kEdges>(from, matrix.columns);
@@ -292,34 +58,55 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                          has_row && rank == 0 ? thread : INT_MAX};
   auto chunk = read<kTouchedOnce, Op, V, K, kEdges>(from, pieces, place);
 
-  const Partial own = op.observe(chunk, min(threads_per_row, kThreadsPerWarp));
-  Partial whole = own;
-  if (threads_per_row > kThreadsPerWarp || blocks_per_row > 1) {
-    const int lane = static_cast<int>(threadIdx.x) % kThreadsPerWarp;
-    const int warp = static_cast<int>(threadIdx.x) / kThreadsPerWarp;
-    const int warps = threads_per_row / kThreadsPerWarp;
-#if __CUDA_ARCH__ >= 900
-    if (blocks_per_row > 1) {
-      cluster.barrier_wait();
-      if (lane < blocks_per_row) {
-        cluster.map_shared_rank(slots, lane)[rank * warps + warp] = own;
-      }
-      cluster.sync();
-    }
-#endif
-    if (blocks_per_row == 1) {
-      if (lane == 0) {
-        slots[warp] = own;
-      }
-      __syncthreads();
-    }
-    if (has_row) {
-      whole = merge_all<Op>(slots + of_block * warps, warps * blocks_per_row);
-    }
-  }
+  const auto own = op.observe(chunk, min(threads_per_row, kThreadsPerWarp));
+  meeting.join();
+  const auto whole = meeting.meet(own, of_block, rank, has_row);
   if (has_row) {
-    write<Op>(matrix.y + row * matrix.columns, pieces, place, chunk, op, op.finish(own, whole, matrix.columns));
+    write<Op, T, V, kEdges>(matrix.y + row * matrix.columns, pieces, place, chunk, op,
+                            op.finish(own, whole, matrix.columns));
   }
+}
+
+// A block stages its share of a row, no more than `capacity` packs. Behind them lies what Meeting has.
+template <typename T, int V, bool kEdges, typename Op>
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    rows_staged(const Matrix<T> matrix, const Op op, const Sharing sharing, const int capacity) {
+  extern __shared__ uint4 shared[];
+  auto* const packs = reinterpret_cast<Pack<T, V>*>(shared);
+  const Meeting<Op> meeting(sharing, packs + capacity);
+  const int blocks_per_row = meeting.blocks_per_row;
+  const int rank = static_cast<int>(blockIdx.x) & (blocks_per_row - 1);
+  const int64_t row = blockIdx.x >> sharing.log2_blocks_per_row;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = sharing.threads_per_row;
+  meeting.announce();
+
+  const T* from = matrix.x + row * matrix.row_stride;
+  const Cut pieces = cut<T, V, kEdges>(from, matrix.columns);
+  const int share = static_cast<int>((pieces.packs + blocks_per_row - 1) >> sharing.log2_blocks_per_row);
+  const int first = rank * share;
+  const int count = max(0, min(share, static_cast<int>(pieces.packs) - first));
+  const auto* source = reinterpret_cast<const Pack<T, V>*>(from + pieces.head) + first;
+  const uint64_t policy = evict_first_policy();
+  for (int i = thread; i < count; i += threads) {
+    copy_async(packs + i, source + i, policy);
+  }
+  Staged<T, V, kEdges> staged{packs + thread, (count - thread + threads - 1) / threads, threads, Op::kFill, false};
+  if constexpr (kEdges) {
+    staged.has_edge = rank == 0 && thread < pieces.edges;
+    if (staged.has_edge) {
+      staged.edge = static_cast<float>(from[edge_column<V>(pieces, thread)]);
+    }
+  }
+  meeting.join();
+  // A thread reads only what it copied itself: no barrier.
+  wait_for_copies();
+
+  const auto own = op.observe(staged, kThreadsPerWarp);
+  const auto whole = meeting.meet(own, 0, rank, true);
+  const Place<int> place{first + thread, 0, threads, thread};
+  write<Op, T, V, kEdges>(matrix.y + row * matrix.columns, pieces, place, staged, op,
+                          op.finish(own, whole, matrix.columns));
 }
 
 // What a launch of rows_streamed does with its part of a row.
@@ -369,10 +156,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
     place = start;
   }
+  const typename Op::Row about = op.finish(whole, whole, matrix.columns);
   do {
-    auto chunk = read<kTouchedOnce, Op, V, K, kEdges>(from, pieces, place);
-    const Partial own = op.observe(chunk, 1);
-    write<Op>(matrix.y + row * matrix.columns, pieces, place, chunk, op, op.finish(own, whole, matrix.columns));
+    const auto chunk = read<kTouchedOnce, Op, V, K, kEdges>(from, pieces, place);
+    write<Op, T, V, kEdges>(matrix.y + row * matrix.columns, pieces, place, chunk, op, about);
     next();
   } while (place.first - threadIdx.x < end);
 }

@@ -1,11 +1,12 @@
 // Which kernel of rows.cuh a matrix gets, and its launch.
 //
-// num_warps: a block has 32 x num_warps threads. block_size: the elements that a block takes on, as near as 8 to 32 a
-// thread allow (to 16 where accesses are an element wide). A block that takes on more than a row takes several rows;
-// a row of more than that gets a cluster of blocks (sm_90). With fewer rows than multiprocessors, clusters are made
-// larger, so that few rows use many of them. Where 16 blocks of the most elements a thread don't hold a row, or blocks
-// form no clusters, a row is streamed, half as many elements a thread at a time: by one block, or by several in two launches
-// when rows are too few to fill the GPU.
+// num_warps: a block has 32 x num_warps threads. block_size: the elements that a block takes on, 8 a thread at the
+// fewest. Up to 32 a thread are held in registers (16 where accesses are an element wide), more in shared memory. A
+// block that takes on more than a row takes several rows, or a row and no more where they lie in shared memory; a row
+// of more than that gets a cluster of blocks (sm_90). With fewer rows than multiprocessors, clusters are made larger,
+// so that few rows use many of them. Where 16 blocks don't hold a row, or blocks form no clusters, a row is streamed,
+// half as many elements a thread at a time: by one block, or by several in two launches when rows are too few to fill
+// the GPU.
 #pragma once
 
 #include <algorithm>
@@ -24,13 +25,19 @@ constexpr int kMost = V == 1 ? 16 : 32;
 template <int V>
 constexpr int kStreamed = kMost<V> / 2;
 
+// Blocks of a cluster that every GPU with clusters runs, and at most where a kernel asks for more.
+constexpr int kPortableCluster = 8;
+constexpr int kMaxCluster = 16;
+
 struct Device {
   int multiprocessors;
+  int shared_memory;  // bytes that a block may ask for
   int64_t largest_cluster;
 
   explicit Device(int index) {
     int major = 0;
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index);
+    cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
     // 9.0 and 10.x let a kernel ask for more than the portable 8.
     largest_cluster = major < 9 ? 1 : major <= 10 ? kMaxCluster : kPortableCluster;
@@ -47,34 +54,48 @@ inline int log2_from(int64_t value) {
 
 inline int64_t power_of_two_from(int64_t value) { return int64_t{1} << log2_from(value); }
 
-// How rows are held. No elements a thread: they can't be.
+// How rows are held.
 struct Spread {
-  int elements;
+  int elements;  // in each thread's registers; none: in shared memory, or nowhere
+  int capacity;  // packs in each block's shared memory; none: nowhere
   Sharing sharing;
 };
 
-template <int V, bool kEdges>
+// Bytes that Meeting has: a barrier, and a Partial for every warp of a row.
+template <typename Op>
+int64_t meeting_bytes(int threads, int64_t blocks_per_row) {
+  return 8 + blocks_per_row * (threads / kThreadsPerWarp) * static_cast<int64_t>(sizeof(typename Op::Partial));
+}
+
+template <typename T, int V, bool kEdges, typename Op>
 Spread spread(int64_t rows, int64_t columns, int64_t block_size, int threads, const Device& device) {
-  const int64_t wanted = power_of_two_from(block_size / threads + 1) / 2;  // rounded down
-  int64_t elements = std::clamp<int64_t>(wanted, kFewest, kMost<V>);
-  int64_t blocks = std::min(power_of_two_from(ceil_div(columns, elements * threads)), device.largest_cluster);
+  const int64_t packs =
+      V == kWidest<T> ? (device.shared_memory - meeting_bytes<Op>(threads, kMaxCluster)) / int64_t{16} : 0;
+  const int64_t wanted = std::max<int64_t>(power_of_two_from(block_size / threads + 1) / 2, kFewest);  // rounded down
+  const int64_t a_block = std::min(wanted * threads, std::max(packs * V, int64_t{kMost<V>} * threads));
+  int64_t blocks = std::min(power_of_two_from(ceil_div(columns, a_block)), device.largest_cluster);
   // Few rows: as many blocks as there are multiprocessors for and packs for their threads.
   while (blocks < device.largest_cluster && 2 * blocks * rows <= device.multiprocessors &&
          2 * blocks * threads * V <= columns) {
     blocks *= 2;
   }
-  if (blocks > 1 || columns > elements * threads) {
+  int64_t elements = std::clamp<int64_t>(wanted, kFewest, kMost<V>);
+  if (blocks == 1 && columns <= elements * threads) {
+    // The edges of a row take a thread each.
+    const int64_t least = std::max<int64_t>(ceil_div(columns, elements), kEdges ? 2 * V - 2 : 1);
+    const int log2_sharing = log2_from(least);
+    const int rows_per_block = threads >> log2_sharing;
+    if (rows_per_block >= 2) {
+      return {static_cast<int>(elements), 0, {rows_per_block, 1 << log2_sharing, log2_sharing, 0}};
+    }
+  } else {
     elements = std::max<int64_t>(kFewest, power_of_two_from(ceil_div(columns, blocks * threads)));
-    return {elements > kMost<V> ? 0 : static_cast<int>(elements), {1, threads, 0, log2_from(blocks)}};
   }
-  // The edges of a row take a thread each.
-  const int64_t least = std::max<int64_t>(ceil_div(columns, elements), kEdges ? 2 * V - 2 : 1);
-  const int log2_sharing = log2_from(least);
-  const int rows_per_block = threads >> log2_sharing;
-  if (rows_per_block < 2) {
-    return {static_cast<int>(elements), {1, threads, 0, 0}};
+  if (elements <= kMost<V>) {
+    return {static_cast<int>(elements), 0, {1, threads, 0, log2_from(blocks)}};
   }
-  return {static_cast<int>(elements), {rows_per_block, 1 << log2_sharing, log2_sharing, 0}};
+  const int64_t share = ceil_div(columns / V, blocks);
+  return {0, share <= packs ? static_cast<int>(share) : 0, {1, threads, 0, log2_from(blocks)}};
 }
 
 inline unsigned grid(int64_t blocks) {
@@ -82,37 +103,59 @@ inline unsigned grid(int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
-template <typename T, int V, int K, bool kEdges, typename Op>
-void launch_held(const Matrix<T>& matrix, const Op& op, int threads, const Sharing& sharing, cudaStream_t stream) {
-  const auto kernel = rows_held<T, V, K, kEdges, Op>;
-  const int blocks_per_row = 1 << sharing.log2_blocks_per_row;
+// Launches a kernel whose blocks form clusters of those that share a row. Shared memory: `staged` bytes, and what
+// Meeting has.
+template <typename Op, typename... Parameters, typename... Arguments>
+void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& sharing, int threads, int64_t staged,
+                    cudaStream_t stream, const Arguments&... arguments) {
+  const int blocks = 1 << sharing.log2_blocks_per_row;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_row), 1, 1};
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = grid(ceil_div(matrix.rows, sharing.rows_per_block) * blocks_per_row);
+  config.gridDim = grid(ceil_div(rows, sharing.rows_per_block) * blocks);
   config.blockDim = threads;
-  config.dynamicSmemBytes = threads / kThreadsPerWarp * blocks_per_row * sizeof(typename Op::Partial);
+  config.dynamicSmemBytes = staged + meeting_bytes<Op>(threads, blocks);
   config.stream = stream;
   config.attrs = &cluster;
-  config.numAttrs = blocks_per_row > 1 ? 1 : 0;
-  if (blocks_per_row > kPortableCluster) {
+  config.numAttrs = blocks > 1 ? 1 : 0;
+  if (blocks > kPortableCluster) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   }
-  cudaLaunchKernelEx(&config, kernel, matrix, op, sharing);
+  if (staged > 0) {
+    // As many blocks on a multiprocessor as their shared memory leaves room for.
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(config.dynamicSmemBytes));
+  }
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <typename T, int V, int K, bool kEdges, typename Op>
+void launch_held(const Matrix<T>& matrix, const Op& op, int threads, const Sharing& sharing, cudaStream_t stream) {
+  launch_sharing<Op>(rows_held<T, V, K, kEdges, Op>, matrix.rows, sharing, threads, 0, stream, matrix, op, sharing);
+}
+
+template <typename T, int V, bool kEdges, typename Op>
+void launch_staged(const Matrix<T>& matrix, const Op& op, int threads, const Spread& how, cudaStream_t stream) {
+  using Unchanged = typename Op::Unchanged;
+  launch_sharing<Op>(rows_staged<T, V, kEdges, Unchanged>, matrix.rows, how.sharing, threads,
+                     int64_t{16} * how.capacity, stream, matrix, Unchanged(op), how.sharing, how.capacity);
 }
 
 template <typename T, int V, bool kEdges, typename Op>
 void launch_streamed(const Matrix<T>& matrix, const Op& op, int threads, const Device& device, const Tensor& x) {
   using Partial = typename Op::Partial;
-  const auto kernel = rows_streamed<T, V, kStreamed<V> / V, kEdges, Op>;
+  using Unchanged = typename Op::Unchanged;
+  const auto kernel = rows_streamed<T, V, kStreamed<V> / V, kEdges, Unchanged>;
+  const Unchanged unchanged(op);
   const cudaStream_t stream = current_stream(x);
   const size_t shared = threads * sizeof(Partial);
   // Two blocks a multiprocessor, of at least one step each.
   const int64_t blocks = std::min(ceil_div(2 * device.multiprocessors, matrix.rows),
                                   ceil_div(matrix.columns, int64_t{kStreamed<V>} * threads));
   if (matrix.rows >= device.multiprocessors || blocks < 2) {
-    kernel<<<grid(matrix.rows), threads, shared, stream>>>(matrix, op, 1, Pass::kBoth, nullptr);
+    kernel<<<grid(matrix.rows), threads, shared, stream>>>(matrix, unchanged, 1, Pass::kBoth, nullptr);
     return;
   }
   const Tensor partials =
@@ -120,14 +163,14 @@ void launch_streamed(const Matrix<T>& matrix, const Op& op, int threads, const D
                                torch::headeronly::ScalarType::Float);
   for (const Pass pass : {Pass::kObserve, Pass::kWrite}) {
     kernel<<<grid(matrix.rows * blocks), threads, shared, stream>>>(
-        matrix, op, static_cast<int>(blocks), pass, reinterpret_cast<Partial*>(partials.mutable_data_ptr()));
+        matrix, unchanged, static_cast<int>(blocks), pass, reinterpret_cast<Partial*>(partials.mutable_data_ptr()));
   }
 }
 
 template <typename T, int V, bool kEdges, typename Op>
 void launch_rows_of(const Matrix<T>& matrix, const Op& op, int64_t block_size, int threads, const Tensor& x) {
   const Device device(x.get_device_index());
-  const Spread how = spread<V, kEdges>(matrix.rows, matrix.columns, block_size, threads, device);
+  const Spread how = spread<T, V, kEdges, Op>(matrix.rows, matrix.columns, block_size, threads, device);
   const cudaStream_t stream = current_stream(x);
   switch (how.elements) {
     case 8:
@@ -136,9 +179,13 @@ void launch_rows_of(const Matrix<T>& matrix, const Op& op, int64_t block_size, i
       return launch_held<T, V, 16 / V, kEdges>(matrix, op, threads, how.sharing, stream);
     case 32:  // not with packs of one element, for which this is the kernel above again
       return launch_held<T, V, kMost<V> / V, kEdges>(matrix, op, threads, how.sharing, stream);
-    default:
-      return launch_streamed<T, V, kEdges>(matrix, op, threads, device, x);
   }
+  if constexpr (V == kWidest<T>) {
+    if (how.capacity > 0) {
+      return launch_staged<T, V, kEdges>(matrix, op, threads, how, stream);
+    }
+  }
+  launch_streamed<T, V, kEdges>(matrix, op, threads, device, x);
 }
 
 // Every row of x, a 2-D tensor with its columns side by side, into y, contiguous and of the same shape. The accesses

@@ -15,6 +15,7 @@ constexpr float kEps = 1e-5f;
 
 template <typename T>
 struct LayerNorm {
+  using Unchanged = LayerNorm;
   // Of some elements: how many, their mean, and the sum of their squared distances to it.
   struct Partial {
     float count;
@@ -24,11 +25,13 @@ struct LayerNorm {
   struct Row {
     float mean;
     float scale;
+    float offset;
   };
 
   static constexpr float kFill = 0.0f;
   static constexpr bool kWeight = true;
   static constexpr bool kBias = true;
+  static constexpr bool kWide = sizeof(T) == sizeof(float);
 
   const T* weight;
   const T* bias;
@@ -39,32 +42,34 @@ struct LayerNorm {
 
   __device__ static Partial merge(const Partial& a, const Partial& b) {
     const float count = a.count + b.count;
-    const float share = count > 0.0f ? b.count / count : 0.0f;
+    const float share = count > 0.0f ? __fdividef(b.count, count) : 0.0f;
     const float delta = b.mean - a.mean;
     return {count, a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share};
   }
 
   template <typename Chunk>
   __device__ Partial observe(Chunk& chunk, int lanes) const {
-    // Distances to an element, not elements: the mean of large numbers close to each other is not rounded as their
-    // sum would be.
-    const float near = kernels::of_first_lane(chunk.values[0][0], lanes);
+    // Of float, distances to an element, not elements: the mean of large numbers close to each other is not rounded
+    // as their sum would be. Numbers of 16 bits can't be that close.
+    const float near = kWide ? kernels::of_first_lane(chunk.first(), lanes) : 0.0f;
     float sum = 0.0f;
-    chunk.each_in_row([&](float& value) { sum += value - near; });
+    chunk.each_in_row([&](float& value) { sum += kWide ? value - near : value; });
     const float count = kernels::sum_of_lanes(static_cast<float>(chunk.count()), lanes);
     sum = kernels::sum_of_lanes(sum, lanes);
-    const float mean = near + (count > 0.0f ? sum / count : 0.0f);
+    const float mean = near + (count > 0.0f ? __fdividef(sum, count) : 0.0f);
     float squares = 0.0f;
     chunk.each_in_row([&](float& value) { squares += (value - mean) * (value - mean); });
     return {count, mean, kernels::sum_of_lanes(squares, lanes)};
   }
 
   __device__ Row finish(const Partial&, const Partial& whole, int64_t columns) const {
-    return {whole.mean, rsqrtf(whole.squares / static_cast<float>(columns) + kEps)};
+    const float scale = rsqrtf(whole.squares / static_cast<float>(columns) + kEps);
+    return {whole.mean, scale, -whole.mean * scale};
   }
 
+  // The short form loses what a mean far from zero has more digits of than an output of 16 bits.
   __device__ float result(float value, float w, float b, const Row& row) const {
-    return (value - row.mean) * row.scale * w + b;
+    return (kWide ? (value - row.mean) * row.scale : fmaf(value, row.scale, row.offset)) * w + b;
   }
 };
 

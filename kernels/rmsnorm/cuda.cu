@@ -13,6 +13,7 @@ constexpr float kEps = 1e-6f;
 
 template <typename T>
 struct RmsNorm {
+  using Unchanged = RmsNorm;
   // The sum of some elements' squares.
   struct Partial {
     float squares;

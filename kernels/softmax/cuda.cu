@@ -23,7 +23,12 @@ __device__ float shift(float maximum) { return maximum == -kInfinity ? 0.0f : ma
 // which makes another 0.7e-7 |x|.
 __device__ float exp_(float x) { return kernels::exp2_(x * 1.4426950408889634f); }
 
+// By elements that stay as they are: each costs a second exponential.
+struct SoftmaxUnchanged;
+
 struct Softmax {
+  using Unchanged = SoftmaxUnchanged;
+
   // The maximum of some elements, and the sum of exp(x - shift(maximum)) over them.
   struct Partial {
     float maximum;
@@ -50,9 +55,7 @@ struct Softmax {
 
   template <typename Chunk>
   __device__ Partial observe(Chunk& chunk, int lanes) const {
-    float maximum = -kInfinity;
-    chunk.each([&](float& value) { maximum = fmaxf(maximum, value); });
-    maximum = kernels::maximum_of_lanes(maximum, lanes);
+    const float maximum = kernels::maximum_of_lanes(chunk.maximum(), lanes);
     const float subtract = shift(maximum);
     float sum = 0.0f;
     chunk.each([&](float& value) {
@@ -67,6 +70,23 @@ struct Softmax {
   }
 
   __device__ float result(float value, float, float, const Row& row) const { return value * row.scale; }
+};
+
+struct SoftmaxUnchanged : Softmax {
+  struct Row {
+    float subtract;
+    float scale;
+  };
+
+  SoftmaxUnchanged(const Softmax&) {}
+
+  __device__ Row finish(const Partial&, const Partial& whole, int64_t) const {
+    return {shift(whole.maximum), __fdividef(1.0f, whole.sum)};
+  }
+
+  __device__ float result(float value, float, float, const Row& row) const {
+    return exp_(value - row.subtract) * row.scale;
+  }
 };
 
 kernels::Tensor cuda(const kernels::Tensor& x, int64_t block_size, int64_t num_warps) {

@@ -1,0 +1,86 @@
+// Copies and messages that run while threads go on: from device memory to shared memory (sm_80), and from block to
+// block of a cluster (sm_90). Instructions that CUDA C++ has no name for; PTX ISA, "Asynchronous operations".
+#pragma once
+
+#include <cstdint>
+
+#include "common.cuh"
+
+namespace kernels {
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// For copy_async: what it reads is marked to be evicted first.
+__device__ inline uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// Starts to copy 16 bytes to shared memory, past the registers and L1.
+template <typename T, int N>
+__device__ void copy_async(Pack<T, N>* to, const Pack<T, N>* from, uint64_t policy) {
+  static_assert(sizeof(Pack<T, N>) == 16);
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address(to)), "l"(from), "l"(policy)
+               : "memory");
+}
+
+// Until what this thread copies is there, for this thread.
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+
+#if __CUDA_ARCH__ >= 900
+
+// A barrier in shared memory that a phase passes when one thread has said how many bytes to expect and these are there.
+__device__ inline void init_barrier(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(shared_address(barrier)) : "memory");
+}
+
+// By the thread that made it, before it arrives at the cluster.
+__device__ inline void show_barrier_to_cluster() { asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory"); }
+
+// All threads of a cluster wait for each other. Relaxed: it shows others nothing but show_barrier_to_cluster().
+__device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory"); }
+__device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory"); }
+
+__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Until the first phase has passed.
+__device__ inline void wait_for_bytes(uint64_t* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred passed;\n"
+      "again%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 passed, [%0], 0;\n"
+      "@!passed bra again%=;\n"
+      "}"
+      :
+      : "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Writes to where `to` is in another block of the cluster, and counts the bytes at its `barrier`.
+__device__ inline void send(float* to, float value, uint64_t* barrier, int block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, counted;\n"
+      "mapa.shared::cluster.u32 there, %0, %3;\n"
+      "mapa.shared::cluster.u32 counted, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %1, [counted];\n"
+      "}"
+      :
+      : "r"(shared_address(to)), "r"(__float_as_uint(value)), "r"(shared_address(barrier)), "r"(block)
+      : "memory");
+}
+
+#endif
+
+}  // namespace kernels
