@@ -132,12 +132,28 @@ class Kernel:
         """Raises KeyError for a name that is not a provider of this kernel."""
         return {provider.name: provider for provider in self.providers}[name]
 
-    def interpreted_shape(self, size: int) -> Shape:
-        """A shape with the same columns and few rows, for Triton's interpreter, which is slow.
+    @property
+    def rows(self) -> int | None:
+        """The rows that every shape has, and of which a point may name another number; None where they follow
+        from the size.
+
+        Read off ``shape`` and no field of its own: a kernel's source is part of the keys of its measurements,
+        and naming the number there a second time would have all of them made again.
+        """
+        one, other = self.shape(1)[0], self.shape(2)[0]
+        return one if one == other else None
+
+    def shape_of(self, point: Point) -> Shape:
+        """The shape of the first input at a point: its size's, with the point's rows where it names any."""
+        shape = self.shape(point.size)
+        return shape if point.rows is None else (point.rows, *shape[1:])
+
+    def interpreted_shape(self, point: Point) -> Shape:
+        """``shape_of`` with few rows, for Triton's interpreter, which is slow.
 
         Few rows are enough: programs that differ only in their row run the same code.
         """
-        rows, *rest = self.shape(size)
+        rows, *rest = self.shape_of(point)
         return (min(rows, 8), *rest)
 
 

@@ -72,7 +72,7 @@ class Codegen:
 
     def points(self, providers: Sequence[str] | None) -> list[Point]:
         """The points asked for. Raises UserError for a provider that has no code to show."""
-        points = grid.expand(self.kernel, providers, self.config.axes())
+        points = grid.expand(self.kernel, providers, self.config.grids())
         for name in providers or ():
             if not self.has_code(name):
                 raise UserError(
@@ -119,7 +119,7 @@ class Codegen:
             if compiled.error:
                 rows.append(CodeRow(language="triton", function="", error=compiled.error, **common))
             for number, program in enumerate(compiled.programs):
-                name = f"{variant(point)}-{point.size}-sm_{architecture}" + f"-{number + 1}" * (number > 0)
+                name = f"{variant(point)}-{point.extent}-sm_{architecture}" + f"-{number + 1}" * (number > 0)
                 row = CodeRow(
                     language="triton",
                     function=program.analysis.symbol,
@@ -204,13 +204,15 @@ class Codegen:
         return rows
 
     def inductor(self, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for what torch.compile generated, at a middle size of the first dtype; its source is kept."""
+        """A row for what torch.compile generated, at a middle size of the first rows and dtype; its source is
+        kept."""
         rows = []
         self.alone()
-        sizes = sorted({point.size for point in points})
-        middle, first = sizes[len(sizes) // 2], points[0].dtype
+        rows_of, dtype = points[0].rows, points[0].dtype
+        sizes = sorted({point.size for point in points if point.rows == rows_of})
+        shown = (rows_of, sizes[len(sizes) // 2], dtype)
         for point in points:
-            if point.provider != COMPILED or (point.size, point.dtype) != (middle, first):
+            if point.provider != COMPILED or (point.rows, point.size, point.dtype) != shown:
                 continue
             common = self.common(point, self.native, f"torch {self.environment.torch}")
             try:
@@ -220,7 +222,7 @@ class Codegen:
                 words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
                 rows.append(CodeRow(language="inductor", function="", error=words, **common))
                 continue
-            path = self.folder / f"{variant(point)}-{point.size}.py"
+            path = self.folder / f"{variant(point)}-{point.extent}.py"
             write_atomically(path, portable(text).encode())
             names = ", ".join(inductor.kernel_names(text))
             rows.append(CodeRow(language="inductor", function=names, artifact=self.below(path), **common))
@@ -273,7 +275,7 @@ class Codegen:
         others = len({one.artifact for one in shown}) - 1
         if others:
             console.print(
-                f"\n{others} more are in {self.folder}; size=, dtype=, block_size=, num_warps=, "
+                f"\n{others} more are in {self.folder}; size=, rows=, dtype=, block_size=, num_warps=, "
                 "architectures=, function= choose, show=sass shows machine code.",
                 highlight=False,
                 soft_wrap=True,
@@ -285,7 +287,7 @@ class Codegen:
             raise UserError("a comparison needs both: a=triton_online/1024x8w b=triton_online/1024x4w.")
         found = []
         for text in (self.config.a, self.config.b):
-            chosen = Variant.read(text, self.kernel, self.config.axes(), self.native or WITHOUT_GPU)
+            chosen = Variant.read(text, self.kernel, self.config.grids()[0], self.native or WITHOUT_GPU)
             architecture = chosen.architecture
             rows = Codegen(
                 self.config.model_copy(

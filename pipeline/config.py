@@ -98,9 +98,10 @@ Pin = Annotated[tuple[T, ...] | None, BeforeValidator(_to_list), AfterValidator(
 
 
 class GridConfig(Record):
-    """The values a sweep tries for each axis."""
+    """The values a sweep tries for each axis. Rows that are None are the kernel's own number."""
 
     size: tuple[Size, ...] = Field(min_length=1)
+    rows: tuple[Size | None, ...] = Field(default=(None,), min_length=1)
     dtype: tuple[Dtype, ...] = Field(min_length=1)
     block_size: tuple[BlockSize, ...] = Field(min_length=1)
     num_warps: tuple[NumWarps, ...] = Field(min_length=1)
@@ -108,10 +109,11 @@ class GridConfig(Record):
 
 
 class KernelConfig(Record):
-    """conf/kernel/NAME.yaml: one grid a preset."""
+    """conf/kernel/NAME.yaml: one grid a preset, or a list of them; the first has the sizes that stand for the
+    kernel."""
 
     name: Annotated[str, AfterValidator(_kernel)]
-    grid: dict[str, GridConfig]
+    grid: dict[str, Annotated[tuple[GridConfig, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]]
 
 
 class PresetConfig(Record):
@@ -138,6 +140,7 @@ class PointsConfig(Record):
     preset: PresetConfig
     timing: TimingSettings
     size: Pin[Size]
+    rows: Pin[Size]
     dtype: Pin[Dtype]
     provider: Pin[str]
     block_size: Pin[BlockSize]
@@ -146,16 +149,20 @@ class PointsConfig(Record):
     output: Path
     seed: int
 
-    def axes(self) -> dict[str, Sequence[int | str]]:
-        """What varies: the kernel's grid for the preset, with the pinned axes in place of its own.
+    def grids(self) -> list[dict[str, Sequence[Any]]]:
+        """What varies: the kernel's grids for the preset, with the pinned axes in place of their own.
 
-        Raises UserError where the kernel has no grid for the preset.
+        Sizes that are pinned without rows are those of the first grid alone, for the rows of the others were
+        chosen for their sizes. Raises UserError where the kernel has no grid for the preset.
         """
         if self.preset.name not in self.kernel.grid:
             raise unknown(f"preset of {self.kernel.name}", self.preset.name, self.kernel.grid)
-        values = self.kernel.grid[self.preset.name].model_dump()
-        pins = {name: getattr(self, name) for name in ("size", "dtype", *AXES)}
-        return values | {name: pin for name, pin in pins.items() if pin is not None}
+        pinned = {name: getattr(self, name) for name in ("size", "rows", "dtype", *AXES)}
+        pins = {name: pin for name, pin in pinned.items() if pin is not None}
+        grids = self.kernel.grid[self.preset.name]
+        if "size" in pins and "rows" not in pins:
+            grids = grids[:1]
+        return [grid.model_dump() | pins for grid in grids]
 
 
 class SweepConfig(PointsConfig):
@@ -186,7 +193,8 @@ class CodegenConfig(PointsConfig):
 
 
 class ProfileConfig(PointsConfig):
-    """conf/profile.yaml. Sizes and dtypes that are not pinned are three of the grid's, and its first."""
+    """conf/profile.yaml. Sizes and dtypes that are not pinned are three of the first grid's, and its
+    first."""
 
     device: str
     stacks: bool

@@ -85,16 +85,16 @@ def run(config: CountersConfig) -> None:
 
 def choose(config: CountersConfig, kernel: Kernel, chosen: device.Device) -> list[Chosen]:
     """The points to look into. Raises UserError for pins that leave none."""
-    axes = config.axes()
+    axes = config.grids()[0]
     axes |= {
         "size": config.size or few(map(int, axes["size"])),
         "dtype": config.dtype or axes["dtype"][:1],
     }
     points = [
         point
-        for point in grid.expand(kernel, config.provider, axes)
+        for point in grid.expand(kernel, config.provider, [axes])
         if "cuda" in kernel.provider(point.provider).devices
-        and kernel.provider(point.provider).unsupported(point, kernel.shape(point.size)) is None
+        and kernel.provider(point.provider).unsupported(point, kernel.shape_of(point)) is None
     ]
     timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)
     own = {provider.name for provider in kernel.providers if provider.source != "__init__.py"}
@@ -172,10 +172,10 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
         figures = (row.memory_throughput_pct, row.compute_throughput_pct, row.dram_gbps, row.l2_hit_pct)
         rest = (row.achieved_occupancy_pct, row.registers, row.waves_per_sm)
         name = f"{label_of(row)} ({row.role})"
-        shown.add_row(name, str(row.size), number(row.duration_us), *map(number, (*figures, *rest)))
+        shown.add_row(name, row.extent, number(row.duration_us), *map(number, (*figures, *rest)))
     print_wide(console, shown)
     for row in rows:
-        text = f"{label_of(row)} {row.size}, {row.function or 'no kernel'}: {row.sentence}"
+        text = f"{label_of(row)} {row.extent}, {row.function or 'no kernel'}: {row.sentence}"
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 

@@ -14,7 +14,7 @@ from statistics import geometric_mean
 import pandas as pd
 
 from kernels.point import DTYPE_NAMES
-from pipeline.measure.results import best_configurations, best_providers, label
+from pipeline.measure.results import PLACE, best_configurations, best_providers, label
 
 TEXTBOOK = "triton_row"
 """Written here, but as everybody writes it: a rival, not one of ours."""
@@ -56,7 +56,7 @@ class Score:
 def meetings(
     rows: pd.DataFrame, own: Mapping[str, frozenset[str]], baselines: Mapping[str, str]
 ) -> list[Meeting]:
-    """Every shape at which one of ours and a rival were timed, by kernel, GPU, dtype and size.
+    """Every shape at which one of ours and a rival were timed, by kernel, GPU, dtype and shape.
 
     ``own`` and ``baselines`` are by kernel. Timings that are not to be trusted are left out.
     """
@@ -65,11 +65,10 @@ def meetings(
         provider in own[kernel] and provider != TEXTBOOK
         for kernel, provider in zip(best["kernel"], best["provider"], strict=True)
     ]
-    keys = ["kernel", "gpu", "dtype", "size"]
-    times = best.set_index([*keys, "provider"])["median_us"].to_dict()
+    times = best.set_index([*PLACE, "provider"])["median_us"].to_dict()
     found = []
     for ours in best_providers(best[pd.Series(is_ours, index=best.index, dtype=bool)]).to_dict("records"):
-        place = tuple(ours[key] for key in keys)
+        place = tuple(ours[key] for key in PLACE)
         providers = {"torch": baselines[ours["kernel"]]}
         rivals = {rival: times.get((*place, providers.get(rival, rival))) for rival in RIVALS}
         ratios = {rival: us / ours["median_us"] for rival, us in rivals.items() if us is not None}

@@ -17,7 +17,7 @@ from kernels.point import DTYPE_NAMES
 from pipeline.field import Meeting, scores
 from pipeline.measure.device import Environment
 from pipeline.measure.evidence import Evidence
-from pipeline.measure.results import Results, best_providers, label
+from pipeline.measure.results import BY_SIZE, Results, best_providers, label
 from pipeline.measure.table import TIE, TIE_NOTE, number, percent, remarks, speedup
 from pipeline.plots import Style, inline
 from pipeline.why import sections
@@ -295,8 +295,8 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
     order = [slug for slug in machine_names if slug in set(rows["gpu"])]
     tables = []
     for dtype in _dtypes(winners):
-        of_dtype = winners[winners["dtype"] == dtype].sort_values("size")
-        by_size = [(size, group) for size, group in of_dtype.groupby("size")]
+        of_dtype = winners[winners["dtype"] == dtype].sort_values(BY_SIZE, na_position="first")
+        by_size = of_dtype.groupby("extent", sort=False)
         tables.append(
             {
                 "dtype": dtype,
@@ -305,8 +305,10 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         )
     everything = []
     for slug in order:
-        of_machine = best[best["gpu"] == slug].sort_values(["dtype", "size", "median_us", "provider"])
-        by_point = [group for _, group in of_machine.groupby(["dtype", "size"], sort=False)]
+        of_machine = best[best["gpu"] == slug].sort_values(
+            ["dtype", *BY_SIZE, "median_us", "provider"], na_position="first"
+        )
+        by_point = [group for _, group in of_machine.groupby(["dtype", "extent"], sort=False)]
         blocks = [_lines(group, machine_names, about, content.styles) for group in by_point]
         everything.append((machine_names[slug], blocks))
     invalid = best[best["valid"].eq(False)]
@@ -348,7 +350,7 @@ def _lines(
             {
                 "machine": names[row["gpu"]],
                 "dtype": row["dtype"],
-                "size": row["size"],
+                "size": row["extent"],
                 "label": label(row),
                 "style": styles[row["provider"]].name,
                 "baseline": row["provider"] == about.baseline,

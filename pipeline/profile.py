@@ -46,11 +46,11 @@ def run(config: ProfileConfig) -> None:
     if chosen.uuid is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
     kernel = kernels.load(config.kernel.name)
-    axes = config.axes()
+    axes = config.grids()[0]
     # A CPU takes seconds over a large size, and shows the same table.
     sizes = few(map(int, axes["size"]))[: 2 if chosen.kind == "cpu" else None]
     axes |= {"size": config.size or sizes, "dtype": config.dtype or axes["dtype"][:1]}
-    points = grid.expand(kernel, config.provider, axes)
+    points = grid.expand(kernel, config.provider, [axes])
     environment = device.fingerprint(chosen)
     timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)
     folder = config.artifacts / "profile" / kernel.name / chosen.slug
@@ -70,7 +70,7 @@ def run(config: ProfileConfig) -> None:
     for row in rows:
         if row.status == "ok":
             console.print(
-                f"{variant(point_of(row))} {row.size}: {row.sentence}", highlight=False, soft_wrap=True
+                f"{variant(point_of(row))} {row.extent}: {row.sentence}", highlight=False, soft_wrap=True
             )
     console.print(f"{len(rows)} rows: {path}, tables and traces: {folder}", highlight=False, soft_wrap=True)
 
@@ -79,7 +79,7 @@ def profiled(
     config: ProfileConfig, kernel: Kernel, point: Point, chosen: device.Device, common: dict[str, Any]
 ) -> ProfileRow:
     """The row of one point; its table and its trace are written."""
-    shape, kind = kernel.shape(point.size), chosen.kind
+    shape, kind = kernel.shape_of(point), chosen.kind
     provider = kernel.provider(point.provider)
     common = common | {"shape": shape}
     reason = provider.unsupported(point, shape)
@@ -95,7 +95,7 @@ def profiled(
     except Exception as error:  # whatever a provider raises is its own row's fate
         words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         return ProfileRow(status="error", reason=words, sentence=f"not profiled: {words}", **common)
-    base = config.artifacts / "profile" / kernel.name / chosen.slug / f"{variant(point)}-{point.size}"
+    base = config.artifacts / "profile" / kernel.name / chosen.slug / f"{variant(point)}-{point.extent}"
     table_path, trace_path = base.with_suffix(".txt"), base.with_suffix(".json.gz")
     write_atomically(table_path, found.table.encode() + b"\n")
     write_atomically(trace_path, found.trace)
@@ -154,6 +154,7 @@ def point_of(row: ProfileRow) -> Point:
         row.block_size,
         row.num_warps,
         row.num_stages,
+        row.rows,
     )
 
 
@@ -168,7 +169,7 @@ def table(rows: Sequence[ProfileRow], title: str) -> Table:
         longest = next(iter(row.operators), None)
         shown.add_row(
             variant(point_of(row)),
-            str(row.size),
+            row.extent,
             "" if row.launches is None else f"{row.launches:g}",
             number(row.device_us),
             number(row.host_us),

@@ -1,8 +1,9 @@
 """Publish: results to MLflow. ``python -m pipeline.publish [kernel=softmax] [tracking=server]``.
 
 An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``) and below it a child run
-for each configuration, with ``size`` as the step of its metrics, so that the UI draws GB/s against size. The
-store shows what the ledgers hold now, and all of it can be made again from them.
+for each configuration, with ``size`` as the step of its metrics, so that the UI draws GB/s against size. Rows
+other than the kernel's own are part of a configuration. The store shows what the ledgers hold now, and all of
+it can be made again from them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich import box
 from rich.progress import Progress
 from rich.table import Table
 
+from kernels.point import Point
 from pipeline import tracking
 from pipeline.config import PublishConfig, console, run_stage
 from pipeline.errors import UserError
@@ -159,8 +161,10 @@ def sweep(
 
 
 def configuration(row: Measurement) -> str:
-    """A configuration as people write it: ``triton_online bfloat16 1024x8w``."""
-    return f"{row.point.provider} {row.point.dtype} {axes(row.row())}".rstrip()
+    """A configuration as people write it: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w 37 rows``."""
+    count = row.point.rows
+    rows = "" if count is None else f"{count} row{'s' * (count != 1)}"
+    return " ".join(filter(None, [row.point.provider, row.point.dtype, axes(row.row()), rows]))
 
 
 def _run(
@@ -205,22 +209,28 @@ def _milliseconds(row: Measurement) -> int:
 
 def _notes(rows: Iterable[Measurement]) -> list[str]:
     """Why points have no time, or one not to be trusted; a reason that many points share is said once."""
-    reasons: dict[str, list[int]] = {}
+    reasons: dict[str, list[Point]] = {}
     for row in rows:
         state = row.outcome.state
         if row.outcome.error:
-            reasons.setdefault(f"{row.outcome.status}: {row.outcome.error}", []).append(row.point.size)
+            reasons.setdefault(f"{row.outcome.status}: {row.outcome.error}", []).append(row.point)
         elif row.outcome.status == "verified":
-            reasons.setdefault("right, but this machine can't time it", []).append(row.point.size)
+            reasons.setdefault("right, but this machine can't time it", []).append(row.point)
         elif state and not state.valid:
-            reasons.setdefault(f"not to be trusted: {state.invalid_reason}", []).append(row.point.size)
-    return [f"size {', '.join(map(str, sorted(set(sizes))))}: {reason}" for reason, sizes in reasons.items()]
+            reasons.setdefault(f"not to be trusted: {state.invalid_reason}", []).append(row.point)
+    notes = []
+    for reason, points in reasons.items():
+        ordered = sorted(points, key=lambda point: (point.size, point.rows or 0))
+        notes.append(f"size {', '.join(dict.fromkeys(point.extent for point in ordered))}: {reason}")
+    return notes
 
 
 def _axes(rows: Sequence[Measurement]) -> dict[str, str]:
     point = rows[0].point
     timings = [row.outcome.timing for row in rows if row.outcome.timing]
     params = {"provider": point.provider, "dtype": point.dtype, **point.axes()}
+    if point.rows is not None:
+        params["rows"] = point.rows
     for name in ("timer", "cache"):
         params |= (
             {name: " and ".join(sorted({getattr(timing, name) for timing in timings}))} if timings else {}
@@ -275,12 +285,13 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
 
 
 def _summary(rows: Sequence[Measurement]) -> tuple[Value, ...]:
-    """What the parent shows: the best that a configuration reached at each size, and how the points ended."""
+    """What the parent shows: the best that a configuration reached at each size with the kernel's own number
+    of rows, and how the points ended."""
     at = max(map(_milliseconds, rows))
     counts = Counter(f"points_{row.outcome.status}" for row in rows)
     points = [Value(name, count, 0, at) for name, count in {"points": len(rows), **counts}.items()]
     best: dict[tuple[str, int], Value] = {}
-    for value in itertools.chain.from_iterable(map(_best_of, rows)):
+    for value in itertools.chain.from_iterable(_best_of(row) for row in rows if row.point.rows is None):
         best[value.key, value.step] = max(best.get((value.key, value.step), value), value)
     return (*sorted(points), *sorted(best.values()))
 

@@ -26,6 +26,7 @@ from pipeline.measure.evidence import load as load_evidence
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.record import Status
 from pipeline.measure.results import (
+    BY_SIZE,
     Results,
     against_baseline,
     axes,
@@ -33,20 +34,23 @@ from pipeline.measure.results import (
     best_providers,
     frame,
     load,
+    without_rows,
 )
 from pipeline.pages import About, Content
 from pipeline.roofline import roofline
 from pipeline.why import longest
 
 PLOT_COLUMNS = ["size", "gbps", "provider", "configuration", "gpu", "dtype", "median_us", "speedup"]
-"""The columns of ``plots/KERNEL.csv``: every provider's best configuration, for ``dvc plots``."""
+"""The columns of ``plots/KERNEL.csv``, for ``dvc plots``: every provider's best configuration at the kernel's
+own number of rows."""
 
 BEST_COLUMNS = [
-    *("kernel", "dtype", "size", "gpu", "provider", "block_size", "num_warps", "num_stages"),
+    *("kernel", "dtype", "size", "rows", "gpu", "provider", "block_size", "num_warps", "num_stages"),
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "bound", "ceiling_fraction"),
     *("baseline", "speedup", "valid", "commit", "dirty"),
 ]
-"""The columns of ``best.csv``: the best configuration of any provider."""
+"""The columns of ``best.csv``: the best configuration of any provider; ``rows`` is empty where they are the
+kernel's own."""
 
 MAX_UNREADABLE = 5
 """Past this, lines of ledgers that can't be read are counted and not listed."""
@@ -102,7 +106,7 @@ def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Cont
     styles = plots.styles(rows["provider"])
     names = pages.machines(results)
     drawn, roofs = {}, {}
-    for name, of_kernel in best.groupby("kernel"):
+    for name, of_kernel in without_rows(best).groupby("kernel"):
         timed = [slug for slug in names if slug in set(of_kernel["gpu"])]
         copies = {slug: ceilings.copy_gbps for slug, ceilings in results.ceilings.items()}
         panels = [plots.Panel(slug, names[slug], copies.get(slug)) for slug in timed]
@@ -130,10 +134,10 @@ def metrics(rows: pd.DataFrame, about: dict[str, About]) -> dict[str, Any]:
     """Kernel -> GPU -> numbers: for each dtype geometric means over the sizes of the best provider's rate
     and share of the ceiling, and of the best own provider's speedup; and the points by status.
 
-    Timings not to be trusted count as points only.
+    Timings not to be trusted, and those at other rows than the kernel's own, count as points only.
     """
     baselines = {name: one.baseline for name, one in about.items()}
-    best = against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines)
+    best = without_rows(against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines))
     found: dict[str, Any] = {}
     for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
         numbers: dict[str, Any] = {}
@@ -168,10 +172,12 @@ def write(content: Content, folder: Path) -> None:
         "field.md": pages.field_markdown(content),
         "field.html": pages.field_html(content),
         "metrics.json": json.dumps(content.metrics, indent=2) + "\n",
-        "best.csv": csv(best.sort_values(["kernel", "dtype", "size", "gpu"]), BEST_COLUMNS),
+        "best.csv": csv(
+            best.sort_values(["kernel", "dtype", *BY_SIZE, "gpu"], na_position="first"), BEST_COLUMNS
+        ),
     }
     for kernel, svg in content.plots.items():
-        lines = content.best[content.best["kernel"] == kernel]
+        lines = without_rows(content.best[content.best["kernel"] == kernel])
         lines = lines.sort_values(["gpu", "dtype", "provider", "size"])
         lines = lines.assign(configuration=[axes(row) for row in lines.to_dict("records")])
         texts[f"plots/{kernel}.svg"] = svg
@@ -186,7 +192,7 @@ def write(content: Content, folder: Path) -> None:
 
 def csv(rows: pd.DataFrame, columns: list[str]) -> str:
     """Rows as CSV, times and rates to six digits, launch parameters as whole numbers."""
-    whole = {name: "Int64" for name in ("block_size", "num_warps", "num_stages") if name in columns}
+    whole = {name: "Int64" for name in ("rows", "block_size", "num_warps", "num_stages") if name in columns}
     return rows[columns].astype(whole).to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 

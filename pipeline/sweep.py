@@ -60,7 +60,7 @@ def run(config: SweepConfig) -> None:
                 worker.start()
             pool = stack.enter_context(CompilePool(environment.compute_capability))
         kernel = kernels.load(config.kernel.name)
-        points = grid.expand(kernel, config.provider, config.axes())
+        points = grid.expand(kernel, config.provider, config.grids())
         sweep = Sweep(config, workers, pool, environment, kernel)
         try:
             sweep.measure(sweep.missing(points))
@@ -141,7 +141,7 @@ class Sweep:
 
             for point in points:
                 if reason := broken.get(point.provider):
-                    shape = self.kernel.shape(point.size)
+                    shape = self.kernel.shape_of(point)
                     outcome = Outcome(status="compile_error", error=reason, shape=shape)
                     report(point, outcome, self.device)
             sound = [point for point in points if point.provider not in broken]
@@ -150,9 +150,12 @@ class Sweep:
             self.noise_floor = crew.measure(schedule, len(sound))
 
     def control(self, points: Sequence[Point]) -> Point:
-        """The point that is measured again and again for the noise floor: the baseline at a middle size."""
-        sizes = sorted({point.size for point in points})
-        return Point(self.kernel.name, self.kernel.baseline, sizes[len(sizes) // 2], points[0].dtype)
+        """The point that is measured again and again for the noise floor: the baseline at a middle size, with
+        rows of its own only where no point is without."""
+        rows = None if any(point.rows is None for point in points) else points[0].rows
+        sizes = sorted({point.size for point in points if point.rows == rows})
+        middle = sizes[len(sizes) // 2]
+        return Point(self.kernel.name, self.kernel.baseline, middle, points[0].dtype, rows=rows)
 
     def compiles_itself(self, point: Point) -> bool:
         """Whether the point is compiled by the worker that measures it."""

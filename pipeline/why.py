@@ -69,13 +69,13 @@ def _lines(
     """A line a point that was counted, for the kernel that takes longest."""
     lines = []
     chosen = longest(counters).values()
-    for row in sorted(chosen, key=lambda row: (row.dtype or "", row.size or 0, row.role)):
+    for row in sorted(chosen, key=lambda row: (row.dtype or "", row.size or 0, row.rows or 0, row.role)):
         compiled = code.get(str(row.key))
         measured = timed.get(str(row.key))
         spilled = compiled.mix.spilled_bytes if compiled and compiled.mix else None
         lines.append(
             {
-                "size": row.size,
+                "size": row.extent,
                 "role": row.role,
                 "label": label(row.model_dump()),
                 "us": number(measured.outcome.timing.median_us)
@@ -98,4 +98,4 @@ def _lines(
 
 
 def _sentence(row: ProfileRow) -> str:
-    return f"{label(row.model_dump())}, size {row.size}: {row.sentence}"
+    return f"{label(row.model_dump())}, size {row.extent}: {row.sentence}"

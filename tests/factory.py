@@ -98,7 +98,7 @@ def timing(median_us: float, samples: int = 20) -> Timing:
 
 def time_us(point: Point, gpu: str) -> float:
     """A launch's cost plus the bytes at the provider's share of the copy rate; wide blocks are best."""
-    bytes_ = 2 * ROWS * point.size * ITEMSIZE[point.dtype]
+    bytes_ = 2 * (point.rows or ROWS) * point.size * ITEMSIZE[point.dtype]
     share = EFFICIENCY.get(point.provider, 0.7)
     share *= 1 - 0.04 * abs((point.block_size or 1024).bit_length() - 11)
     share *= 1 - 0.03 * abs((point.num_warps or 8).bit_length() - 4)
@@ -114,6 +114,7 @@ def measurement(
     block_size: int | None = None,
     num_warps: int | None = None,
     num_stages: int | None = None,
+    rows: int | None = None,
     gpu: str = H200,
     status: Status = "ok",
     error: str | None = None,
@@ -125,7 +126,7 @@ def measurement(
     valid: bool = True,
 ) -> Measurement:
     """One measurement; what is not given is plausible and follows from what is."""
-    point = Point(kernel, provider, size, dtype, block_size, num_warps, num_stages)
+    point = Point(kernel, provider, size, dtype, block_size, num_warps, num_stages, rows)
     right = status in ("ok", "verified")
     median = (median_us or time_us(point, gpu)) if status == "ok" else None
     on_gpu = not gpu.startswith("cpu-")
@@ -140,18 +141,18 @@ def measurement(
     outcome = Outcome(
         status=status,
         error=None if right else (error or f"{provider} could not do this: {status}"),
-        shape=(ROWS, size),
+        shape=(rows or ROWS, size),
         # An incorrect output was compared too; all that failed earlier were not.
         max_abs_err=1e-7 if right else 3.0 if status == "incorrect" else None,
         max_rel_err=1e-6 if right else 1.0 if status == "incorrect" else None,
         timing=None if median is None else timing(median),
         state=None if median is None else state,
     )
-    elements = ROWS * size
+    elements = (rows or ROWS) * size
     bytes_ = 2 * elements * ITEMSIZE[dtype]
     fingerprint = environment(gpu).digest
     return Measurement(
-        key=digest([kernel, provider, size, dtype, block_size, num_warps, num_stages, gpu, source]),
+        key=digest([kernel, provider, size, dtype, block_size, num_warps, num_stages, rows, gpu, source]),
         point=point,
         outcome=outcome,
         rate=None if median is None else rate(median, bytes_, 5 * elements, dtype, ceilings(gpu)),

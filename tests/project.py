@@ -220,8 +220,8 @@ def skipped(output: str) -> list[str]:
 
 def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a row was measured at."""
-    names = ("kernel", "provider", "size", "dtype", "block_size", "num_warps", "num_stages")
-    return tuple(row[name] for name in names)
+    names = ("kernel", "provider", "size", "dtype", "block_size", "num_warps", "num_stages", "rows")
+    return tuple(row.get(name) for name in names)
 
 
 def by_point(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:

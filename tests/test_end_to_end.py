@@ -42,8 +42,8 @@ def points_of(project: Project, kernel: str, edit: dict[str, Any] | None = None)
     conf = yaml.safe_load((project.root / "conf/kernel" / f"{kernel}.yaml").read_text())
     axes = GridConfig(**(conf["grid"][PRESET] | (edit or {}))).model_dump()
     return {
-        (p.kernel, p.provider, p.size, p.dtype, p.block_size, p.num_warps, p.num_stages)
-        for p in grid.expand(kernels.load(kernel), None, axes)
+        (p.kernel, p.provider, p.size, p.dtype, p.block_size, p.num_warps, p.num_stages, p.rows)
+        for p in grid.expand(kernels.load(kernel), None, [axes])
     }
 
 

@@ -39,11 +39,11 @@ def near_default(points: Sequence[Point]) -> Point:
 
 
 def each_provider(points: Sequence[Point], timed: Mapping[Point, Measurement]) -> list[Chosen]:
-    """Each provider's best configuration at each size and dtype of the points; where nothing was timed, its
+    """Each provider's best configuration at each shape and dtype of the points; where nothing was timed, its
     default one."""
-    groups: dict[tuple[str, int, str], list[Point]] = {}
+    groups: dict[tuple[str, str, str], list[Point]] = {}
     for point in points:
-        groups.setdefault((point.provider, point.size, point.dtype), []).append(point)
+        groups.setdefault((point.provider, point.extent, point.dtype), []).append(point)
     return [Chosen(_best(group, timed), "provider") for group in groups.values()]
 
 
@@ -53,12 +53,12 @@ def best_default_baseline(
     baseline: str,
     is_own: Callable[[str], bool],
 ) -> list[Chosen]:
-    """At each size and dtype of the points: the fastest own configuration, the same provider's default one,
+    """At each shape and dtype of the points: the fastest own configuration, the same provider's default one,
     and the baseline. Without times the best is not known, and the first own provider's default stands alone.
     """
-    groups: dict[tuple[int, str], list[Point]] = {}
+    groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
-        groups.setdefault((point.size, point.dtype), []).append(point)
+        groups.setdefault((point.extent, point.dtype), []).append(point)
     chosen: list[Chosen] = []
     for group in groups.values():
         own = [point for point in group if is_own(point.provider)]

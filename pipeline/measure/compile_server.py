@@ -36,13 +36,13 @@ class Compilers:
     def compile(self, points: Sequence[Point]) -> None:
         """Compile what the points launch.
 
-        Points that differ only in size share most kernels, so one of them goes first and the others follow
-        when it is done, and cost little. Those that take longest, with the most elements a thread, are begun
-        first.
+        Points that differ only in their shape share most kernels, so one of them goes first and the others
+        follow when it is done, and cost little. Those that take longest, with the most elements a thread, are
+        begun first.
         """
         alike: dict[Point, list[Point]] = {}
         for point in points:
-            alike.setdefault(replace(point, size=0), []).append(point)
+            alike.setdefault(replace(point, size=0, rows=None), []).append(point)
         for group in sorted(alike.values(), key=lambda group: -_elements_a_thread(group[0])):
             self._submit(group[:1], then=group[1:])
 
@@ -81,7 +81,7 @@ def _compile(points: Sequence[Point]) -> None:
     for point in points:
         with suppress(Exception):
             kernel = kernels.load(point.kernel)
-            meta = kernel.inputs(kernel.shape(point.size), DTYPES[point.dtype], torch.device("meta"), 0)
+            meta = kernel.inputs(kernel.shape_of(point), DTYPES[point.dtype], torch.device("meta"), 0)
             kernel.provider(point.provider).call(*meta, **point.axes())
 
 

@@ -40,7 +40,7 @@ def _count(key: str, point: Point, seed: int) -> None:
     provider = kernel.provider(point.provider)
     if provider.extension is not None:
         extension.load(point.kernel, provider.extension)
-    inputs = kernel.inputs(kernel.shape(point.size), DTYPES[point.dtype], torch.device("cuda"), seed)
+    inputs = kernel.inputs(kernel.shape_of(point), DTYPES[point.dtype], torch.device("cuda"), seed)
     call = bind(provider, point)
     call(*inputs)  # compiles and loads, unseen
     torch.cuda.synchronize()

@@ -61,7 +61,7 @@ class Crew:
         while not self._stop.is_set() and (point := schedule.next(index)) is not None:
             if done == 0 or done == total // (2 * len(self.workers)):
                 self._control(worker, controls)
-            outcome = worker.measure(point, self.kernel.shape(point.size))
+            outcome = worker.measure(point, self.kernel.shape_of(point))
             if self._stop.is_set():
                 break
             with self._reporting:
@@ -72,7 +72,7 @@ class Crew:
         return controls
 
     def _control(self, worker: Supervisor, controls: list[float]) -> None:
-        outcome = worker.measure(self.control, self.kernel.shape(self.control.size))
+        outcome = worker.measure(self.control, self.kernel.shape_of(self.control))
         if outcome.timing is not None:
             controls.append(outcome.timing.median_us)
 

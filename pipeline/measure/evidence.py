@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from kernels.point import Point
+from kernels.point import Point, extent
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.record import Record
 from pipeline.measure.sass import Mix
@@ -31,6 +31,12 @@ class Joined(Record):
     block_size: int | None = None
     num_warps: int | None = None
     num_stages: int | None = None
+    rows: int | None = None
+
+    @property
+    def extent(self) -> str:
+        """``Point.extent`` of the row's point."""
+        return extent(self.size, self.rows)
 
 
 class CodeRow(Joined):

@@ -1,4 +1,4 @@
-"""The points of a sweep: each provider at every size and dtype, and over the axes that it obeys."""
+"""The points of a sweep: each provider at every size, rows and dtype, and over the axes that it obeys."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import kernels
 from kernels.point import AXES, Point
-from pipeline.errors import unknown
+from pipeline.errors import UserError, unknown
 from pipeline.measure.record import digest
 from pipeline.measure.settings import TimingSettings
 
@@ -22,26 +22,33 @@ INSTRUMENT = 2
 
 
 def expand(
-    kernel: Kernel, providers: Sequence[str] | None, axes: Mapping[str, Sequence[int | str]]
+    kernel: Kernel, providers: Sequence[str] | None, grids: Sequence[Mapping[str, Sequence[Any]]]
 ) -> list[Point]:
-    """Every point of the grid, each once, in the order in which they share inputs.
+    """Every point of the grids, each once, those that share inputs side by side.
 
-    ``axes`` holds the values of size, dtype and each member of AXES; a provider that does not obey an axis is
-    there once, whatever the axis holds. Raises UserError for an unknown provider.
+    A grid holds the values of size, rows, dtype and each member of AXES; a provider that does not obey an
+    axis is there once, whatever the axis holds. Rows that are named but are the kernel's own are None in a
+    point. Raises UserError for an unknown provider, and for rows where they follow from the size.
     """
     names = [provider.name for provider in kernel.providers]
     for name in providers or ():
         if name not in names:
             raise unknown(f"provider of {kernel.name}", name, names)
     chosen = [p for p in kernel.providers if providers is None or p.name in providers]
-    points = []
-    for size, dtype, provider in product(axes["size"], axes["dtype"], chosen):
-        for values in product(*(axes[axis] if axis in provider.axes else (None,) for axis in AXES)):
-            launch = dict(zip(AXES, values, strict=True))
-            points.append(
-                Point(kernel.name, provider.name, size, dtype, **launch)  # type: ignore[arg-type]
-            )
-    return list(dict.fromkeys(points))
+    sharing: dict[tuple[int | None, int, str], dict[Point, None]] = {}
+    for axes in grids:
+        for named, size, dtype, provider in product(axes["rows"], axes["size"], axes["dtype"], chosen):
+            if named is not None and kernel.rows is None:
+                raise UserError(
+                    f"rows={named}: the rows of {kernel.name} follow from its size; leave rows out and write "
+                    f"size={named}."
+                )
+            rows = None if named == kernel.rows else named
+            for values in product(*(axes[axis] if axis in provider.axes else (None,) for axis in AXES)):
+                launch = dict(zip(AXES, values, strict=True))
+                point = Point(kernel.name, provider.name, size, dtype, **launch, rows=rows)
+                sharing.setdefault((rows, size, dtype), {})[point] = None
+    return [point for points in sharing.values() for point in points]
 
 
 def source_digest(kernel: str, provider: Provider) -> str:
@@ -60,4 +67,8 @@ def _content(path: Path) -> bytes:
 
 def key(point: Point, source: str, environment: str, settings: TimingSettings, seed: int) -> str:
     """What identifies a measurement: the same key means that measuring again could only repeat it."""
-    return digest([INSTRUMENT, vars(point), source, environment, settings.model_dump(), seed])
+    fields = dict(vars(point))
+    if point.rows is None:
+        # Left out, so that what was measured before points had rows keeps its key.
+        del fields["rows"]
+    return digest([INSTRUMENT, fields, source, environment, settings.model_dump(), seed])

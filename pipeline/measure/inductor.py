@@ -21,7 +21,7 @@ def generated(point: Point, device: torch.device, seed: int) -> str:
     from torch._inductor.utils import run_and_get_code
 
     kernel = kernels.load(point.kernel)
-    inputs = kernel.inputs(kernel.shape(point.size), DTYPES[point.dtype], device, seed)
+    inputs = kernel.inputs(kernel.shape_of(point), DTYPES[point.dtype], device, seed)
     _, sources = run_and_get_code(kernel.provider(point.provider).call, *inputs)
     return "\n\n".join(sources)
 

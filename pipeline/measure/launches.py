@@ -94,7 +94,7 @@ def observe(points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[La
         for key, point in points:
             kernel = kernels.load(point.kernel)
             provider = kernel.provider(point.provider)
-            shape = kernel.shape(point.size)
+            shape = kernel.shape_of(point)
             if provider.unsupported(point, shape):
                 continue
             try:

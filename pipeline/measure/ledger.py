@@ -26,6 +26,7 @@ def order(point: Point) -> tuple[str | int, ...]:
         point.provider,
         point.dtype,
         point.size,
+        point.rows or 0,
         point.block_size or 0,
         point.num_warps or 0,
         point.num_stages or 0,

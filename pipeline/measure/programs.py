@@ -46,12 +46,12 @@ class Compiled:
 def compile_points(points: Sequence[Point], architectures: Sequence[str]) -> Iterator[Compiled]:
     """Compile each Triton point for each architecture, in parallel.
 
-    Points that differ in their size alone mostly share a program, so that one process gets all of them and
+    Points that differ in their shape alone mostly share a program, so that one process gets all of them and
     takes each program apart once. Raises UserError when cuobjdump or nvdisasm is missing.
     """
     alike: dict[Point, list[Point]] = {}
     for point in points:
-        alike.setdefault(replace(point, size=0), []).append(point)
+        alike.setdefault(replace(point, size=0, rows=None), []).append(point)
     tasks = [(group, architecture) for group in alike.values() for architecture in architectures]
     if not tasks:
         return
@@ -85,7 +85,7 @@ def _compile(points: Sequence[Point], architecture: str) -> list[Compiled]:
     found = []
     for point in points:
         kernel = kernels.load(point.kernel)
-        shape = kernel.shape(point.size)
+        shape = kernel.shape_of(point)
         provider = kernel.provider(point.provider)
         _launched.clear()
         if reason := provider.unsupported(point, shape):

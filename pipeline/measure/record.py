@@ -160,8 +160,11 @@ class Measurement(Record):
         return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
 
     def row(self) -> dict[str, Any]:
-        """The flat form that a ledger holds; every field is there, null where it has no meaning."""
+        """The flat form that a ledger holds; every field is there, null where it has no meaning, but ``rows``
+        only where the point names them: lines from before points had rows stay as they are."""
         row: dict[str, Any] = {"key": self.key, **asdict(self.point)}
+        if self.point.rows is None:
+            del row["rows"]
         row |= self.outcome.model_dump(mode="json", exclude={"timing", "state"})
         parts = {"timing": self.outcome.timing, "rate": self.rate, "state": self.outcome.state}
         for group, part in (*parts.items(), ("origin", self.origin)):

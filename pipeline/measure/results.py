@@ -17,7 +17,7 @@ from pipeline.measure.device import Environment
 from pipeline.measure.ledger import Ledger
 from pipeline.measure.record import GROUPS, POINT_FIELDS, Measurement, Outcome, Record
 
-CONFIGURATION = ["kernel", "gpu", "provider", "dtype", "block_size", "num_warps", "num_stages"]
+CONFIGURATION = ["kernel", "gpu", "provider", "dtype", "block_size", "num_warps", "num_stages", "rows"]
 """The columns that name a configuration: what a line in a plot of rate against size stands for."""
 
 COLUMNS = [
@@ -27,6 +27,14 @@ COLUMNS = [
     *(name for group in GROUPS.values() for name in group.model_fields),
 ]
 """The columns of a ledger row."""
+
+PLACE = ["kernel", "gpu", "dtype", "extent"]
+"""The columns that name where providers meet. Rows are part of the extent, which is a text: as a column of
+their own they are missing where they are the kernel's, and pandas takes no missing value for a group."""
+
+BY_SIZE = ["size", "rows"]
+"""The columns to sort extents by, with ``na_position="first"`` as in a ledger: the kernel's own rows come
+first."""
 
 R = TypeVar("R", bound=Record)
 
@@ -130,8 +138,15 @@ def timed(
 
 
 def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
-    """Measurements as a table of data: one row each, columns as in a ledger row, even for none."""
-    return pd.DataFrame([row.row() for row in measurements], columns=COLUMNS)
+    """Measurements as a table of data: one row each, even for none, with a ledger row's columns and
+    ``extent``."""
+    rows = [row.row() | {"extent": row.point.extent} for row in measurements]
+    return pd.DataFrame(rows, columns=[*COLUMNS, "extent"]).astype({"rows": "Int64"})
+
+
+def without_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table at the kernel's own number of rows: those that a plot against size can show."""
+    return table[table["rows"].isna()]
 
 
 def axes(row: Mapping[Any, Any]) -> str:
@@ -147,35 +162,37 @@ def label(row: Mapping[Any, Any]) -> str:
 
 
 def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
-    """The fastest configuration of each provider at each kernel, GPU, dtype and size; timed rows only.
+    """The fastest configuration of each provider at each kernel, GPU, dtype and extent; timed rows only.
 
     A timing not to be trusted is taken only where the provider has no other.
     """
-    keys = ["kernel", "gpu", "dtype", "size", "provider"]
+    keys = [*PLACE, "provider"]
     timed = table[table["status"] == "ok"]
-    ranked = timed.assign(distrusted=timed["valid"].eq(False)).sort_values([*keys, "distrusted", "median_us"])
+    ranked = timed.assign(distrusted=timed["valid"].eq(False)).sort_values(
+        ["kernel", "gpu", "dtype", *BY_SIZE, "provider", "distrusted", "median_us"], na_position="first"
+    )
     return ranked.drop_duplicates(keys).drop(columns="distrusted")
 
 
 def best_providers(best: pd.DataFrame) -> pd.DataFrame:
-    """The fastest of the best configurations at each kernel, GPU, dtype and size, again a trusted one if
+    """The fastest of the best configurations at each kernel, GPU, dtype and extent, again a trusted one if
     there is any."""
-    keys = ["kernel", "gpu", "dtype", "size"]
     ranked = best.assign(distrusted=best["valid"].eq(False))
-    ranked = ranked.sort_values([*keys, "distrusted", "median_us", "provider"])
-    return ranked.drop_duplicates(keys).drop(columns="distrusted")
+    ranked = ranked.sort_values(
+        ["kernel", "gpu", "dtype", *BY_SIZE, "distrusted", "median_us", "provider"], na_position="first"
+    )
+    return ranked.drop_duplicates(PLACE).drop(columns="distrusted")
 
 
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
     """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU, dtype and
-    size; NaN where the baseline was not timed. And ``tied``: whether that is no difference, because it is
+    extent; NaN where the baseline was not timed. And ``tied``: whether that is no difference, because it is
     within the noise floor or the confidence interval of either.
     """
-    keys = ["kernel", "gpu", "dtype", "size"]
     noise = best[["noise_floor", "rel_ci"]].astype(float).max(axis=1)
     of = best["provider"] == best["kernel"].map(baselines)
-    base = best.assign(noise=noise)[of].set_index(keys)[["median_us", "noise"]]
-    base = base.reindex(pd.MultiIndex.from_frame(best[keys])).set_axis(best.index)
+    base = best.assign(noise=noise)[of].set_index(PLACE)[["median_us", "noise"]]
+    base = base.reindex(pd.MultiIndex.from_frame(best[PLACE])).set_axis(best.index)
     speedup = base["median_us"] / best["median_us"]
     tied = ~of & ((speedup - 1).abs() <= noise.combine(base["noise"], max))
     return best.assign(speedup=speedup, tied=tied)

@@ -92,5 +92,5 @@ def _compilers(compiling: int, points: int, workers: int) -> int:
     return max(1, ceil(weight * workers / max(1, points - compiling + weight)))
 
 
-def _inputs(point: Point) -> tuple[int, str]:
-    return point.size, point.dtype
+def _inputs(point: Point) -> tuple[int, int | None, str]:
+    return point.size, point.rows, point.dtype

@@ -17,10 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.measure.record import Measurement
-from pipeline.measure.results import against_baseline, best_configurations, best_providers, frame, label
+from pipeline.measure.results import (
+    BY_SIZE,
+    against_baseline,
+    best_configurations,
+    best_providers,
+    frame,
+    label,
+)
 
 MAX_ROWS = 60
-"""Past this, a table shows only the best provider at each kernel, dtype and size."""
+"""Past this, a table shows only the best provider at each kernel, dtype and extent."""
 
 MAX_REMARKS = 12
 """Past this, the kinds of points without a time are counted and not listed."""
@@ -114,7 +121,7 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
     if rows.empty:
         return Text("Nothing was measured.")
     best = against_baseline(best_configurations(rows), baselines)
-    best = best.sort_values(["kernel", "dtype", "size", "median_us", "provider"])
+    best = best.sort_values(["kernel", "dtype", *BY_SIZE, "median_us", "provider"], na_position="first")
     shown, notes = best, []
     if len(best) > MAX_ROWS:
         shown = best_providers(best)
@@ -170,13 +177,13 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
         table.add_column(header, justify="right", overflow="fold")
     previous = None
     for row in rows.to_dict("records"):
-        group = (row["kernel"], row["dtype"], row["size"])
+        group = (row["kernel"], row["dtype"], row["extent"])
         if previous is not None and previous[:2] != group[:2]:
             table.add_section()
         is_baseline = row["provider"] == baselines.get(row["kernel"])
         table.add_row(
             row["kernel"],
-            str(row["size"]),
+            row["extent"],
             label(row) + " (baseline)" * is_baseline,
             row["dtype"],
             number(row["median_us"]) + "!" * (row["valid"] is False),

@@ -26,7 +26,7 @@ from pipeline.measure.timer import Samples, Workload, checked_output, graph
 
 @dataclass
 class Problem:
-    """Inputs and the right answer of one kernel at one size and dtype; shared by all its providers."""
+    """Inputs and the right answer of one kernel at one shape and dtype; shared by all its providers."""
 
     shape: Shape
     inputs: Inputs
@@ -60,7 +60,7 @@ class Trial:
         kernel = kernels.load(point.kernel)
         provider = kernel.provider(point.provider)
         interpreted = self.device.type == "cpu" and provider.is_triton
-        shape = kernel.interpreted_shape(point.size) if interpreted else kernel.shape(point.size)
+        shape = kernel.interpreted_shape(point) if interpreted else kernel.shape_of(point)
 
         def failed(status: Status, error: str) -> Outcome:
             # Whatever went wrong may have written where it should not; later points get fresh inputs.

@@ -24,11 +24,13 @@ def variant(point: Point) -> str:
 
 @dataclass(frozen=True)
 class Variant:
-    """What the words of a variant pin; what they leave open is the first value of the grid."""
+    """What the words of a variant pin; what they leave open is the first value of the grid. ``rows`` is None
+    where they follow from the size."""
 
     text: str
     provider: str
     size: int
+    rows: int | None
     dtype: str
     launch: Mapping[str, int]
     architecture: str
@@ -36,10 +38,10 @@ class Variant:
 
     @classmethod
     def read(
-        cls, text: str, kernel: Kernel, values: Mapping[str, Sequence[int | str]], architecture: str
+        cls, text: str, kernel: Kernel, values: Mapping[str, Sequence[Any]], architecture: str
     ) -> Variant:
-        """Read ``PROVIDER/WORD/…``: a word is a launch (``1024x8w``, ``8w``), a dtype, a size, an
-        architecture (``sm_80``), or part of a CUDA function's name.
+        """Read ``PROVIDER/WORD/…``: a word is a launch (``1024x8w``, ``8w``), a dtype, a size (``4096``, or
+        ``37x4096`` with 37 rows), an architecture (``sm_80``), or part of a CUDA function's name.
 
         Raises UserError for an unknown provider.
         """
@@ -48,25 +50,33 @@ class Variant:
         if name not in known:
             raise unknown(f"provider of {kernel.name}", name, known)
         size, dtype, function = int(values["size"][0]), str(values["dtype"][0]), None
+        rows = values["rows"][0] or kernel.rows
         launch = {axis: int(values[axis][0]) for axis in AXES}
         for word in words:
             if match := re.fullmatch(r"sm_(\d+)", word):
                 architecture = match[1]
             elif word in DTYPE_NAMES:
                 dtype = word
-            elif word.isdigit():
-                size = int(word)
+            elif match := re.fullmatch(r"(?:(\d+)x)?(\d+)", word):
+                rows, size = int(match[1]) if match[1] else rows, int(match[2])
             elif match := re.fullmatch(r"(?:(\d+)x)?(\d+)w(?:x(\d+)s)?", word):
                 pinned = zip(AXES, match.groups(), strict=True)
                 launch |= {axis: int(value) for axis, value in pinned if value}
             else:
                 function = word
-        return cls(text, name, size, dtype, launch, architecture, function)
+        return cls(text, name, size, rows, dtype, launch, architecture, function)
 
     def pins(self) -> dict[str, Any]:
         """The options that leave this variant alone in the grid."""
         pinned = {axis: (value,) for axis, value in self.launch.items()}
-        return {"provider": (self.provider,), "size": (self.size,), "dtype": (self.dtype,), **pinned}
+        rows = None if self.rows is None else (self.rows,)
+        return {
+            "provider": (self.provider,),
+            "size": (self.size,),
+            "rows": rows,
+            "dtype": (self.dtype,),
+            **pinned,
+        }
 
     def one(self, rows: Sequence[CodeRow]) -> CodeRow:
         """The row that is meant. Raises UserError when there is none, or when several functions could be."""

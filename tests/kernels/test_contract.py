@@ -13,7 +13,7 @@ import torch
 import kernels
 from kernels.contract import Kernel, Shape, launch_grid
 from kernels.point import AXES as AXIS_NAMES
-from tests.kernels.kernel_cases import EVERY, FLOATS, KERNELS, Case, params
+from tests.kernels.kernel_cases import EVERY, FLOATS, KERNELS, Case, params, small
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def test_a_kernel_is_named_as_its_folder_and_its_providers_apart(kernel: Kernel)
 @pytest.mark.parametrize("case", params(EVERY))
 def test_a_provider_takes_the_inputs_and_its_axes(case: Case) -> None:
     assert set(case.provider.axes) <= set(AXIS_NAMES)
-    inputs = case.kernel.inputs(case.kernel.interpreted_shape(8), torch.float32, CPU, 0)
+    inputs = case.kernel.inputs(small(case.kernel, 8), torch.float32, CPU, 0)
     if case.provider.axes:
         parameters = list(inspect.signature(case.provider.call).parameters)
         assert parameters[len(inputs) :] == list(case.provider.axes)
@@ -67,7 +67,7 @@ def test_an_extension_is_called_by_its_providers_name(case: Case, monkeypatch: p
     monkeypatch.setattr(
         torch.ops, case.kernel.name, SimpleNamespace(**{case.provider.name: operator}), raising=False
     )
-    inputs = case.kernel.inputs(case.kernel.interpreted_shape(8), torch.float32, CPU, 0)
+    inputs = case.kernel.inputs(small(case.kernel, 8), torch.float32, CPU, 0)
     axes = case.axes()
     assert torch.equal(case.provider.call(*inputs, **axes), inputs[0])
     (arguments,) = calls
@@ -78,7 +78,7 @@ def test_an_extension_is_called_by_its_providers_name(case: Case, monkeypatch: p
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_inputs_are_seeded_and_never_zeros(kernel: Kernel, dtype: torch.dtype) -> None:
-    shape = kernel.interpreted_shape(64)
+    shape = small(kernel, 64)
     inputs = kernel.inputs(shape, dtype, CPU, 7)
     assert inputs[0].shape == shape
     assert all(tensor.dtype == dtype and tensor.count_nonzero() > 0 for tensor in inputs)
@@ -89,7 +89,7 @@ def test_inputs_are_seeded_and_never_zeros(kernel: Kernel, dtype: torch.dtype) -
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_reference_is_float64_and_the_tolerance_small(kernel: Kernel, dtype: torch.dtype) -> None:
-    inputs = kernel.inputs(kernel.interpreted_shape(8), dtype, CPU, 0)
+    inputs = kernel.inputs(small(kernel, 8), dtype, CPU, 0)
     assert kernel.reference(*inputs).dtype == torch.float64
     tolerance = kernel.tolerance(dtype)
     assert 0 < tolerance.rtol < 0.1
@@ -98,10 +98,10 @@ def test_the_reference_is_float64_and_the_tolerance_small(kernel: Kernel, dtype:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_a_size_moves_and_computes_grows_with_it(kernel: Kernel) -> None:
-    small, large = kernel.shape(64), kernel.shape(128)
-    assert 0 < kernel.bytes(small, torch.float32) < kernel.bytes(large, torch.float32)
-    assert kernel.bytes(small, torch.float16) * 2 == kernel.bytes(small, torch.float32)
-    assert 0 < kernel.flops(small) < kernel.flops(large)
+    narrow, wide = kernel.shape(64), kernel.shape(128)
+    assert 0 < kernel.bytes(narrow, torch.float32) < kernel.bytes(wide, torch.float32)
+    assert kernel.bytes(narrow, torch.float16) * 2 == kernel.bytes(narrow, torch.float32)
+    assert 0 < kernel.flops(narrow) < kernel.flops(wide)
     assert kernel.size_means
 
 
@@ -119,6 +119,9 @@ def test_what_a_size_moves_and_computes_grows_with_it(kernel: Kernel) -> None:
 def test_counts_by_hand(name: str, size: int, shape: Shape, elements: int, flops: int) -> None:
     kernel = kernels.load(name)
     assert kernel.shape(size) == shape
+    assert kernel.rows == (4096 if shape[0] == 4096 else None), (
+        "rows that follow from the size are its own affair"
+    )
     assert kernel.bytes((3, 4), torch.float32) == 4 * elements
     assert kernel.bytes((3, 4), torch.bfloat16) == 2 * elements
     assert kernel.flops((3, 4)) == flops

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import kernels
 from pipeline import sweep
 from pipeline.config import SweepConfig, run_stage
 from pipeline.errors import UserError
-from pipeline.measure import device
+from pipeline.measure import device, grid
 from tests.planted.tree import Tree
 
 HERE = Path(__file__).parents[2]
@@ -49,6 +50,9 @@ MISTAKES = {
     "size=0": "size: must be at least 1, not 0.",
     "size=-5": "size: must be at least 1, not -5.",
     "size=[]": "size: is empty; write a value or a list of values.",
+    "rows=0": "rows: must be at least 1, not 0.",
+    "rows=foo": "rows: must be a whole number, not 'foo'.",
+    "rows=[37,1.5]": "rows: must be a whole number, not 1.5.",
     "device=cuda": "device=cuda is not there: no NVIDIA GPU or driver was found. Write device=auto",
     "device=gpu7": "device=gpu7 is not a device; write auto, cpu, cuda or cuda:N.",
     "device=[]": "device: is empty; write a value or a list of values.",
@@ -127,10 +131,35 @@ def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
 def test_an_axis_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parsed(["block_size=[256,512]", "num_warps=8", "dtype=[float32,float16]"], monkeypatch)
     assert (config.block_size, config.num_warps, config.size) == ((256, 512), (8,), None)
-    values = config.axes()
+    (values,) = config.grids()
     assert values["block_size"] == (256, 512)
     assert values["dtype"] == ("float32", "float16")
-    assert values["size"] == config.kernel.grid["cpu"].size, "what is not pinned is the kernel's own grid"
+    assert values["size"] == config.kernel.grid["cpu"][0].size, "what is not pinned is the kernel's own grid"
+    assert values["rows"] == (None,)
+
+
+def test_a_preset_may_hold_several_grids_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *further = parsed(["preset=standard", "block_size=1024"], monkeypatch).grids()
+    assert first["rows"] == (None,)
+    assert [one["rows"] for one in further] == [(1, 37, 1823), (1, 4, 16, 66, 132)]
+    assert {one["block_size"] for one in (first, *further)} == {(1024,)}
+    every = parsed(["preset=standard", "rows=[37]"], monkeypatch).grids()
+    assert [one["rows"] for one in every] == [(37,)] * 3
+    (alone,) = parsed(["preset=standard", "size=4096"], monkeypatch).grids()
+    assert (alone["size"], alone["rows"]) == ((4096,), (None,)), "the rows of the others are for their sizes"
+    both = parsed(["preset=standard", "size=4096", "rows=37"], monkeypatch).grids()
+    assert {(one["size"], one["rows"]) for one in both} == {((4096,), (37,))}
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "layernorm", "rmsnorm"])
+def test_the_standard_sweep_of_a_row_kernel_has_few_rows_too(
+    monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    config = parsed(["preset=standard", f"kernel={kernel}"], monkeypatch)
+    points = grid.expand(kernels.load(kernel), None, config.grids())
+    shapes = {(point.rows, point.size) for point in points}
+    assert {(None, 262144), (37, 12671), (132, 262144)} <= shapes
+    assert len(shapes) == 11 + 3 * 4 + 5
 
 
 def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +173,7 @@ def test_a_preset_that_the_kernel_has_no_grid_for(monkeypatch: pytest.MonkeyPatc
     config = parsed(["preset=smoke"], monkeypatch)
     unnamed = config.model_copy(update={"preset": config.preset.model_copy(update={"name": "huge"})})
     with pytest.raises(UserError, match=r"unknown preset of softmax 'huge'\. Known: smoke, cpu, standard\."):
-        unnamed.axes()
+        unnamed.grids()
 
 
 @pytest.mark.parametrize(
@@ -153,6 +182,10 @@ def test_a_preset_that_the_kernel_has_no_grid_for(monkeypatch: pytest.MonkeyPatc
         (["kernel=softmax", "tming.max_seconds=1"], "unknown option 'tming"),
         (["kernel=softmax", "device=cuda"], "device=cuda is not there: "),
         (["kernel=square", "device=cpu", "provider=nope"], "unknown provider of square 'nope'. Known: "),
+        (
+            ["kernel=square", "device=cpu", "rows=37"],
+            "rows=37: the rows of square follow from its size; leave rows out and write size=37.",
+        ),
     ],
 )
 def test_the_command_itself_says_it(options: list[str], said: str) -> None:
@@ -179,6 +212,12 @@ def test_the_command_itself_says_it(options: list[str], said: str) -> None:
             "unknown option 'preset.max_secnds'. Did you",
         ),
         ("kernel/softmax.yaml", "num_warps:", "num_wraps:", "unknown option 'kernel.grid.smoke.num_wraps'."),
+        (
+            "kernel/softmax.yaml",
+            "rows: [1, 37",
+            "rows: [0, 37",
+            "kernel.grid.standard.rows: must be at least 1, not 0.",
+        ),
         ("sweep.yaml", "seed: 0", "sed: 0", "unknown option 'sed'."),
         ("sweep.yaml", "seed: 0", "seed: [0", "can't read "),
     ],

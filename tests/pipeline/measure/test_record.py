@@ -62,7 +62,7 @@ def test_records_do_not_change() -> None:
     error=st.text(min_size=1).filter(str.strip),
     median_us=st.floats(min_value=1e-3, max_value=1e9),
     size=st.integers(min_value=1, max_value=2**70),
-    axes=st.tuples(*[st.none() | st.integers(1, 2**20)] * 3),
+    axes=st.tuples(*[st.none() | st.integers(1, 2**20)] * 4),
     dirty=st.booleans(),
 )
 def test_a_line_gives_back_the_measurement(
@@ -70,15 +70,16 @@ def test_a_line_gives_back_the_measurement(
     error: str,
     median_us: float,
     size: int,
-    axes: tuple[int | None, int | None, int | None],
+    axes: tuple[int | None, int | None, int | None, int | None],
     dirty: bool,
 ) -> None:
-    block_size, num_warps, num_stages = axes
+    block_size, num_warps, num_stages, rows = axes
     row = factory.measurement(
         size=size,
         block_size=block_size,
         num_warps=num_warps,
         num_stages=num_stages,
+        rows=rows,
         status=status,
         error=error,
         median_us=median_us,
@@ -86,6 +87,7 @@ def test_a_line_gives_back_the_measurement(
     )
     line = json.dumps(row.row())
     assert "\n" not in line
+    assert ("rows" in json.loads(line)) == (rows is not None), "older lines stay as they are"
     assert Measurement.from_row(json.loads(line)) == row
 
 

@@ -68,10 +68,10 @@ def test_a_broken_description_of_a_machine_is_a_sentence(tmp_path, path_of):
 
 
 def test_a_frame_has_a_ledger_rows_columns_even_when_empty():
-    row = measurement().row()
+    row = measurement(rows=3).row()
     assert list(row) == COLUMNS
-    assert list(frame([]).columns) == COLUMNS
-    assert frame([measurement()]).iloc[0]["samples_us"] == row["samples_us"]
+    assert list(frame([]).columns) == [*COLUMNS, "extent"]
+    assert frame([measurement(rows=3)]).iloc[0]["samples_us"] == row["samples_us"]
 
 
 def test_nothing_in_gives_nothing_out():
@@ -143,3 +143,26 @@ def test_a_difference_within_the_noise_is_a_tie():
     assert ties(0.2) == {"cuda", "cpp", "triton_row"}
     assert ties(None) == set(), "the confidence interval is 0.4 %"
     assert ties(0.007) == {"triton_row"}
+
+
+def test_points_with_rows_of_their_own_meet_nobody_else():
+    """Missing rows are easily lost: pandas leaves them out of groups and finds no match for them."""
+    times = {
+        ("torch", None): 40.0,
+        ("cuda", None): 20.0,
+        ("torch", 37): 6.0,
+        ("cuda", 37): 2.0,
+        ("cuda", 1): 1.0,
+    }
+    rows = [measurement(provider=provider, rows=n, median_us=us) for (provider, n), us in times.items()]
+    rows += [measurement(provider="cuda", rows=37, block_size=512, num_warps=4, median_us=3.0)]
+    best = against_baseline(best_configurations(frame(rows)), {"softmax": "torch"})
+    found = {(row["provider"], row["extent"]): row for row in best.to_dict("records")}
+    assert {place: row["median_us"] for place, row in found.items()} == {
+        (provider, "1024" if n is None else f"{n}x1024"): us for (provider, n), us in times.items()
+    }
+    assert found["cuda", "1024"]["speedup"] == pytest.approx(2.0)
+    assert found["cuda", "37x1024"]["speedup"] == pytest.approx(3.0)
+    assert pd.isna(found["cuda", "1x1024"]["speedup"]), "torch was not timed there"
+    assert list(best_providers(best)["extent"]) == ["1024", "1x1024", "37x1024"], "as in a ledger"
+    assert set(best_providers(best)["provider"]) == {"cuda"}

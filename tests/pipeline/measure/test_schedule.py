@@ -8,8 +8,8 @@ from kernels.point import Point
 from pipeline.measure.schedule import Schedule
 
 
-def point(provider: str, size: int, dtype: str = "float32") -> Point:
-    return Point("softmax", provider, size, dtype)
+def point(provider: str, size: int, dtype: str = "float32", rows: int | None = None) -> Point:
+    return Point("softmax", provider, size, dtype, rows=rows)
 
 
 def test_points_that_share_the_last_ones_inputs_come_first() -> None:
@@ -17,6 +17,9 @@ def test_points_that_share_the_last_ones_inputs_come_first() -> None:
     schedule = Schedule(points, {})
     assert [schedule.next(0) for _ in points] == [points[0], points[3], points[1], points[2], points[4]]
     assert schedule.next(0) is None, "and stays at its end"
+    points = [point("a", 1), point("b", 1, rows=3), point("b", 1), point("c", 1, rows=3)]
+    schedule = Schedule(points, {})
+    assert [schedule.next(0) for _ in points] == [points[0], points[2], points[1], points[3]]
 
 
 def test_the_order_is_kept_where_nothing_else_decides() -> None:
