@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -257,19 +258,47 @@ __device__ Chunk<V, K, kEdges> read(const T* row, const Cut& cut, const Place<In
   return chunk;
 }
 
+// 16 bytes from wherever an element may begin: the aligned 16 bytes on either side, shifted. What is read beside the
+// elements shares its 16 bytes with one of them, and so its allocation.
+template <typename T>
+__device__ Pack<T, kWidest<T>> load_across(const T* from) {
+  const auto address = reinterpret_cast<std::uintptr_t>(from);
+  const auto shift = static_cast<unsigned>(address % 16);
+  const auto* aligned = reinterpret_cast<const uint4*>(address - shift);
+  const uint4 low = aligned[0];
+  const uint4 high = shift == 0 ? low : aligned[1];
+  unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  if (shift & 8) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) {
+      words[i] = words[i + 2];
+    }
+  }
+  if (shift & 4) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      words[i] = words[i + 1];
+    }
+  }
+  if (shift & 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      words[i] = __funnelshift_r(words[i], words[i + 1], 16);
+    }
+  }
+  Pack<T, kWidest<T>> pack;
+  memcpy(&pack, words, sizeof(pack));
+  return pack;
+}
+
 // N neighbouring elements of a row's weight or bias; every row uses them again, so they stay in the caches.
 template <bool kAligned, typename T, int N>
 __device__ Pack<T, N> parameters(const T* all, int64_t column) {
-  Pack<T, N> pack;
-  if constexpr (kAligned) {
-    pack = load<Caching::kNormal>(reinterpret_cast<const Pack<T, N>*>(all + column));
+  if constexpr (kAligned || N == 1) {
+    return load<Caching::kNormal>(reinterpret_cast<const Pack<T, N>*>(all + column));
   } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      pack.values[j] = all[column + j];
-    }
+    return load_across(all + column);
   }
-  return pack;
 }
 
 // What an operation has for N neighbouring columns: their weight and bias, if it has these.

@@ -3,7 +3,7 @@
 After Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450; mean and var are the row's, var
 without Bessel's correction, eps is 1e-5, torch's default. weight and bias have a number for each column.
 
-Size is the number of columns, shape ``(4096, size)``; dtypes float32, bfloat16, float16, the same for all
+Size is the number of columns, shape ``(4096, size)`` or with the rows that a sweep names; dtypes float32, bfloat16, float16, the same for all
 inputs. Eight flops an element: the addition to the sum, the subtraction of the mean, its square and the
 addition to the squares' sum, the factor, weight and bias, and one for the mean's share. Memory limits it:
 each element of x is read once and written once as long as a program can hold its row; weight and bias stay in

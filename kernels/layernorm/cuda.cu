@@ -1,11 +1,12 @@
-// layernorm over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers or
-// streamed.
+// layernorm over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers,
+// staged in shared memory, or streamed.
 //
 // A warp takes the mean of its elements and the sum of their squared distances to it; those of all warps of a row
-// merge as in Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983. The elements stay in
-// registers. weight and bias are read for each row, from L1 or L2. DRAM bandwidth is the limit: a row held is read
-// once and written once. Where rows don't start at multiples of 16 bytes, weight and bias are loaded an element at a
-// time, and the load units come near their limit too.
+// merge as in Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983. The elements stay
+// where they are; weight and bias are read for each row, from L1 or L2. A row is read once from device memory and
+// written once. DRAM bandwidth limits float32; of 16-bit elements there are twice as many for the same bytes, and
+// instructions limit it: an element is converted, added, subtracted, squared and scaled, and so are weight and bias
+// converted for each row. Where rows don't start at multiples of 16 bytes, 16 bytes of weight or bias take two loads.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 

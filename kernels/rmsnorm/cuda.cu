@@ -1,9 +1,9 @@
-// rmsnorm over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers or
-// streamed.
+// rmsnorm over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers,
+// staged in shared memory, or streamed.
 //
-// A warp takes the sum of its elements' squares, and those of all warps of a row add up; the elements stay in
-// registers. The weight is read for each row, from L1 or L2. DRAM bandwidth is the limit: a row held is read once
-// and written once. Where rows don't start at multiples of 16 bytes, the weight is loaded an element at a time.
+// A warp takes the sum of its elements' squares, and those of all warps of a row add up; the elements stay where they
+// are. The weight is read for each row, from L1 or L2. DRAM bandwidth is the limit: a row is read once from device
+// memory and written once. Where rows don't start at multiples of 16 bytes, 16 bytes of weight take two loads.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 

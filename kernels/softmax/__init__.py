@@ -4,8 +4,8 @@ Taking the row's maximum off first changes nothing in exact arithmetic and keeps
 ``triton_online`` finds the maximum and the sum in one pass, after Milakov and Gimelshein, "Online
 normalizer calculation for softmax", 2018, arXiv:1805.02867.
 
-Size is the number of columns, shape ``(4096, size)``; dtypes float32, bfloat16, float16. Five flops an
-element: the comparison for the maximum, the subtraction, exp counted as one, the addition to the sum,
+Size is the number of columns, shape ``(4096, size)`` or with the rows that a sweep names; dtypes float32,
+bfloat16, float16. Five flops an element: the comparison for the maximum, the subtraction, exp counted as one, the addition to the sum,
 the division. Memory limits it: each element is read once and written once as long as a program can hold
 its row; one that can't reads the row twice, and then the second read comes from L2 or costs half as
 much again. Unfused, five kernels read and write the whole matrix.

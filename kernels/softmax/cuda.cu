@@ -1,10 +1,11 @@
-// softmax over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers or
-// streamed.
+// softmax over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers,
+// staged in shared memory, or streamed.
 //
-// A warp takes its elements' maximum and replaces them by exp(x - maximum); these stay in registers, so that an element
-// costs one exponential. The warps' maxima and sums merge as in the online normaliser of Milakov and Gimelshein,
-// 2018, and each warp scales what it holds by exp(own maximum - row's maximum) / sum. DRAM bandwidth is the limit: a
-// row held is read once and written once. A row streamed is read twice, and its exponentials are computed twice.
+// A warp takes its elements' maximum and, where registers hold them, replaces them by exp(x - maximum), so that an
+// element costs one exponential. The warps' maxima and sums merge as in the online normaliser of Milakov and
+// Gimelshein, 2018, and each warp scales what it holds by exp(own maximum - row's maximum) / sum. An element in shared
+// memory stays as it is, two bytes of a 16-bit one, and costs two exponentials. DRAM bandwidth is the limit: a row is
+// read once and written once. A row streamed is read twice.
 #include <cmath>
 
 #include "../include/rows.h"
