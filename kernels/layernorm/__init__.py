@@ -3,11 +3,11 @@
 After Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450; mean and var are the row's, var
 without Bessel's correction, eps is 1e-5, torch's default. weight and bias have a number for each column.
 
-Size is the number of columns, shape ``(4096, size)`` or with the rows that a sweep names; dtypes float32, bfloat16, float16, the same for all
-inputs. Eight flops an element: the addition to the sum, the subtraction of the mean, its square and the
-addition to the squares' sum, the factor, weight and bias, and one for the mean's share. Memory limits it:
-each element of x is read once and written once as long as a program can hold its row; weight and bias stay in
-the caches.
+Size is the number of columns, shape ``(4096, size)`` or with the rows that a sweep names; dtypes float32,
+bfloat16, float16, the same for all inputs. Eight flops an element: the addition to the sum, the subtraction
+of the mean, its square and the addition to the squares' sum, the factor, weight and bias, and one for the
+mean's share. Memory limits it: each element of x is read once and written once as long as a program can hold
+its row; weight and bias stay in the caches.
 
 All compute in float32, the providers written here from differences to an element of the row, so that a row of
 equal numbers is the bias exactly. The mean itself is rounded to float32: what differs by less than that is

@@ -26,13 +26,11 @@ struct LayerNorm {
   struct Row {
     float mean;
     float scale;
-    float offset;
   };
 
   static constexpr float kFill = 0.0f;
   static constexpr bool kWeight = true;
   static constexpr bool kBias = true;
-  static constexpr bool kWide = sizeof(T) == sizeof(float);
 
   const T* weight;
   const T* bias;
@@ -50,11 +48,11 @@ struct LayerNorm {
 
   template <typename Chunk>
   __device__ Partial observe(Chunk& chunk, int lanes) const {
-    // Of float, distances to an element, not elements: the mean of large numbers close to each other is not rounded
-    // as their sum would be. Numbers of 16 bits can't be that close.
-    const float near = kWide ? kernels::of_first_lane(chunk.first(), lanes) : 0.0f;
+    // Distances to an element, not elements: the mean of large numbers close to each other is not rounded as their
+    // sum would be, and that of equal numbers is their own.
+    const float near = kernels::of_first_lane(chunk.first(), lanes);
     float sum = 0.0f;
-    chunk.each_in_row([&](float& value) { sum += kWide ? value - near : value; });
+    chunk.each_in_row([&](float& value) { sum += value - near; });
     const float count = kernels::sum_of_lanes(static_cast<float>(chunk.count()), lanes);
     sum = kernels::sum_of_lanes(sum, lanes);
     const float mean = near + (count > 0.0f ? __fdividef(sum, count) : 0.0f);
@@ -64,13 +62,11 @@ struct LayerNorm {
   }
 
   __device__ Row finish(const Partial&, const Partial& whole, int64_t columns) const {
-    const float scale = rsqrtf(whole.squares / static_cast<float>(columns) + kEps);
-    return {whole.mean, scale, -whole.mean * scale};
+    return {whole.mean, rsqrtf(whole.squares / static_cast<float>(columns) + kEps)};
   }
 
-  // The short form loses what a mean far from zero has more digits of than an output of 16 bits.
   __device__ float result(float value, float w, float b, const Row& row) const {
-    return (kWide ? (value - row.mean) * row.scale : fmaf(value, row.scale, row.offset)) * w + b;
+    return (value - row.mean) * row.scale * w + b;
   }
 };
 

@@ -3,10 +3,10 @@
 After Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467; the mean is the
 row's, eps is 1e-6, as language models have it. weight has a number for each column.
 
-Size is the number of columns, shape ``(4096, size)`` or with the rows that a sweep names; dtypes float32, bfloat16, float16, the same for both
-inputs. Four flops an element: the square and its addition to the sum, the factor and the weight. Memory
-limits it: each element of x is read once and written once as long as a program can hold its row; the weight
-stays in the caches.
+Size is the number of columns, shape ``(4096, size)`` or with the rows that a sweep names; dtypes float32,
+bfloat16, float16, the same for both inputs. Four flops an element: the square and its addition to the sum,
+the factor and the weight. Memory limits it: each element of x is read once and written once as long as a
+program can hold its row; the weight stays in the caches.
 
 All compute in float32; past 1e16 the squares may overflow. A row with a NaN is all NaN; beside an infinity,
 which becomes NaN, finite numbers become 0. A matrix without columns is refused by the providers written here.

@@ -5,10 +5,10 @@ Taking the row's maximum off first changes nothing in exact arithmetic and keeps
 normalizer calculation for softmax", 2018, arXiv:1805.02867.
 
 Size is the number of columns, shape ``(4096, size)`` or with the rows that a sweep names; dtypes float32,
-bfloat16, float16. Five flops an element: the comparison for the maximum, the subtraction, exp counted as one, the addition to the sum,
-the division. Memory limits it: each element is read once and written once as long as a program can hold
-its row; one that can't reads the row twice, and then the second read comes from L2 or costs half as
-much again. Unfused, five kernels read and write the whole matrix.
+bfloat16, float16. Five flops an element: the comparison for the maximum, the subtraction, exp counted as
+one, the addition to the sum, the division. Memory limits it: each element is read once and written once as
+long as a program can hold its row; one that can't reads the row twice, and then the second read comes from
+L2 or costs half as much again. Unfused, five kernels read and write the whole matrix.
 
 A row with a NaN or a +inf is all NaN, and so is a row of nothing but -inf; beside finite numbers, -inf
 has weight 0. A matrix without columns is refused by the providers written here; torch returns it.

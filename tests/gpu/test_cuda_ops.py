@@ -101,7 +101,8 @@ def test_torch_accepts_the_operator(name: str, layout: str) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_torch_compile_takes_the_operator(name: str, dynamic: bool) -> None:
-    torch._dynamo.reset()  # the lambda below is the same code for every kernel, and only so many versions are kept
+    # The lambda below is one code object for every kernel, and Dynamo keeps only so many versions of it.
+    torch._dynamo.reset()
     operator = getattr(torch.ops, name).cuda
     compiled = torch.compile(lambda *inputs: operator(*inputs, 1024, 4) + 1, fullgraph=True, dynamic=dynamic)
     for rows in (37, 5):
