@@ -26,8 +26,10 @@ MAX_HELD_ROW = 65536
 """Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most
 there are."""
 
-MAX_ELEMENTS = 128
-"""Most elements of a step that a thread of a Triton program takes on: half of the registers it can have."""
+MAX_ELEMENTS = 64
+"""Most elements of a step that a thread of a Triton program takes on, a quarter of the registers it can have:
+with more, no launch was any provider's fastest on an H200, and Triton compiled for seconds or, in the widest
+rows, tens of seconds."""
 
 
 @dataclass(frozen=True)
@@ -202,17 +204,26 @@ def row_too_wide(columns: int) -> str | None:
     return None
 
 
+def threads_too_full(elements: int, num_warps: int) -> str | None:
+    """Why so many elements are not for so few warps of a Triton program, or None when they are."""
+    of_thread = elements // (32 * num_warps)
+    if of_thread > MAX_ELEMENTS:
+        return f"too much for the registers: {of_thread} elements a thread > {MAX_ELEMENTS}"
+    return None
+
+
 def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
-    """``row_too_wide`` for a point."""
-    return row_too_wide(shape[-1])
+    """Why a Triton program can't hold such a row, or not with so few warps, or None when it can."""
+    reason = row_too_wide(shape[-1])
+    if reason is None and point.num_warps is not None:
+        padded = 1 << (shape[-1] - 1).bit_length()
+        reason = threads_too_full(padded, point.num_warps)
+    return reason
 
 
 def refuse_full_threads(point: Point, shape: Shape) -> str | None:
     """Why a block_size is not for so few warps of a Triton program, or None when it is."""
-    elements = (point.block_size or 0) // (32 * (point.num_warps or 1))
-    if elements > MAX_ELEMENTS:
-        return f"registers spill: {elements} elements a thread > {MAX_ELEMENTS}"
-    return None
+    return threads_too_full(point.block_size or 0, point.num_warps or 1)
 
 
 def refuse_narrow_tiles(point: Point, shape: Shape) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -65,7 +66,7 @@ class Trial:
         def failed(status: Status, error: str) -> Outcome:
             # Whatever went wrong may have written where it should not; later points get fresh inputs.
             self._problem = None
-            return Outcome(status=status, error=error, shape=shape)
+            return Outcome(status=status, error=without_colors(error), shape=shape)
 
         reason = provider.unsupported(point, shape)
         if reason is None and self.device.type not in provider.devices and not interpreted:
@@ -219,6 +220,11 @@ def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
         n_samples=len(ordered),
         samples_us=tuple(round(sample, 4) for sample in samples.samples_us),
     )
+
+
+def without_colors(text: str) -> str:
+    """The text without what makes it colored on a terminal, as some compilers write their messages."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def classify(error: Exception) -> Status:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -129,13 +131,14 @@ def test_rows_that_no_block_holds_are_refused(kernel: Kernel) -> None:
     sentence = "one block holds a row: 65537 columns > 65536"
     inputs = kernel.inputs((1, 65537), torch.float32, torch.device("meta"), 0)
     for name, axes in (
-        ("triton_row", {"num_warps": 4}),
+        ("triton_row", {"num_warps": 32}),
         ("triton_tile", {"block_size": 2**17, "num_warps": 32}),
     ):
         provider = kernel.provider(name)
         point = Point(kernel.name, name, 65537, "float32", **axes)
         assert provider.unsupported(point, (4096, 65537)) == sentence
-        assert provider.unsupported(point, (4096, 65536)) is None
+        held = replace(point, block_size=point.block_size and 2**16)
+        assert provider.unsupported(held, (4096, 65536)) is None
         with pytest.raises(ValueError, match=sentence):
             provider.call(*inputs, **axes)
 
@@ -151,9 +154,13 @@ def test_launches_that_no_sweep_should_wait_for_are_refused(name: str) -> None:
     sentence = "one block holds whole rows: 1823 columns > block_size 1024"
     assert refusal("triton_tile", 1024, 4) == sentence
     for provider in ("triton_tile", "triton_online"):
-        full = "registers spill: 256 elements a thread > 128"
-        assert refusal(provider, 16384, 2) == full
-        assert refusal(provider, 16384, 4) is None
+        full = "too much for the registers: 128 elements a thread > 64"
+        assert refusal(provider, 16384, 4) == full
+        assert refusal(provider, 16384, 8) is None
+    wide = Point(name, "triton_row", 50257, "float32", num_warps=16)
+    row = kernel.provider("triton_row")
+    assert row.unsupported(wide, (4096, 50257)) == full
+    assert row.unsupported(replace(wide, num_warps=32), (4096, 50257)) is None
 
 
 FINITE = st.floats(min_value=-(2.0**40), max_value=2.0**40, width=32)

@@ -103,7 +103,7 @@ def endless(x: torch.Tensor) -> torch.Tensor:
 
 
 def raises(x: torch.Tensor) -> torch.Tensor:
-    raise RuntimeError("it broke\n  in two lines")
+    raise RuntimeError("\x1b[91mit broke\x1b[0m\n  in two lines")
 
 
 def exits(x: torch.Tensor) -> torch.Tensor:
