@@ -2,18 +2,22 @@
 
     python -m pipeline.bench_sweep
 
-Both measure the same points of softmax's ``triton_online``, each in a process of its own with an empty Triton
-cache: the textbook compiles, verifies and calls ``do_bench`` point after point; the sweep compiles ahead,
-verifies against float64 twice, and keeps a ledger. Prints the seconds of the loop alone, from when torch is
-imported to when the last point is recorded, those of the whole command, and their ratios.
+Both measure the same points of softmax's ``triton_online``, those that a sweep does not refuse, each in a
+process of its own with an empty Triton cache: the textbook compiles, verifies and calls ``do_bench`` point
+after point; the sweep compiles ahead, verifies against float64 twice, and keeps a ledger. Prints the seconds
+of the loop alone, from when torch is imported to when the last point is recorded, those of the whole command,
+and their ratios.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from itertools import product
 from pathlib import Path
 
+import kernels
+from kernels.point import Point
 from pipeline.config import BenchSweepConfig, console, run_stage
 from pipeline.errors import UserError
 from pipeline.measure import device
@@ -26,12 +30,13 @@ def run(config: BenchSweepConfig) -> None:
     if chosen.kind != "cuda":
         raise UserError(f"timing Triton needs a GPU, and device={config.device} is {chosen.name} here.")
     axes = {name: list(getattr(config, name)) for name in ("size", "block_size", "num_warps")}
+    points = accepted(axes)
     pins = [f"{name}={values}".replace(" ", "") for name, values in axes.items()]
     pins += ["kernel=softmax", "provider=triton_online", "dtype=float32", f"device={chosen}"]
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(chosen), Path(folder))
         ways = {
-            "textbook": ["pipeline.textbook", json.dumps(axes)],
+            "textbook": ["pipeline.textbook", json.dumps(points)],
             "sweep": ["pipeline.sweep", *pins, f"output={folder}", "remeasure=true", "tracking=none"],
         }
         found: dict[str, list[Seconds]] = {way: [] for way in ways}
@@ -41,8 +46,20 @@ def run(config: BenchSweepConfig) -> None:
                 if way == "textbook":
                     environment["CUDA_VISIBLE_DEVICES"] = chosen.uuid or ""
                 found[way].append(timed(words, environment))
-    points = len(config.size) * len(config.block_size) * len(config.num_warps)
-    console.print(compared(found, f"{points} points of softmax/triton_online on {chosen.slug}, cold caches"))
+    title = f"{len(points)} points of softmax/triton_online on {chosen.slug}, cold caches"
+    console.print(compared(found, title))
+
+
+def accepted(axes: dict[str, list[int]]) -> list[tuple[int, int, int]]:
+    """Size, block_size and number of warps of the points that a sweep measures."""
+    kernel = kernels.load("softmax")
+    provider = kernel.provider("triton_online")
+    points = []
+    for size, block_size, num_warps in product(axes["size"], axes["block_size"], axes["num_warps"]):
+        point = Point(kernel.name, provider.name, size, "float32", block_size, num_warps)
+        if provider.unsupported(point, kernel.shape_of(point)) is None:
+            points.append((size, block_size, num_warps))
+    return points
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """The textbook sweep that ``bench_sweep`` compares with: compile, verify, ``do_bench``, next.
 
-python -m pipeline.textbook '{"size": [1024], "block_size": [1024], "num_warps": [4]}'
+python -m pipeline.textbook '[[1024, 1024, 4]]'
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from itertools import product
 from time import perf_counter
 
 import torch
@@ -15,13 +14,13 @@ import torch
 from kernels.softmax import triton_online
 
 
-def sweep(axes: dict[str, list[int]]) -> None:
-    """Print each point of softmax's ``triton_online`` (size, block_size, num_warps, milliseconds), and at the
-    end the seconds that all took."""
+def sweep(points: list[tuple[int, int, int]]) -> None:
+    """Measure the points, each a size, a block_size and a number of warps. Print each with its milliseconds,
+    and at the end the seconds that all took."""
     from triton.testing import do_bench
 
     begin = perf_counter()
-    for size, block_size, num_warps in product(axes["size"], axes["block_size"], axes["num_warps"]):
+    for size, block_size, num_warps in points:
         x = torch.randn(4096, size, device="cuda")
         out = triton_online(x, block_size=block_size, num_warps=num_warps)
         torch.testing.assert_close(out, torch.softmax(x, dim=-1))
@@ -29,8 +28,7 @@ def sweep(axes: dict[str, list[int]]) -> None:
             lambda x=x, b=block_size, w=num_warps: triton_online(x, block_size=b, num_warps=w)
         )
         print(size, block_size, num_warps, milliseconds, flush=True)
-    points = len(axes["size"]) * len(axes["block_size"]) * len(axes["num_warps"])
-    print(f"{points} points measured in {perf_counter() - begin:.1f} s")
+    print(f"{len(points)} points measured in {perf_counter() - begin:.1f} s")
 
 
 if __name__ == "__main__":
