@@ -40,6 +40,9 @@ LIMITS = {
 """Blocks that a multiprocessor could hold if only this limited it."""
 
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w*_not_issued_)(\w+)_per_issue_active\.ratio")
+READY = frozenset({"selected", "not_selected"})
+"""States of a warp that waits for nothing: it issues, or others do and it is not its turn."""
+
 SECTOR_BYTES = 32
 BUSY_PCT = 60.0
 """Percent of its peak from which on a unit is what limits a kernel; ncu's own rules draw the line there."""
@@ -53,7 +56,7 @@ def lines(text: str) -> list[Line]:
     begin = re.search(r'^"ID"', text, re.MULTILINE)
     if begin is None:
         return []
-    rows = csv.DictReader(text[begin.start() :].splitlines())
+    rows = csv.DictReader(text[begin.start() :].splitlines(keepends=True))
     return [line for line in rows if (line["ID"] or "").strip()]
 
 
@@ -113,7 +116,7 @@ def _numbers(line: Line) -> dict[str, Any]:
         fewest = min(limits.values())
         numbers["limited_by"] = " and ".join(name for name, blocks in limits.items() if blocks == fewest)
     waits = ((m[1], value(line, name)) for name in line if (m := STALL.fullmatch(name or "")))
-    stalls = {reason: warps for reason, warps in waits if warps}
+    stalls = {reason: cycles for reason, cycles in waits if cycles}
     numbers["stalls"] = dict(sorted(stalls.items(), key=lambda item: -item[1]))
     return numbers
 
@@ -150,10 +153,11 @@ def bound(numbers: Mapping[str, Any]) -> tuple[Literal["memory", "compute", "lat
     if waves is not None and waves < 1:
         return "grid", f"its grid is too small: {waves:.2g} waves, {both}"
     stalls: Mapping[str, float] = numbers.get("stalls") or {}
-    longest = next(iter(stalls.items()), None)
-    waiting = (
-        f", warps wait most for {longest[0].replace('_', ' ')} ({longest[1]:.1f} warps)" if longest else ""
-    )
+    longest = next((stall for stall in stalls.items() if stall[0] not in READY), None)
+    waiting = ""
+    if longest:
+        reason, cycles = longest
+        waiting = f", warps wait most for {reason.replace('_', ' ')} ({cycles:.1f} cycles an instruction)"
     achieved = numbers.get("achieved_occupancy_pct")
     occupied = "" if achieved is None else f", occupancy {achieved:.0f} %"
     return "latency", f"latency limits it: {both}{occupied}{waiting}"

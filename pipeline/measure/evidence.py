@@ -144,9 +144,9 @@ class CounterRow(Joined):
     """One kernel that a point's call launched, as ncu counted it, or in ``reason`` and ``fix`` why not.
 
     ``role`` says why the point was looked into. Percentages are of what the GPU sustains at its peak.
-    ``stalls`` are, by reason, the warps that waited on average whenever an instruction was issued, the
-    largest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte pieces of global memory
-    that a warp's request touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
+    ``stalls`` are, by ncu's name of a warp's state, the cycles that a warp spends in it for each instruction
+    that it issues, the longest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte pieces
+    of global memory that a warp's request touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
     """
 
     role: str

@@ -101,6 +101,9 @@ def test_names_of_a_function_agree_whoever_writes_them() -> None:
         "void softmax::softmax_rows<c10::BFloat16, 8, true>(c10::BFloat16 const*, c10::BFloat16*, long)",
     )
     assert {library.known_name(name) for name in written} == {"softmax_rows<BFloat16, 8, 1>"}
+    assert (
+        library.known_name("void at::<unnamed>::rows<float, at::<unnamed>::Sum>(T1 *)") == "rows<float, Sum>"
+    )
 
 
 def test_the_listing_of_one_variant(tmp_path: Path) -> None:
