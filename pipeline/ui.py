@@ -6,6 +6,7 @@ server keeps is shown by that server already; its link is printed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
@@ -44,8 +46,7 @@ def show(config: PublishConfig) -> None:
     if tracking.is_server(published.uri):
         say(f"Open {tracking.page(published.uri, published.experiments)}")
         return
-    port = free_port()
-    with _serving(published.uri, port) as server:
+    with claimed_port() as port, _serving(published.uri, port) as server:
         say(f"Open {tracking.page(f'http://{HOST}:{port}', published.experiments)} (Ctrl-C ends it)")
         try:
             server.wait()
@@ -54,17 +55,32 @@ def show(config: PublishConfig) -> None:
     raise UserError("the MLflow server has ended by itself; start it again.")
 
 
-def free_port() -> int:
-    """The first port that nothing listens on."""
+@contextmanager
+def claimed_port() -> Iterator[int]:
+    """The first port that nothing listens on and that no other command of this user, started at the same moment, has
+    chosen for its server."""
     for port in PORTS:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with (Path(tempfile.gettempdir()) / f"kernel-pipeline-ui-{os.getuid()}-{port}.lock").open(
+            "w"
+        ) as lock:
             try:
-                probe.bind((HOST, port))
-            except OSError:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 continue
-            return port
+            if _is_free(port):
+                yield port
+                return
     raise UserError(f"ports {PORTS[0]} to {PORTS[-1]} are all in use; end a server that you no longer need.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def test_what_is_no_matrix_is_refused(case: Case) -> None:
 def test_a_row_that_no_block_holds_is_refused() -> None:
     provider = SOFTMAX.provider("triton_row")
     sentence = "one block holds a row: 65537 columns > 65536"
-    point = Point("softmax", "triton_row", 65537, "float32", num_warps=4)
+    point = Point("softmax", "triton_row", 65537, "float32", num_warps=32)
     assert provider.unsupported(point, (4096, 65537)) == sentence
     assert provider.unsupported(point, (4096, 65536)) is None
     with pytest.raises(ValueError, match=sentence):

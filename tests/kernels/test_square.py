@@ -43,7 +43,7 @@ def test_dimensions_in_another_order(case: Case) -> None:
 def test_a_row_that_no_block_holds_is_refused() -> None:
     provider = SQUARE.provider("triton_row")
     sentence = "one block holds a row: 65537 columns > 65536"
-    point = Point("square", "triton_row", 65537, "float32", num_warps=4)
+    point = Point("square", "triton_row", 65537, "float32", num_warps=32)
     assert provider.unsupported(point, (65537, 65537)) == sentence
     assert provider.unsupported(point, (65536, 65536)) is None
     with pytest.raises(ValueError, match=sentence):

@@ -141,7 +141,7 @@ def test_an_axis_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_preset_may_hold_several_grids_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
     first, *further = parsed(["preset=standard", "block_size=1024"], monkeypatch).grids()
     assert first["rows"] == (None,)
-    assert [one["rows"] for one in further] == [(1, 37, 1823), (1, 4, 16, 66, 132)]
+    assert [one["rows"] for one in further] == [(1, 37, 1823), (1, 16, 132)]
     assert {one["block_size"] for one in (first, *further)} == {(1024,)}
     every = parsed(["preset=standard", "rows=[37]"], monkeypatch).grids()
     assert [one["rows"] for one in every] == [(37,)] * 3
@@ -159,7 +159,7 @@ def test_the_standard_sweep_of_a_row_kernel_has_few_rows_too(
     points = grid.expand(kernels.load(kernel), None, config.grids())
     shapes = {(point.rows, point.size) for point in points}
     assert {(None, 262144), (37, 12671), (132, 262144)} <= shapes
-    assert len(shapes) == 11 + 3 * 4 + 5
+    assert len(shapes) == 11 + 3 * 2 + 3
 
 
 def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from pipeline.tracking import page
-from pipeline.ui import free_port
+from pipeline.ui import claimed_port
 from tests.factory import H100, H200, grid, write_results
 from tests.mlflow_store import log, run_ids, server, start
 
@@ -120,9 +120,16 @@ def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: s
 
 
 def test_a_port_in_use_is_passed_over() -> None:
-    port = free_port()
+    with claimed_port() as port:
+        pass
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", port))
         other.listen()
-        assert free_port() > port
+        with claimed_port() as next_port:
+            assert next_port > port
+
+
+def test_a_port_that_another_command_is_about_to_use_is_passed_over() -> None:
+    with claimed_port() as port, claimed_port() as next_port:
+        assert next_port > port
