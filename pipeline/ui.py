@@ -57,12 +57,11 @@ def show(config: PublishConfig) -> None:
 
 @contextmanager
 def claimed_port() -> Iterator[int]:
-    """The first port that nothing listens on and that no other command of this user, started at the same moment, has
-    chosen for its server."""
+    """The first port that nothing listens on, and that no other command of this user, started at the same
+    moment, has chosen for its server."""
+    folder = Path(tempfile.gettempdir())
     for port in PORTS:
-        with (Path(tempfile.gettempdir()) / f"kernel-pipeline-ui-{os.getuid()}-{port}.lock").open(
-            "w"
-        ) as lock:
+        with (folder / f"kernel-pipeline-ui-{os.getuid()}-{port}.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
