@@ -17,9 +17,6 @@ from pipeline.measure.device import Environment
 from pipeline.measure.ledger import Ledger
 from pipeline.measure.record import GROUPS, POINT_FIELDS, Measurement, Outcome, Record
 
-CONFIGURATION = ["kernel", "gpu", "provider", "dtype", "block_size", "num_warps", "num_stages", "rows"]
-"""The columns that name a configuration: what a line in a plot of rate against size stands for."""
-
 COLUMNS = [
     "key",
     *POINT_FIELDS,
