@@ -1,12 +1,13 @@
 """The table that a sweep ends with: the best configuration of each provider on one GPU, for a terminal.
 
-Legible without colour and in a file: nothing is cut off, and every row names itself in full.
+Legible without colour and in a file: no number or name is cut off, and every row names itself in full.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ MAX_ROWS = 60
 
 MAX_REMARKS = 12
 """Past this, the kinds of points without a time are counted and not listed."""
+
+MOST_CHARACTERS = 200
+"""Of a reason: some compilers' messages go on for pages. The ledger holds all of it."""
 
 PIPE_WIDTH = 100
 """Columns where the output is no terminal, which has no width to ask for."""
@@ -86,7 +90,8 @@ class Remark:
         if self.status == "verified":
             return f"{self.provider}: {points} verified under the interpreter, not timed"
         example = "for example " if self.varies else ""
-        return f"{self.provider}: {points} {FATE[self.status]}: {example}{self.reason}"
+        reason = textwrap.shorten(self.reason or "", MOST_CHARACTERS, placeholder=" …")
+        return f"{self.provider}: {points} {FATE[self.status]}: {example}{reason}"
 
 
 def remarks(table: pd.DataFrame) -> list[Remark]:
