@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from itertools import product
 from pathlib import Path
 
 import kernels
-from kernels.point import Point
 from pipeline.config import BenchSweepConfig, console, run_stage
 from pipeline.errors import UserError
-from pipeline.measure import device
+from pipeline.measure import device, grid
 from pipeline.measure.benchmark import Seconds, calibrated, compared, timed
 
 
@@ -50,16 +48,16 @@ def run(config: BenchSweepConfig) -> None:
     console.print(compared(found, title))
 
 
-def accepted(axes: dict[str, list[int]]) -> list[tuple[int, int, int]]:
+def accepted(axes: dict[str, list[int]]) -> list[tuple[int | None, ...]]:
     """Size, block_size and number of warps of the points that a sweep measures."""
     kernel = kernels.load("softmax")
     provider = kernel.provider("triton_online")
-    points = []
-    for size, block_size, num_warps in product(axes["size"], axes["block_size"], axes["num_warps"]):
-        point = Point(kernel.name, provider.name, size, "float32", block_size, num_warps)
-        if provider.unsupported(point, kernel.shape_of(point)) is None:
-            points.append((size, block_size, num_warps))
-    return points
+    points = grid.expand(kernel, [provider.name], [{"rows": [None], "dtype": ["float32"], **axes}])
+    return [
+        (point.size, point.block_size, point.num_warps)
+        for point in points
+        if provider.unsupported(point, kernel.shape_of(point)) is None
+    ]
 
 
 if __name__ == "__main__":
