@@ -20,9 +20,7 @@ __device__ inline uint64_t evict_first_policy() {
 }
 
 // Starts to copy 16 bytes to shared memory, past the registers and L1.
-template <typename T, int N>
-__device__ void copy_async(Pack<T, N>* to, const Pack<T, N>* from, uint64_t policy) {
-  static_assert(sizeof(Pack<T, N>) == 16);
+__device__ inline void copy_async(uint4* to, const uint4* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
                :
                : "r"(shared_address(to)), "l"(from), "l"(policy)

@@ -53,14 +53,18 @@ struct Word<16> {
   using Type = uint4;
 };
 
-// One load instruction for the pack.
+// One load instruction for the pack, as it is in memory.
+template <Caching caching, typename T, int N>
+__device__ auto load_bits(const Pack<T, N>* from) {
+  const auto* word = reinterpret_cast<const typename Word<sizeof(Pack<T, N>)>::Type*>(from);
+  return caching == Caching::kStreaming ? __ldcs(word) : *word;
+}
+
 template <Caching caching, typename T, int N>
 __device__ Pack<T, N> load(const Pack<T, N>* from) {
-  using W = typename Word<sizeof(Pack<T, N>)>::Type;
-  const W* words = reinterpret_cast<const W*>(from);
-  const W word = caching == Caching::kStreaming ? __ldcs(words) : *words;
+  const auto bits = load_bits<caching>(from);
   Pack<T, N> pack;
-  memcpy(&pack, &word, sizeof(pack));
+  memcpy(&pack, &bits, sizeof(pack));
   return pack;
 }
 
@@ -104,6 +108,13 @@ inline void check_launched(const char* operation) {
 __device__ inline float exp2_(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x, 1 ulp wrong at most; of numbers below the smallest normal one it is infinite.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

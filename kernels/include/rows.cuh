@@ -14,10 +14,11 @@
 //
 // An operation is a struct with
 //   Partial                            what is known of some elements of a row
-//   kFill                              the value of a place in a chunk that lies outside of the row
+//   kFillLowest                        whether places outside of the row hold -infinity, or zero
 //   empty(), merge(a, b)               Partials of no elements, and of both
-//   observe(chunk, lanes)              the Partial of the chunks of `lanes` neighbouring lanes, the same in each
-//                                      of them; may replace the chunk's values by what result() wants
+//   merge_lanes(mine)                  those of a warp's lanes, the same in each of them
+//   observe(elements, lanes)           the Partial of what `lanes` neighbouring lanes have, the same in each of them;
+//                                      may replace values in registers by what result() wants
 //   finish(own, whole, columns)        what result() needs of the row: `own` is what observe() gave this thread
 //   result(value, weight, bias, row)   an element of the answer
 //   Unchanged                          an operation that gives the same answer by values that were not replaced; its
@@ -28,75 +29,86 @@
 #include <climits>
 #include <cstdint>
 
-#include "rows_elements.cuh"
+#include "rows_factors.cuh"
 #include "rows_meet.cuh"
 
 namespace kernels {
 
-// Blocks that share a row are a cluster.
-template <typename T, int V, int K, bool kEdges, typename Op>
+// Packs whose factors a thread loads ahead, in so many registers. Factors that don't lie as the row does take twice as
+// many until they are shifted: these are loaded as they are wanted.
+template <typename Op, bool kEdges, int kRegisters>
+constexpr int kAhead = kEdges ? 0 : kRegisters / 4 / (Op::kWeight && Op::kBias ? 2 : 1);
+
+// Blocks that share a row are a cluster. kSeveral: a block has several rows.
+template <typename T, int V, int K, bool kEdges, bool kSeveral, typename Op>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     rows_held(const Matrix<T> matrix, const Op op, const Sharing sharing) {
   extern __shared__ uint4 shared[];
   const Meeting<Op> meeting(sharing, shared);
   const int threads_per_row = sharing.threads_per_row;
-  const int blocks_per_row = meeting.blocks_per_row;
-  const int of_block =
-      sharing.rows_per_block == 1 ? 0 : static_cast<int>(threadIdx.x) >> sharing.log2_threads_per_row;
+  const int of_block = kSeveral ? static_cast<int>(threadIdx.x) >> sharing.log2_threads_per_row : 0;
   const int thread = static_cast<int>(threadIdx.x) - of_block * threads_per_row;
-  const int rank = static_cast<int>(blockIdx.x) & (blocks_per_row - 1);
-  const int64_t row =
-      static_cast<int64_t>(blockIdx.x >> sharing.log2_blocks_per_row) * sharing.rows_per_block + of_block;
-  const bool has_row = of_block < sharing.rows_per_block && row < matrix.rows;
-  meeting.announce();
+  const int rank = kSeveral ? 0 : static_cast<int>(blockIdx.x) & (meeting.blocks_per_row - 1);
+  const unsigned row = kSeveral ? blockIdx.x * sharing.rows_per_block + of_block
+                                : blockIdx.x >> sharing.log2_blocks_per_row;
+  const bool has_row = !kSeveral || (of_block < sharing.rows_per_block && row < static_cast<unsigned>(matrix.rows));
+  if constexpr (!kSeveral) {
+    meeting.announce();
+  }
 
+  const auto columns = static_cast<int>(matrix.columns);
   const T* from = matrix.x + (has_row ? row * matrix.row_stride : 0);
-  const Cut pieces = cut<T, V, kEdges>(from, matrix.columns);
-  const int packs = static_cast<int>(pieces.packs);
-  const int share = (packs + blocks_per_row - 1) >> sharing.log2_blocks_per_row;
-  const Place<int> place{rank * share + thread, has_row ? min((rank + 1) * share, packs) : 0, threads_per_row,
-                         has_row && rank == 0 ? thread : INT_MAX};
+  const auto pieces = cut<T, V, kEdges>(from, columns);
+  const Place<int> place{rank * sharing.share + thread, has_row ? min((rank + 1) * sharing.share, pieces.packs) : 0,
+                         threads_per_row, has_row && rank == 0 ? thread : INT_MAX};
   auto chunk = read<kTouchedOnce, Op, V, K, kEdges>(from, pieces, place);
+  FactorsAhead<Op, T, V, kAhead<Op, kEdges, (K * V > 16 ? 8 : 16)>> factors;
+  factors.template start<!kEdges, K>(op, pieces.head, place);
 
-  const auto own = op.observe(chunk, min(threads_per_row, kThreadsPerWarp));
-  meeting.join();
+  const auto own = op.observe(chunk, kSeveral ? min(threads_per_row, kThreadsPerWarp) : kThreadsPerWarp);
+  if constexpr (!kSeveral) {
+    meeting.join();
+  }
   const auto whole = meeting.meet(own, of_block, rank, has_row);
   if (has_row) {
-    write<Op, T, V, kEdges>(matrix.y + row * matrix.columns, pieces, place, chunk, op,
-                            op.finish(own, whole, matrix.columns));
+    write<Op>(matrix.y + row * matrix.columns, pieces, place, chunk, factors, op, op.finish(own, whole, columns));
   }
 }
 
-// A block stages its share of a row, no more than `capacity` packs. Behind them lies what Meeting has.
-template <typename T, int V, bool kEdges, typename Op>
-__global__ void __launch_bounds__(kMaxThreads, 1)
+// A block of up to kThreads stages its share of a row, no more than `capacity` packs. Behind them lies what Meeting has.
+template <typename T, int V, bool kEdges, int kThreads, typename Op>
+__global__ void __launch_bounds__(kThreads, 1)
     rows_staged(const Matrix<T> matrix, const Op op, const Sharing sharing, const int capacity) {
   extern __shared__ uint4 shared[];
-  auto* const packs = reinterpret_cast<Pack<T, V>*>(shared);
+  auto* const packs = reinterpret_cast<Bits<T, V>*>(shared);
   const Meeting<Op> meeting(sharing, packs + capacity);
-  const int blocks_per_row = meeting.blocks_per_row;
-  const int rank = static_cast<int>(blockIdx.x) & (blocks_per_row - 1);
-  const int64_t row = blockIdx.x >> sharing.log2_blocks_per_row;
+  const int rank = static_cast<int>(blockIdx.x) & (meeting.blocks_per_row - 1);
+  const unsigned row = blockIdx.x >> sharing.log2_blocks_per_row;
   const int thread = static_cast<int>(threadIdx.x);
-  const int threads = sharing.threads_per_row;
   meeting.announce();
 
+  const auto columns = static_cast<int>(matrix.columns);
   const T* from = matrix.x + row * matrix.row_stride;
-  const Cut pieces = cut<T, V, kEdges>(from, matrix.columns);
-  const int share = static_cast<int>((pieces.packs + blocks_per_row - 1) >> sharing.log2_blocks_per_row);
-  const int first = rank * share;
-  const int count = max(0, min(share, static_cast<int>(pieces.packs) - first));
-  const auto* source = reinterpret_cast<const Pack<T, V>*>(from + pieces.head) + first;
+  const auto pieces = cut<T, V, kEdges>(from, columns);
+  const int first = rank * sharing.share;
+  const int count = max(0, min(sharing.share, pieces.packs - first));
+  const int column = pieces.head + first * V;
+  const auto* source = reinterpret_cast<const Bits<T, V>*>(from + column);
+  Staged<T, V, kEdges> staged{
+      packs, {thread, count, sharing.threads_per_row, rank == 0 ? thread : INT_MAX}, 0.0f, false};
+  const Place<int>& place = staged.place;
   const uint64_t policy = evict_first_policy();
-  for (int i = thread; i < count; i += threads) {
+#pragma unroll 4
+  for (int i = place.first; i < count; i += place.step) {
     copy_async(packs + i, source + i, policy);
   }
-  Staged<T, V, kEdges> staged{packs + thread, (count - thread + threads - 1) / threads, threads, Op::kFill, false};
+  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>> factors;
+  factors.template start<!kEdges, INT_MAX>(op, column, place);
   if constexpr (kEdges) {
-    staged.has_edge = rank == 0 && thread < pieces.edges;
-    if (staged.has_edge) {
-      staged.edge = static_cast<float>(from[edge_column<V>(pieces, thread)]);
-    }
+    staged.has_edge = place.edge < pieces.edges;
+    staged.edge = staged.has_edge     ? static_cast<float>(from[edge_column<V>(pieces, place.edge)])
+                  : Op::kFillLowest ? -INFINITY
+                                    : 0.0f;
   }
   meeting.join();
   // A thread reads only what it copied itself: no barrier.
@@ -104,9 +116,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
   const auto own = op.observe(staged, kThreadsPerWarp);
   const auto whole = meeting.meet(own, 0, rank, true);
-  const Place<int> place{first + thread, 0, threads, thread};
-  write<Op, T, V, kEdges>(matrix.y + row * matrix.columns, pieces, place, staged, op,
-                          op.finish(own, whole, matrix.columns));
+  write<Op>(matrix.y + row * matrix.columns, pieces, column, staged, factors, op, op.finish(own, whole, columns));
 }
 
 // What a launch of rows_streamed does with its part of a row.
@@ -125,7 +135,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const int64_t row = blockIdx.x / blocks_per_row;
   const int rank = static_cast<int>(blockIdx.x % blocks_per_row);
   const T* from = matrix.x + row * matrix.row_stride;
-  const Cut pieces = cut<T, V, kEdges>(from, matrix.columns);
+  const auto pieces = cut<T, V, kEdges>(from, matrix.columns);
   const int64_t share = (pieces.packs + blocks_per_row - 1) / blocks_per_row;
   const int64_t end = min((rank + 1) * share, pieces.packs);
   Place<int64_t> place{rank * share + threadIdx.x, end, threads, rank == 0 ? threadIdx.x : INT64_MAX};
@@ -159,7 +169,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const typename Op::Row about = op.finish(whole, whole, matrix.columns);
   do {
     const auto chunk = read<kTouchedOnce, Op, V, K, kEdges>(from, pieces, place);
-    write<Op, T, V, kEdges>(matrix.y + row * matrix.columns, pieces, place, chunk, op, about);
+    FactorsAhead<Op, T, V, 0> factors;
+    factors.template start<!kEdges, K>(op, pieces.head, place);
+    write<Op>(matrix.y + row * matrix.columns, pieces, place, chunk, factors, op, about);
     next();
   } while (place.first - threadIdx.x < end);
 }

@@ -79,6 +79,8 @@ Spread spread(int64_t rows, int64_t columns, int64_t block_size, int threads, co
          2 * blocks * threads * V <= columns) {
     blocks *= 2;
   }
+  // The packs of a block, for a row that begins with one; others have no more.
+  const auto share = [&](int64_t blocks) { return static_cast<int>(ceil_div(columns / V, blocks)); };
   int64_t elements = std::clamp<int64_t>(wanted, kFewest, kMost<V>);
   if (blocks == 1 && columns <= elements * threads) {
     // The edges of a row take a thread each.
@@ -86,16 +88,16 @@ Spread spread(int64_t rows, int64_t columns, int64_t block_size, int threads, co
     const int log2_sharing = log2_from(least);
     const int rows_per_block = threads >> log2_sharing;
     if (rows_per_block >= 2) {
-      return {static_cast<int>(elements), 0, {rows_per_block, 1 << log2_sharing, log2_sharing, 0}};
+      return {static_cast<int>(elements), 0, {rows_per_block, 1 << log2_sharing, log2_sharing, 0, share(1)}};
     }
   } else {
     elements = std::max<int64_t>(kFewest, power_of_two_from(ceil_div(columns, blocks * threads)));
   }
+  const Sharing sharing{1, threads, 0, log2_from(blocks), share(blocks)};
   if (elements <= kMost<V>) {
-    return {static_cast<int>(elements), 0, {1, threads, 0, log2_from(blocks)}};
+    return {static_cast<int>(elements), 0, sharing};
   }
-  const int64_t share = ceil_div(columns / V, blocks);
-  return {0, share <= packs ? static_cast<int>(share) : 0, {1, threads, 0, log2_from(blocks)}};
+  return {0, sharing.share <= packs ? sharing.share : 0, sharing};
 }
 
 inline unsigned grid(int64_t blocks) {
@@ -133,13 +135,18 @@ void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& 
 
 template <typename T, int V, int K, bool kEdges, typename Op>
 void launch_held(const Matrix<T>& matrix, const Op& op, int threads, const Sharing& sharing, cudaStream_t stream) {
-  launch_sharing<Op>(rows_held<T, V, K, kEdges, Op>, matrix.rows, sharing, threads, 0, stream, matrix, op, sharing);
+  const auto kernel =
+      sharing.rows_per_block > 1 ? rows_held<T, V, K, kEdges, true, Op> : rows_held<T, V, K, kEdges, false, Op>;
+  launch_sharing<Op>(kernel, matrix.rows, sharing, threads, 0, stream, matrix, op, sharing);
 }
 
 template <typename T, int V, bool kEdges, typename Op>
 void launch_staged(const Matrix<T>& matrix, const Op& op, int threads, const Spread& how, cudaStream_t stream) {
   using Unchanged = typename Op::Unchanged;
-  launch_sharing<Op>(rows_staged<T, V, kEdges, Unchanged>, matrix.rows, how.sharing, threads,
+  // With half of the threads at most, each may have more registers.
+  const auto kernel = threads <= kMaxThreads / 2 ? rows_staged<T, V, kEdges, kMaxThreads / 2, Unchanged>
+                                                 : rows_staged<T, V, kEdges, kMaxThreads, Unchanged>;
+  launch_sharing<Op>(kernel, matrix.rows, how.sharing, threads,
                      int64_t{16} * how.capacity, stream, matrix, Unchanged(op), how.sharing, how.capacity);
 }
 
@@ -197,6 +204,8 @@ void launch_rows(const char* operation, const Tensor& x, const Tensor& y, const 
   if (x.size(0) == 0) {
     return;
   }
+  require(x.size(0) <= INT32_MAX, std::string(operation) + " takes at most 2**31 - 1 rows, this has " +
+                                      std::to_string(x.size(0)));
   constexpr int64_t kWide = kWidest<T>;
   const Matrix<T> matrix{input<T>(x), output<T>(y), x.size(0), x.size(1), x.stride(0)};
   const auto place = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16; };

@@ -38,31 +38,25 @@ __device__ inline float maximum_of_lanes(float value, int lanes) {
   return across_lanes(value, lanes, [](float a, float b) { return fmaxf(a, b); });
 }
 
+__device__ inline int sum_of_lanes(int value, int lanes) {
+  if (lanes == kThreadsPerWarp) {
+    return __reduce_add_sync(0xffffffffu, value);
+  }
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  return value;
+}
+
 // The Partials of `count` places merged, the same in each lane of the warp.
 template <typename Op>
 __device__ typename Op::Partial merge_all(const typename Op::Partial* places, int count) {
-  using Partial = typename Op::Partial;
-  constexpr int kFloats = sizeof(Partial) / sizeof(float);
-  const int lane = threadIdx.x % kThreadsPerWarp;
-  // The smallest power of two of lanes with a place each; the other lanes do as these do.
-  const int lanes = count >= kThreadsPerWarp ? kThreadsPerWarp : count <= 1 ? 1 : 1 << (32 - __clz(count - 1));
-  Partial mine = lane % lanes < count ? places[lane % lanes] : Op::empty();
-  for (int i = lane % lanes + lanes; i < count; i += lanes) {
+  const int lane = static_cast<int>(threadIdx.x) % kThreadsPerWarp;
+  typename Op::Partial mine = lane < count ? places[lane] : Op::empty();
+  for (int i = lane + kThreadsPerWarp; i < count; i += kThreadsPerWarp) {
     mine = Op::merge(mine, places[i]);
   }
-  for (int distance = lanes / 2; distance > 0; distance /= 2) {
-    float words[kFloats];
-    memcpy(words, &mine, sizeof(mine));
-#pragma unroll
-    for (float& word : words) {
-      word = __shfl_xor_sync(0xffffffffu, word, distance);
-    }
-    Partial other;
-    memcpy(&other, words, sizeof(other));
-    // In the order of the lanes, so that all of them get the same bits.
-    mine = (lane & distance) == 0 ? Op::merge(mine, other) : Op::merge(other, mine);
-  }
-  return mine;
+  return Op::merge_lanes(mine);
 }
 
 // Who shares a row: several rows a block, of a power of two of threads each; or one row a block, or a power of two of
@@ -72,6 +66,7 @@ struct Sharing {
   int threads_per_row;
   int log2_threads_per_row;  // for several rows a block
   int log2_blocks_per_row;
+  int share;  // packs of a row for each of its blocks
 };
 
 // Where the warps of a row leave their Partials for each other, in each block's shared memory.

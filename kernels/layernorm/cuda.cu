@@ -1,12 +1,13 @@
 // layernorm over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers,
 // staged in shared memory, or streamed.
 //
-// A warp takes the mean of its elements and the sum of their squared distances to it; those of all warps of a row
-// merge as in Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983. The elements stay
-// where they are; weight and bias are read for each row, from L1 or L2. A row is read once from device memory and
-// written once. DRAM bandwidth limits float32; of 16-bit elements there are twice as many for the same bytes, and
-// instructions limit it: an element is converted, added, subtracted, squared and scaled, and so are weight and bias
-// converted for each row. Where rows don't start at multiples of 16 bytes, 16 bytes of weight or bias take two loads.
+// A warp takes the mean of its elements and the sum of their squared distances to it, in one pass over them; those of
+// all warps of a row merge as in Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983. The
+// elements stay where they are; weight and bias are read for each row, from L1 or L2, 16 registers of them ahead of
+// their use. A row is read once from device memory and written once. DRAM bandwidth limits float32, beside the weights'
+// way from L2 for rows too long for L1; of 16-bit elements there are twice as many for the same bytes, and instructions
+// limit it: an element is converted twice, and so are weight and bias for each row. Where rows don't start at multiples
+// of 16 bytes, 16 bytes of weight or bias take two loads.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 
@@ -28,7 +29,7 @@ struct LayerNorm {
     float scale;
   };
 
-  static constexpr float kFill = 0.0f;
+  static constexpr bool kFillLowest = false;
   static constexpr bool kWeight = true;
   static constexpr bool kBias = true;
 
@@ -41,28 +42,57 @@ struct LayerNorm {
 
   __device__ static Partial merge(const Partial& a, const Partial& b) {
     const float count = a.count + b.count;
-    const float share = count > 0.0f ? __fdividef(b.count, count) : 0.0f;
+    const float share = count > 0.0f ? b.count * kernels::reciprocal(count) : 0.0f;
     const float delta = b.mean - a.mean;
     return {count, a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share};
   }
 
-  template <typename Chunk>
-  __device__ Partial observe(Chunk& chunk, int lanes) const {
-    // Distances to an element, not elements: the mean of large numbers close to each other is not rounded as their
-    // sum would be, and that of equal numbers is their own.
-    const float near = kernels::of_first_lane(chunk.first(), lanes);
-    float sum = 0.0f;
-    chunk.each_in_row([&](float& value) { sum += value - near; });
-    const float count = kernels::sum_of_lanes(static_cast<float>(chunk.count()), lanes);
-    sum = kernels::sum_of_lanes(sum, lanes);
-    const float mean = near + (count > 0.0f ? __fdividef(sum, count) : 0.0f);
-    float squares = 0.0f;
-    chunk.each_in_row([&](float& value) { squares += (value - mean) * (value - mean); });
-    return {count, mean, kernels::sum_of_lanes(squares, lanes)};
+  // All at once: the mean of the means, and their distances to it. The first lane has elements if any has.
+  __device__ static Partial merge_lanes(const Partial& mine) {
+    constexpr int kLanes = kernels::kThreadsPerWarp;
+    const float near = kernels::of_first_lane(mine.mean, kLanes);
+    const float count = kernels::sum_of_lanes(mine.count, kLanes);
+    const float distances = mine.count > 0.0f ? mine.count * (mine.mean - near) : 0.0f;
+    const float mean = near + kernels::sum_of_lanes(distances, kLanes) * kernels::reciprocal(count);
+    const float delta = mine.count > 0.0f ? mine.mean - mean : 0.0f;
+    return {count, mean, kernels::sum_of_lanes(mine.squares + mine.count * delta * delta, kLanes)};
+  }
+
+  template <typename Elements>
+  __device__ Partial observe(Elements& elements, int lanes) const {
+    // Distances to a number near the elements, not elements: neither the sum of large numbers close to each other nor
+    // that of their squares is rounded then, and equal numbers are their own mean. Of n elements, the variance may lose
+    // log2(n / m) bits where that number is the mean of m of them: for 16-bit elements it is the first of the warp's,
+    // for others the mean of each lane's first pack.
+    float near = kernels::of_first_lane(elements.first(), lanes);
+    if constexpr (sizeof(T) > 2) {
+      kernels::Sum sample;
+      const int sampled =
+          kernels::sum_of_lanes(elements.some([&](float value, int i) { sample.add(i, value - near); }), lanes);
+      if (sampled > 0) {
+        near += kernels::sum_of_lanes(sample.total(), lanes) * kernels::reciprocal(static_cast<float>(sampled));
+      }
+    }
+    kernels::Sum sum;
+    kernels::Sum squares;
+    elements.each_in_row([&](float value, int i) {
+      const float distance = value - near;
+      sum.add(i, distance);
+      squares.add_square(i, distance);
+    });
+    const auto count = static_cast<float>(kernels::sum_of_lanes(elements.count(), lanes));
+    const float distance = kernels::sum_of_lanes(sum.total(), lanes);
+    const float of_near = kernels::sum_of_lanes(squares.total(), lanes);
+    if (count == 0.0f) {
+      return empty();
+    }
+    const float offset = distance * kernels::reciprocal(count);
+    // Not below zero by rounding; and not NaN where the squares are too large for a float.
+    return {count, near + offset, of_near < INFINITY ? fmaxf(of_near - distance * offset, 0.0f) : of_near};
   }
 
   __device__ Row finish(const Partial&, const Partial& whole, int64_t columns) const {
-    return {whole.mean, rsqrtf(whole.squares / static_cast<float>(columns) + kEps)};
+    return {whole.mean, rsqrtf(whole.squares * kernels::reciprocal(static_cast<float>(columns)) + kEps)};
   }
 
   __device__ float result(float value, float w, float b, const Row& row) const {

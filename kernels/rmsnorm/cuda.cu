@@ -2,8 +2,9 @@
 // staged in shared memory, or streamed.
 //
 // A warp takes the sum of its elements' squares, and those of all warps of a row add up; the elements stay where they
-// are. The weight is read for each row, from L1 or L2. DRAM bandwidth is the limit: a row is read once from device
-// memory and written once. Where rows don't start at multiples of 16 bytes, 16 bytes of weight take two loads.
+// are. The weight is read for each row, from L1 or L2, 16 registers of it ahead of its use. DRAM bandwidth is the limit:
+// a row is read once from device memory and written once. Where rows don't start at multiples of 16 bytes, 16 bytes of
+// weight take two loads.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 
@@ -22,7 +23,7 @@ struct RmsNorm {
     float scale;
   };
 
-  static constexpr float kFill = 0.0f;
+  static constexpr bool kFillLowest = false;
   static constexpr bool kWeight = true;
   static constexpr bool kBias = false;
 
@@ -34,15 +35,19 @@ struct RmsNorm {
 
   __device__ static Partial merge(const Partial& a, const Partial& b) { return {a.squares + b.squares}; }
 
-  template <typename Chunk>
-  __device__ Partial observe(Chunk& chunk, int lanes) const {
-    float squares = 0.0f;
-    chunk.each([&](float& value) { squares += value * value; });
-    return {kernels::sum_of_lanes(squares, lanes)};
+  __device__ static Partial merge_lanes(const Partial& mine) {
+    return {kernels::sum_of_lanes(mine.squares, kernels::kThreadsPerWarp)};
+  }
+
+  template <typename Elements>
+  __device__ Partial observe(Elements& elements, int lanes) const {
+    kernels::Sum squares;
+    elements.each([&](float& value, int i) { squares.add_square(i, value); });
+    return {kernels::sum_of_lanes(squares.total(), lanes)};
   }
 
   __device__ Row finish(const Partial&, const Partial& whole, int64_t columns) const {
-    return {rsqrtf(whole.squares / static_cast<float>(columns) + kEps)};
+    return {rsqrtf(whole.squares * kernels::reciprocal(static_cast<float>(columns)) + kEps)};
   }
 
   __device__ float result(float value, float w, float, const Row& row) const { return value * row.scale * w; }

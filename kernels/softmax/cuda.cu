@@ -40,7 +40,7 @@ struct Softmax {
     float scale;
   };
 
-  static constexpr float kFill = -kInfinity;
+  static constexpr bool kFillLowest = true;
   static constexpr bool kWeight = false;
   static constexpr bool kBias = false;
 
@@ -54,16 +54,22 @@ struct Softmax {
     return {maximum, a.sum * exp_(a.maximum - subtract) + b.sum * exp_(b.maximum - subtract)};
   }
 
-  template <typename Chunk>
-  __device__ Partial observe(Chunk& chunk, int lanes) const {
-    const float maximum = kernels::maximum_of_lanes(chunk.maximum(), lanes);
+  __device__ static Partial merge_lanes(const Partial& mine) {
+    const float maximum = kernels::maximum_of_lanes(mine.maximum, kernels::kThreadsPerWarp);
+    const float scaled = mine.sum * exp_(mine.maximum - shift(maximum));
+    return {maximum, kernels::sum_of_lanes(scaled, kernels::kThreadsPerWarp)};
+  }
+
+  template <typename Elements>
+  __device__ Partial observe(Elements& elements, int lanes) const {
+    const float maximum = kernels::maximum_of_lanes(elements.maximum(), lanes);
     const float subtract = shift(maximum);
-    float sum = 0.0f;
-    chunk.each([&](float& value) {
+    kernels::Sum sum;
+    elements.each([&](float& value, int i) {
       value = exp_(value - subtract);
-      sum += value;
+      sum.add(i, value);
     });
-    return {maximum, kernels::sum_of_lanes(sum, lanes)};
+    return {maximum, kernels::sum_of_lanes(sum.total(), lanes)};
   }
 
   __device__ Row finish(const Partial& own, const Partial& whole, int64_t) const {

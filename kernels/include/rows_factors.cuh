@@ -1,0 +1,186 @@
+// The weight and the bias of the elements of a row, and writing the answer for these.
+#pragma once
+
+#include <cstdint>
+
+#include "rows_elements.cuh"
+
+namespace kernels {
+
+// 16 bytes from wherever an element may begin: the aligned 16 bytes on either side, shifted. What is read beside the
+// elements shares its 16 bytes with one of them, and so its allocation.
+template <typename T>
+__device__ uint4 load_across(const T* from) {
+  const auto address = reinterpret_cast<std::uintptr_t>(from);
+  const auto shift = static_cast<unsigned>(address % 16);
+  const auto* aligned = reinterpret_cast<const uint4*>(address - shift);
+  const uint4 low = __ldg(aligned);
+  const uint4 high = shift == 0 ? low : __ldg(aligned + 1);
+  unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  if (shift & 8) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) {
+      words[i] = words[i + 2];
+    }
+  }
+  if (shift & 4) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      words[i] = words[i + 1];
+    }
+  }
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      words[i] = __funnelshift_r(words[i], words[i + 1], 8 * (shift & 2));
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// N neighbouring elements of a row's weight or bias. Every row uses them again, so they stay in the caches; no kernel
+// writes them, so that the compiler may load them before it has stored what comes before.
+template <bool kAligned, typename T, int N>
+__device__ Bits<T, N> parameters(const T* from) {
+  if constexpr (kAligned || N == 1) {
+    return __ldg(reinterpret_cast<const Bits<T, N>*>(from));
+  } else {
+    return load_across(from);
+  }
+}
+
+// What an operation has for N neighbouring columns: their weight and bias, if it has these.
+template <typename Op, typename T, int N>
+struct Factors {
+  Bits<T, N> weight;
+  Bits<T, N> bias;
+
+  template <bool kAligned, typename Index>
+  __device__ void load(const Op& op, Index column) {
+    if constexpr (Op::kWeight) {
+      weight = parameters<kAligned, T, N>(op.weight + column);
+    }
+    if constexpr (Op::kBias) {
+      bias = parameters<kAligned, T, N>(op.bias + column);
+    }
+  }
+
+  __device__ Pack<T, N> answer(const float (&values)[N], const Op& op, const typename Op::Row& about) const {
+    float weights[N];
+    float biases[N];
+    if constexpr (Op::kWeight) {
+      unpack<T, N>(weight, weights);
+    }
+    if constexpr (Op::kBias) {
+      unpack<T, N>(bias, biases);
+    }
+    Pack<T, N> pack;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      pack.values[j] = static_cast<T>(
+          op.result(values[j], Op::kWeight ? weights[j] : 1.0f, Op::kBias ? biases[j] : 0.0f, about));
+    }
+    return pack;
+  }
+};
+
+// The factors of the next `kAhead` packs that a thread will write. They are loaded before they are wanted, the first ones
+// while the row itself is still under way. With none ahead, they are loaded as they are wanted.
+template <typename Op, typename T, int V, int kAhead>
+struct FactorsAhead {
+  Factors<Op, T, V> of[kAhead > 0 ? kAhead : 1];
+
+  // Those of a thread's first packs; `column` is where the packs of the place begin.
+  template <bool kAligned, int K, typename Index>
+  __device__ void start(const Op& op, Index column, const Place<Index>& place) {
+#pragma unroll
+    for (int k = 0; k < (K < kAhead ? K : kAhead); ++k) {
+      const Index pack = place.first + k * place.step;
+      if (pack < place.end) {
+        of[k].template load<kAligned>(op, column + pack * V);
+      }
+    }
+  }
+
+  // The answer for a pack, a thread's `k`th as the compiler knows; `more` may follow.
+  template <bool kAligned, typename Index>
+  __device__ Pack<T, V> answer(int k, const float (&values)[V], const Op& op, const typename Op::Row& about,
+                               Index column, const Place<Index>& place, Index pack, bool more) {
+    if constexpr (kAhead == 0) {
+      of[0].template load<kAligned>(op, column + pack * V);
+      return of[0].answer(values, op, about);
+    } else {
+      const Pack<T, V> answer = of[k % kAhead].answer(values, op, about);
+      const Index next = pack + kAhead * place.step;
+      if (more && next < place.end) {
+        of[k % kAhead].template load<kAligned>(op, column + next * V);
+      }
+      return answer;
+    }
+  }
+};
+
+// The answer for a thread's edge, if it has one.
+template <typename Op, int V, typename T, typename Index, typename Elements>
+__device__ void write_edge(T* row, const Cut<Index>& cut, Index edge, const Elements& elements, const Op& op,
+                           const typename Op::Row& about) {
+  if (elements.has_edge) {
+    const Index column = edge_column<V>(cut, edge);
+    const float values[1] = {elements.edge};
+    Factors<Op, T, 1> factors;
+    factors.template load<false>(op, column);
+    row[column] = factors.answer(values, op, about).values[0];
+  }
+}
+
+// The answer for a thread's elements, in registers.
+template <typename Op, typename T, int V, int K, bool kEdges, int kAhead, typename Index>
+__device__ void write(T* row, const Cut<Index>& cut, const Place<Index>& place, const Chunk<V, K, kEdges>& chunk,
+                      FactorsAhead<Op, T, V, kAhead>& factors, const Op& op, const typename Op::Row& about) {
+  auto* const to = reinterpret_cast<Pack<T, V>*>(row + cut.head) + place.first;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (k < chunk.packs) {
+      const Index pack = place.first + k * place.step;
+      store<kTouchedOnce>(to + k * place.step, factors.template answer<!kEdges>(k, chunk.values[k], op, about, cut.head,
+                                                                                place, pack, k + kAhead < K));
+    }
+  }
+  if constexpr (kEdges) {
+    write_edge<Op, V>(row, cut, place.edge, chunk, op, about);
+  }
+}
+
+// The answer for a thread's elements, in shared memory. `column` is where the block's packs begin.
+template <typename Op, typename T, int V, bool kEdges, int kAhead>
+__device__ void write(T* row, const Cut<int>& cut, int column, const Staged<T, V, kEdges>& staged,
+                      FactorsAhead<Op, T, V, kAhead>& factors, const Op& op, const typename Op::Row& about) {
+  // Packs that are read from shared memory before the first is used.
+  constexpr int kTogether = !Op::kWeight ? 8 : kAhead > 0 ? kAhead : 4;
+  const Place<int>& place = staged.place;
+  auto* const to = reinterpret_cast<Pack<T, V>*>(row + column);
+  for (int first = place.first; first < place.end; first += kTogether * place.step) {
+    Bits<T, V> packs[kTogether];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      if (first + k * place.step < place.end) {
+        packs[k] = staged.packs[first + k * place.step];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const int pack = first + k * place.step;
+      if (pack < place.end) {
+        float values[V];
+        unpack<T, V>(packs[k], values);
+        store<kTouchedOnce>(to + pack,
+                            factors.template answer<!kEdges>(k, values, op, about, column, place, pack, true));
+      }
+    }
+  }
+  if constexpr (kEdges) {
+    write_edge<Op, V>(row, cut, place.edge, staged, op, about);
+  }
+}
+
+}  // namespace kernels
