@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 INSTRUMENT = 2
 """Raised when the way of measuring changes so that earlier numbers no longer compare; part of every key."""
+
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def expand(
@@ -53,12 +58,21 @@ def expand(
 
 def source_digest(kernel: str, provider: Provider) -> str:
     """Digest of the files that decide what the provider computes: the kernel's contract, the provider's own
-    source, and for C++ and CUDA the headers beside them."""
+    source, and for C++ and CUDA what that includes of ours."""
     folder = kernels.ROOT / kernel
     files = {folder / "__init__.py", folder / provider.source}
     if provider.extension is not None:
-        files |= {*folder.glob("*.h"), *folder.glob("*.cuh"), *(kernels.ROOT / "include").iterdir()}
+        _add_included(folder / provider.source, files)
     return hashlib.sha256(b"\0".join(_content(path) for path in sorted(files))).hexdigest()[:16]
+
+
+def _add_included(source: Path, files: set[Path]) -> None:
+    """Add the files that a source includes by their path from it, and what these include."""
+    for name in _INCLUDE.findall(source.read_text()):
+        path = Path(os.path.normpath(source.parent / name))
+        if path.is_file() and path not in files:
+            files.add(path)
+            _add_included(path, files)
 
 
 def _content(path: Path) -> bytes:

@@ -97,15 +97,17 @@ def test_rows_that_follow_from_the_size_can_not_be_named(kernel: Kernel) -> None
         grid.expand(kernel, None, [AXES | {"rows": (37,)}])
 
 
-FILES = (
-    "planted/__init__.py",
-    "planted/triton.py",
-    "planted/cuda.cu",
-    "planted/planted.h",
-    "planted/README.md",
-    "include/common.h",
-    "other/__init__.py",
-)
+FILES = {
+    "planted/__init__.py": "",
+    "planted/triton.py": "",
+    "planted/cuda.cu": '#include <vector>\n#include "planted.h"\n# include "../include/rows.cuh"\n',
+    "planted/planted.h": '#include "../include/common.h"\n#include "no such file.h"\n',
+    "planted/README.md": "",
+    "include/common.h": '#include "rows.cuh"\n',
+    "include/rows.cuh": '#include "common.h"\n',
+    "include/unused.h": "",
+    "other/__init__.py": "",
+}
 
 
 @pytest.mark.parametrize(
@@ -113,28 +115,32 @@ FILES = (
     [
         ("torch", {"planted/__init__.py"}),
         ("flat", {"planted/__init__.py", "planted/triton.py"}),
-        ("cuda", {"planted/__init__.py", "planted/cuda.cu", "planted/planted.h", "include/common.h"}),
+        (
+            "cuda",
+            {
+                *("planted/__init__.py", "planted/cuda.cu", "planted/planted.h"),
+                *("include/common.h", "include/rows.cuh"),
+            },
+        ),
     ],
 )
 def test_the_source_digest_changes_exactly_with_the_providers_files(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, its_own: set[str]
 ) -> None:
     monkeypatch.setattr(kernels, "ROOT", tmp_path)
-    for name in FILES:
+    for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
+        (tmp_path / name).write_text(text)
     chosen = kernel.provider(provider)
     before = grid.source_digest("planted", chosen)
     changing = set()
-    for name in FILES:
-        (tmp_path / name).write_text("edited")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text + "// edited\n")
         if grid.source_digest("planted", chosen) != before:
             changing.add(name)
-        (tmp_path / name).write_text(name)
+        (tmp_path / name).write_text(text)
     assert changing == its_own
     assert grid.source_digest("planted", chosen) == before
-    (tmp_path / "planted" / "new.h").write_text("")
-    assert (grid.source_digest("planted", chosen) != before) is (provider == "cuda")
 
 
 POINT = Point("softmax", "triton_row", 1024, "float32", num_warps=4)
