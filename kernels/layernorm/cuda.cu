@@ -18,11 +18,16 @@ constexpr float kEps = 1e-5f;
 template <typename T>
 struct LayerNorm {
   using Unchanged = LayerNorm;
-  // Of some elements: how many, their mean, and the sum of their squared distances to it.
+  // Of some elements: how many, a number near them, the sum of their distances to that number, and the sum of their
+  // squared distances to their mean. The mean, near + sum / count, is rounded only once, in the end.
   struct Partial {
     float count;
-    float mean;
+    float near;
+    float sum;
     float squares;
+
+    // From near to the mean.
+    __device__ float offset() const { return count > 0.0f ? sum * kernels::reciprocal(count) : 0.0f; }
   };
   struct Row {
     float mean;
@@ -38,24 +43,29 @@ struct LayerNorm {
 
   bool parameters_aligned() const { return kernels::aligned_to_16(weight) && kernels::aligned_to_16(bias); }
 
-  __device__ static Partial empty() { return {0.0f, 0.0f, 0.0f}; }
+  __device__ static Partial empty() { return {0.0f, 0.0f, 0.0f, 0.0f}; }
 
   __device__ static Partial merge(const Partial& a, const Partial& b) {
+    if (a.count == 0.0f || b.count == 0.0f) {
+      return a.count == 0.0f ? b : a;
+    }
     const float count = a.count + b.count;
-    const float share = count > 0.0f ? b.count * kernels::reciprocal(count) : 0.0f;
-    const float delta = b.mean - a.mean;
-    return {count, a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share};
+    const float between = b.near - a.near;
+    const float delta = between + b.offset() - a.offset();
+    return {count, a.near, a.sum + b.sum + b.count * between,
+            a.squares + b.squares + delta * delta * a.count * (b.count * kernels::reciprocal(count))};
   }
 
   // All at once: the mean of the means, and their distances to it. The first lane has elements if any has.
   __device__ static Partial merge_lanes(const Partial& mine) {
     constexpr int kLanes = kernels::kThreadsPerWarp;
-    const float near = kernels::of_first_lane(mine.mean, kLanes);
-    const float count = kernels::sum_of_lanes(mine.count, kLanes);
-    const float distances = mine.count > 0.0f ? mine.count * (mine.mean - near) : 0.0f;
-    const float mean = near + kernels::sum_of_lanes(distances, kLanes) * kernels::reciprocal(count);
-    const float delta = mine.count > 0.0f ? mine.mean - mean : 0.0f;
-    return {count, mean, kernels::sum_of_lanes(mine.squares + mine.count * delta * delta, kLanes)};
+    const float near = kernels::of_first_lane(mine.near, kLanes);
+    const float offset = mine.count > 0.0f ? mine.near - near + mine.offset() : 0.0f;
+    Partial all{kernels::sum_of_lanes(mine.count, kLanes), near,
+                kernels::sum_of_lanes(mine.count * offset, kLanes), 0.0f};
+    const float delta = mine.count > 0.0f ? offset - all.offset() : 0.0f;
+    all.squares = kernels::sum_of_lanes(mine.squares + mine.count * delta * delta, kLanes);
+    return all;
   }
 
   template <typename Elements>
@@ -86,13 +96,14 @@ struct LayerNorm {
     if (count == 0.0f) {
       return empty();
     }
-    const float offset = distance * kernels::reciprocal(count);
     // Not below zero by rounding; and not NaN where the squares are too large for a float.
-    return {count, near + offset, of_near < INFINITY ? fmaxf(of_near - distance * offset, 0.0f) : of_near};
+    const float squared = distance * distance * kernels::reciprocal(count);
+    return {count, near, distance, of_near < INFINITY ? fmaxf(of_near - squared, 0.0f) : of_near};
   }
 
   __device__ Row finish(const Partial&, const Partial& whole, int64_t columns) const {
-    return {whole.mean, rsqrtf(whole.squares * kernels::reciprocal(static_cast<float>(columns)) + kEps)};
+    const float scale = rsqrtf(whole.squares * kernels::reciprocal(static_cast<float>(columns)) + kEps);
+    return {whole.near + whole.offset(), scale};
   }
 
   __device__ float result(float value, float w, float b, const Row& row) const {
