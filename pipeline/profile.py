@@ -57,7 +57,9 @@ def run(config: ProfileConfig) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
     rows = []
-    with DeviceLock(chosen, config.wait_s, warn), console.status(f"Profiling {kernel.name} …"):
+    # No live status: its thread would stand in every profile with stacks.
+    console.print(f"Profiling {kernel.name} …", highlight=False)
+    with DeviceLock(chosen, config.wait_s, warn):
         for one in each_provider(points, timed):
             key = grid.key(
                 one.point, sources[one.point.provider], environment.digest, config.timing, config.seed
@@ -126,14 +128,14 @@ def sentence(found: Profiled, kind: str) -> str:
         total = sum(one.self_cpu_us for one in own)
         share = f", {longest.self_cpu_us / total:.0%} of it in {longest.name}" if longest and total else ""
         plural = "s" * (counts.total() != 1)
-        return f"a call is {counts.total()} operator{plural} ({calls}); {number(total / ACTIVE)} us{share}"
+        return f"a call is {counts.total()} operator{plural} ({calls}); {number(found.host_us)} us{share}"
     launched = a_call(found.launches)
     names = ", ".join(short(one.name) + f" x{one.launches:g}" * (one.launches != 1) for one in launched)
     count = sum(one.launches for one in launched)
     busy = sum(one.us for one in launched)
     return (
         f"a call ({calls}) launches {count:g} device kernel{'s' * (count != 1)}: {names}; "
-        f"{number(busy)} us on the device, {number(found.host_us)} us in operators on the host"
+        f"{number(busy)} us on the device, {number(found.host_us)} us on the host until the last launch"
     )
 
 

@@ -110,7 +110,8 @@ class ProfileRow(Joined):
     ``outermost`` are the operators of a call that no other calls, in their order. Where there is one,
     ``chain`` follows it to the part that takes most of it, and so on (torch.square is
     ``aten::square > aten::pow``).
-    ``host_us`` is what the host spends in these operators, ``device_us`` what the device is busy for.
+    ``host_us`` is what the host takes from the call's begin until its last launch, on a CPU what these
+    operators take, the median of the recorded calls; ``device_us`` is what the device is busy for.
     """
 
     status: str
