@@ -15,6 +15,8 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ import kernels
 from kernels.contract import DTYPES, Kernel
 from kernels.point import Point
 from pipeline.config import ROOT, ProfileConfig, console, run_stage
+from pipeline.errors import UserError
 from pipeline.measure import device, extension, grid, results
 from pipeline.measure.choice import each_provider, few
 from pipeline.measure.evidence import ProfileRow, joined, write_lines
@@ -51,6 +54,7 @@ def run(config: ProfileConfig) -> None:
     sizes = few(map(int, axes["size"]))[: 2 if chosen.kind == "cpu" else None]
     axes |= {"size": config.size or sizes, "dtype": config.dtype or axes["dtype"][:1]}
     points = grid.expand(kernel, config.provider, [axes])
+    writable(config.tensorboard)
     environment = device.fingerprint(chosen)
     timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)
     folder = config.artifacts / "profile" / kernel.name / chosen.slug
@@ -75,6 +79,20 @@ def run(config: ProfileConfig) -> None:
                 f"{variant(point_of(row))} {row.extent}: {row.sentence}", highlight=False, soft_wrap=True
             )
     console.print(f"{len(rows)} rows: {path}, tables and traces: {folder}", highlight=False, soft_wrap=True)
+
+
+def writable(folder: Path | None) -> None:
+    """Raises UserError for a folder of TensorBoard's that can't be written, before anything is profiled."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"tensorboard={folder} can't be written to ({error.strerror}): name another folder."
+        ) from error
 
 
 def profiled(

@@ -101,6 +101,17 @@ def test_stacks_and_a_folder_for_tensorboard(tmp_path: Path, monkeypatch: pytest
     assert ".py(" not in (tmp_path / "artifacts" / row["table"]).read_text(), "frames are in the trace"
 
 
+def test_a_folder_for_tensorboard_that_is_none_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    board = tmp_path / "file" / "board"
+    options = ("provider=torch", "size=64", f"tensorboard={board}")
+    assert command(tmp_path, monkeypatch, "gelu", *options, code=2) == {}
+    said = f"error: tensorboard={board} can't be written to (Not a directory): name another folder.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_an_unknown_provider_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
