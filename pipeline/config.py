@@ -5,6 +5,7 @@ Every stage starts through ``run_stage``. ``python -m pipeline.<stage> --help`` 
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sys
@@ -32,6 +33,7 @@ import kernels
 from kernels.point import AXES, DTYPE_NAMES
 from pipeline.errors import UserError, unknown
 from pipeline.measure import device
+from pipeline.measure.ncu import SETS
 from pipeline.measure.record import Record
 from pipeline.measure.settings import TimingSettings
 
@@ -203,11 +205,24 @@ class ProfileConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
 
+def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
+    named = [name for name in value if name in SETS]
+    if named and len(value) > 1:
+        raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
+    for name in value:
+        # A section's name may be anything; one that is nearly a set's is a slip.
+        if name not in SETS and difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7):
+            raise ValueError(str(unknown("set", name, SETS)))
+    return value
+
+
 class CountersConfig(PointsConfig):
     """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
 
     device: str
-    sets: Annotated[tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]
+    sets: Annotated[
+        tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty), AfterValidator(_sets)
+    ]
     report: Path | None
     timeout_s: float = Field(gt=0)
     artifacts: Path
