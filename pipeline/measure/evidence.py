@@ -140,6 +140,11 @@ class Rule(Record):
     speedup_pct: float | None
     scope: str
 
+    @property
+    def gain_pct(self) -> float | None:
+        """What the whole kernel could gain; what a local rule estimates is not that."""
+        return None if self.scope == "local" else self.speedup_pct
+
 
 class CounterRow(Joined):
     """One kernel that a point's call launched, as ncu counted it, or in ``reason`` and ``fix`` why not.
