@@ -21,7 +21,7 @@ import torch
 import kernels
 from kernels.contract import Kernel
 from kernels.point import Point
-from pipeline.config import CodegenConfig, console, run_stage
+from pipeline.config import CodegenConfig, console, run_stage, validated
 from pipeline.errors import UserError
 from pipeline.measure import device, disassembler, grid, inductor, launches, library, programs, results
 from pipeline.measure.code import used
@@ -45,7 +45,9 @@ def run(config: CodegenConfig) -> None:
     if config.a or config.b:
         stage.compare()
         return
-    rows = stage.rows()
+    points = stage.points(config.provider)
+    shutil.rmtree(stage.folder, ignore_errors=True)  # in place of this machine's earlier texts
+    rows = stage.rows(points)
     path = results.codegen_path(config.output, stage.kernel.name, stage.slug)
     write_lines(path, [row.row() for row in rows])
     if config.provider is not None and len(config.provider) == 1:
@@ -88,10 +90,8 @@ class Codegen:
         provider = self.kernel.provider(name)
         return provider.is_triton or provider.source == CUDA_SOURCE or name == COMPILED
 
-    def rows(self) -> list[CodeRow]:
-        """All rows; their texts are written to the artifacts, in place of this machine's earlier ones."""
-        points = self.points(self.config.provider)
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def rows(self, points: Sequence[Point]) -> list[CodeRow]:
+        """All rows of the points; their texts are written to the artifacts."""
         with console.status(f"Compiling {self.kernel.name} …"):
             rows = self.triton(points)
             rows += self.cuda(points)
@@ -145,8 +145,15 @@ class Codegen:
         try:
             found = library.functions_of(self.kernel.name, self.architectures)
         except UserError as error:
+            if len(ours) == len(points):
+                raise
             warn(f"The CUDA functions were left out: {error}")
             return []
+        if missing := [name for name in self.architectures if name not in found.architectures]:
+            sentence = not_built(self.kernel.name, missing, found.architectures)
+            if len(ours) == len(points) and len(missing) == len(self.architectures):
+                raise UserError(sentence)
+            warn(sentence)
         for name, text in found.texts.items():
             write_atomically(self.folder / name, portable(text).encode())
         wanted = (self.config.function or "").replace(" ", "")
@@ -285,21 +292,26 @@ class Codegen:
         """Print what differs between two variants, in numbers."""
         if not (self.config.a and self.config.b):
             raise UserError("a comparison needs both: a=triton_online/1024x8w b=triton_online/1024x4w.")
-        found = []
-        for text in (self.config.a, self.config.b):
-            chosen = Variant.read(text, self.kernel, self.config.grids()[0], self.native or WITHOUT_GPU)
-            architecture = chosen.architecture
-            rows = Codegen(
-                self.config.model_copy(
-                    update={
-                        "architectures": (architecture,),
-                        "function": chosen.function,
-                        **chosen.pins(),
-                    }
-                )
-            ).rows()
-            found.append((text, chosen.one(rows)))
+        both = [self.variant(text) for text in (self.config.a, self.config.b)]
+        # Once for both: their listings stay.
+        shutil.rmtree(self.folder, ignore_errors=True)
+        found = [(chosen.text, chosen.one(stage.rows(points))) for chosen, stage, points in both]
         print_wide(console, comparison(*found))
+
+    def variant(self, text: str) -> tuple[Variant, Codegen, Sequence[Point]]:
+        """A variant, and its own stage and points. Raises UserError for one that has no numbers."""
+        chosen = Variant.read(text, self.kernel, self.config.grids()[0], self.native or WITHOUT_GPU)
+        if chosen.provider == COMPILED:
+            raise UserError(
+                f"'{text}' can't be compared: what is kept of it is Inductor's source, which has no numbers; "
+                f"`python -m pipeline.codegen kernel={self.kernel.name} provider={COMPILED}` prints it."
+            )
+        pins = {"architectures": (chosen.architecture,), "function": chosen.function, **chosen.pins()}
+        try:
+            stage = Codegen(validated(CodegenConfig, self.config.model_dump() | pins))
+        except UserError as error:
+            raise UserError(f"'{text}': {error}") from error
+        return chosen, stage, stage.points(stage.config.provider)
 
 
 WITHOUT_GPU = "90"
@@ -307,6 +319,15 @@ WITHOUT_GPU = "90"
 
 COMPILED = "torch_compile"
 """The provider that torch.compile makes, by its name in every kernel."""
+
+
+def not_built(kernel: str, missing: Sequence[str], built: Sequence[str]) -> str:
+    """What to do for architectures that a CUDA library has no code for."""
+    every = ",".join(dict.fromkeys([*built, *missing]))
+    return (
+        f"the CUDA library of {kernel} has no code for {', '.join(f'sm_{name}' for name in missing)}: "
+        f"`python -m pipeline.build kernel={kernel} architectures=[{every}]` adds it."
+    )
 
 
 def re_words(name: str) -> list[str]:

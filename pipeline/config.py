@@ -5,6 +5,7 @@ Every stage starts through ``run_stage``. ``python -m pipeline.<stage> --help`` 
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sys
@@ -32,6 +33,8 @@ import kernels
 from kernels.point import AXES, DTYPE_NAMES
 from pipeline.errors import UserError, unknown
 from pipeline.measure import device
+from pipeline.measure.ncu import SETS
+from pipeline.measure.occupancy import LIMITS
 from pipeline.measure.record import Record
 from pipeline.measure.settings import TimingSettings
 
@@ -88,10 +91,19 @@ def _not_empty(value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     return value
 
 
+def _architecture(value: Any) -> str:
+    """``90`` for what people write: 90, sm_90, 9.0."""
+    name = str(value).removeprefix("sm_").replace(".", "")
+    if name not in LIMITS:
+        raise ValueError(str(unknown("architecture", str(value), LIMITS)))
+    return name
+
+
 Size = Annotated[int, BeforeValidator(_whole), AfterValidator(_positive)]
 BlockSize = Annotated[int, BeforeValidator(_whole), AfterValidator(_power_of_two)]
 NumWarps = Annotated[int, BeforeValidator(_whole), AfterValidator(_warps)]
 Dtype = Annotated[str, BeforeValidator(_dtype)]
+Architecture = Annotated[str, BeforeValidator(_architecture)]
 T = TypeVar("T")
 Pin = Annotated[tuple[T, ...] | None, BeforeValidator(_to_list), AfterValidator(_not_empty)]
 """An option that pins an axis: one value, a list, or null for the kernel's own grid."""
@@ -179,11 +191,7 @@ class CodegenConfig(PointsConfig):
     """conf/codegen.yaml. ``architectures`` None is the GPU's own, or Hopper's without one."""
 
     device: str
-    architectures: Annotated[
-        tuple[str, ...] | None,
-        BeforeValidator(lambda v: v if v is None else [str(a) for a in _to_list(v)]),
-        AfterValidator(_not_empty),
-    ]
+    architectures: Pin[Architecture]
     show: Literal["ptx", "sass"]
     function: str | None
     a: str | None
@@ -203,11 +211,24 @@ class ProfileConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
 
+def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
+    named = [name for name in value if name in SETS]
+    if named and len(value) > 1:
+        raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
+    for name in value:
+        # A section's name may be anything; one that is nearly a set's is a slip.
+        if name not in SETS and difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7):
+            raise ValueError(str(unknown("set", name, SETS)))
+    return value
+
+
 class CountersConfig(PointsConfig):
     """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
 
     device: str
-    sets: Annotated[tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty)]
+    sets: Annotated[
+        tuple[str, ...], BeforeValidator(_to_list), AfterValidator(_not_empty), AfterValidator(_sets)
+    ]
     report: Path | None
     timeout_s: float = Field(gt=0)
     artifacts: Path
@@ -355,7 +376,11 @@ def with_preset(config: DictConfig) -> DictConfig:
 
 def checked(schema: type[C], config: DictConfig) -> C:
     """The configuration as a typed record. Raises UserError that names every wrong option."""
-    values = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    return validated(schema, OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
+
+
+def validated(schema: type[C], values: Any) -> C:
+    """Options as a typed record. Raises UserError that names every wrong one."""
     try:
         return schema.model_validate(values)
     except ValidationError as error:

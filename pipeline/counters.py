@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -53,13 +53,13 @@ def run(config: CountersConfig) -> None:
     folder = config.artifacts / "counters" / kernel.name
     folder.mkdir(parents=True, exist_ok=True)
     report = config.report or folder / f"{chosen.slug}.ncu-rep"
+    made = False
     try:
         tool, failures = count(config, chosen, keys, report)
-        raw, details = (tool.page(report, page) for page in ("raw", "details"))
-        for page, text in (("raw", raw), ("details", details)):
-            write_atomically(folder / f"{chosen.slug}.{page}.csv", text.encode())
-        rows = counted(keys, by_point(raw, details), failures, tool, environment)
-        if config.report is None:
+        made = report.is_file()
+        found = read(config, tool, report, keys, folder / chosen.slug) if made else {}
+        rows = counted(keys, found, failures, tool, environment)
+        if made and config.report is None:
             place = str(report.relative_to(config.artifacts))
             rows = [row.model_copy(update={"report": place}) for row in rows]
     except Unavailable as missing:
@@ -80,7 +80,26 @@ def run(config: CountersConfig) -> None:
     path = results.counters_path(config.output, kernel.name, chosen.slug)
     write_lines(path, [row.model_dump(mode="json") for row in rows])
     show(rows, f"{kernel.name} on {chosen.slug}")
-    console.print(f"{len(rows)} rows: {path}, report: {report}", highlight=False, soft_wrap=True)
+    where = f", report: {report}" if made else ""
+    console.print(f"{len(rows)} rows: {path}{where}", highlight=False, soft_wrap=True)
+
+
+def read(
+    config: CountersConfig, tool: Ncu, report: Path, keys: Collection[str], base: Path
+) -> dict[str, list[dict[str, Any]]]:
+    """What a report holds by key; its pages are kept beside ``base``. Raises UserError, with nothing written,
+    where a report that was named holds none of the keys."""
+    pages = {page: tool.page(report, page) for page in ("raw", "details")}
+    found = by_point(pages["raw"], pages["details"])
+    if config.report is not None and found.keys().isdisjoint(keys):
+        raise UserError(
+            f"report={report} holds no kernel of these points: it was made on another machine, at another "
+            "commit or for other options, or is cut off; give the options that it was made with, or leave "
+            "report= out to count anew."
+        )
+    for page, text in pages.items():
+        write_atomically(base.with_name(f"{base.name}.{page}.csv"), text.encode())
+    return found
 
 
 def choose(config: CountersConfig, kernel: Kernel, chosen: device.Device) -> list[Chosen]:
@@ -113,7 +132,8 @@ def choose(config: CountersConfig, kernel: Kernel, chosen: device.Device) -> lis
 def count(
     config: CountersConfig, chosen: device.Device, keys: dict[str, Chosen], report: Path
 ) -> tuple[Ncu, dict[str, str]]:
-    """Have ncu write the report, unless one was named; the tool, and by key what failed in its process.
+    """Have ncu write the report, unless one was named; the tool, and by key what failed in its process. There
+    is no report where that launched no kernel.
 
     Raises Unavailable where counters can't be read.
     """
@@ -152,7 +172,7 @@ def counted(
             what, sentence = bound(numbers)
             rows.append(CounterRow(status="ok", bound=what, sentence=sentence, **common, **numbers))
         if key not in found:
-            reason = failures.get(key, "the report holds no kernel of it")
+            reason = failures.get(key, "ncu saw no kernel of it")
             sentence = f"not counted: {reason}"
             rows.append(CounterRow(status="error", reason=reason, sentence=sentence, **common))
     return rows

@@ -15,6 +15,8 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ import kernels
 from kernels.contract import DTYPES, Kernel
 from kernels.point import Point
 from pipeline.config import ROOT, ProfileConfig, console, run_stage
+from pipeline.errors import UserError
 from pipeline.measure import device, extension, grid, results
 from pipeline.measure.choice import each_provider, few
 from pipeline.measure.evidence import ProfileRow, joined, write_lines
@@ -51,13 +54,16 @@ def run(config: ProfileConfig) -> None:
     sizes = few(map(int, axes["size"]))[: 2 if chosen.kind == "cpu" else None]
     axes |= {"size": config.size or sizes, "dtype": config.dtype or axes["dtype"][:1]}
     points = grid.expand(kernel, config.provider, [axes])
+    writable(config.tensorboard)
     environment = device.fingerprint(chosen)
     timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)
     folder = config.artifacts / "profile" / kernel.name / chosen.slug
     shutil.rmtree(folder, ignore_errors=True)
     sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
     rows = []
-    with DeviceLock(chosen, config.wait_s, warn), console.status(f"Profiling {kernel.name} …"):
+    # No live status: its thread would stand in every profile with stacks.
+    console.print(f"Profiling {kernel.name} …", highlight=False)
+    with DeviceLock(chosen, config.wait_s, warn):
         for one in each_provider(points, timed):
             key = grid.key(
                 one.point, sources[one.point.provider], environment.digest, config.timing, config.seed
@@ -73,6 +79,20 @@ def run(config: ProfileConfig) -> None:
                 f"{variant(point_of(row))} {row.extent}: {row.sentence}", highlight=False, soft_wrap=True
             )
     console.print(f"{len(rows)} rows: {path}, tables and traces: {folder}", highlight=False, soft_wrap=True)
+
+
+def writable(folder: Path | None) -> None:
+    """Raises UserError for a folder of TensorBoard's that can't be written, before anything is profiled."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"tensorboard={folder} can't be written to ({error.strerror}): name another folder."
+        ) from error
 
 
 def profiled(
@@ -126,14 +146,14 @@ def sentence(found: Profiled, kind: str) -> str:
         total = sum(one.self_cpu_us for one in own)
         share = f", {longest.self_cpu_us / total:.0%} of it in {longest.name}" if longest and total else ""
         plural = "s" * (counts.total() != 1)
-        return f"a call is {counts.total()} operator{plural} ({calls}); {number(total / ACTIVE)} us{share}"
+        return f"a call is {counts.total()} operator{plural} ({calls}); {number(found.host_us)} us{share}"
     launched = a_call(found.launches)
     names = ", ".join(short(one.name) + f" x{one.launches:g}" * (one.launches != 1) for one in launched)
     count = sum(one.launches for one in launched)
     busy = sum(one.us for one in launched)
     return (
         f"a call ({calls}) launches {count:g} device kernel{'s' * (count != 1)}: {names}; "
-        f"{number(busy)} us on the device, {number(found.host_us)} us in operators on the host"
+        f"{number(busy)} us on the device, {number(found.host_us)} us on the host until the last launch"
     )
 
 

@@ -43,10 +43,12 @@ ERRORS = ("max_abs_err", "max_rel_err")
 RESOURCES = ("registers", "shared", "occupancy")
 COUNTED = (
     *("memory_throughput_pct", "compute_throughput_pct", "dram_throughput_pct", "dram_gbps"),
-    *("l1_hit_pct", "l2_hit_pct", "achieved_occupancy_pct", "waves_per_sm", "local_bytes"),
-    *("sectors_per_load", "sectors_per_store", "estimated_speedup_pct"),
+    *("dram_read_bytes", "dram_write_bytes", "l1_hit_pct", "l2_hit_pct"),
+    *("achieved_occupancy_pct", "theoretical_occupancy_pct", "waves_per_sm", "local_bytes"),
+    *("sectors_per_load", "sectors_per_store", "estimated_speedup_pct", "runtime_improvement_us"),
 )
-"""The fields of rows of generated code and of counters that become metrics."""
+"""The fields of rows of generated code and of counters that become metrics; beside them stands what ncu's row
+calls duration_us, as ``counted_us``."""
 
 BESIDE = {".ptx", ".sass", ".ttgir"}
 """Texts that a listing shows already; they stay beside it and are not uploaded."""
@@ -278,7 +280,11 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
         if profile.key is not None and known:
             metrics[profile.key] = metrics.get(profile.key, {}) | known
     for key, counted in longest(found.counters.get((kernel, gpu), ())).items():
-        numbers = {name: getattr(counted, name) for name in COUNTED}
+        numbers = {name: getattr(counted, name) for name in COUNTED} | {"counted_us": counted.duration_us}
+        if "registers" not in metrics.get(key, {}):
+            # No code of it was taken apart, as of torch's own kernels; ncu sees the same of its launch.
+            held = counted.theoretical_occupancy_pct
+            numbers |= {"registers": counted.registers, "occupancy": None if held is None else held / 100}
         known = {name: float(value) for name, value in numbers.items() if value is not None}
         metrics[key] = metrics.get(key, {}) | known
     return metrics

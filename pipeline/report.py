@@ -37,8 +37,7 @@ from pipeline.measure.results import (
     without_rows,
 )
 from pipeline.pages import About, Content
-from pipeline.roofline import roofline
-from pipeline.why import longest
+from pipeline.roofline import dram_bytes, roofline
 
 PLOT_COLUMNS = ["size", "gbps", "provider", "configuration", "gpu", "dtype", "median_us", "speedup"]
 """The columns of ``plots/KERNEL.csv``, for ``dvc plots``: every provider's best configuration at the kernel's
@@ -113,7 +112,7 @@ def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Cont
         drawn[str(name)] = plots.rate_against_size(
             str(name), about[str(name)].size_means, of_kernel, panels, styles
         )
-        counted = {slug: longest(evidence.counters.get((str(name), slug), [])) for slug in timed}
+        counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in timed}
         roofs[str(name)] = roofline(str(name), of_kernel, panels, results.ceilings, counted, styles)
     return Content(
         results=results,

@@ -6,7 +6,7 @@ After Williams, Waterman and Patterson, "Roofline: an insightful visual performa
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,14 +33,27 @@ class Mark:
     counted: bool
 
 
-def marks(best: pd.DataFrame, counted: Mapping[str, CounterRow]) -> list[Mark]:
-    """The marks of one machine and dtype, from each provider's row of the largest size."""
+def dram_bytes(rows: Iterable[CounterRow]) -> dict[str, float]:
+    """By key the bytes of device memory that all kernels of a call moved; a call with a kernel of which they
+    were not counted is left out."""
+    found: dict[str, float | None] = {}
+    for row in rows:
+        if row.key is None or row.status != "ok":
+            continue
+        moved = None
+        before = found.get(row.key, 0.0)
+        if before is not None and row.dram_read_bytes is not None and row.dram_write_bytes is not None:
+            moved = before + row.dram_read_bytes + row.dram_write_bytes
+        found[row.key] = moved
+    return {key: moved for key, moved in found.items() if moved is not None}
+
+
+def marks(best: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
+    """The marks of one machine and dtype, from each provider's row of the largest size; ``counted`` are the
+    bytes that the device moved, by key."""
     found = []
     for row in best[best["size"] == best["size"].max()].to_dict("records"):
-        evidence = counted.get(row["key"])
-        moved = None
-        if evidence and evidence.dram_read_bytes is not None and evidence.dram_write_bytes is not None:
-            moved = evidence.dram_read_bytes + evidence.dram_write_bytes
+        moved = counted.get(row["key"])
         intensity = row["flops"] / (moved or row["bytes"])
         found.append(Mark(row["provider"], intensity, row["tflops"], bool(moved)))
     return found
@@ -51,7 +64,7 @@ def roofline(
     best: pd.DataFrame,
     panels: Sequence[Panel],
     ceilings: Mapping[str, Ceilings],
-    counted: Mapping[str, Mapping[str, CounterRow]],
+    counted: Mapping[str, Mapping[str, float]],
     style: Mapping[str, Style],
 ) -> str:
     """The plot as SVG: a column a machine, a row a dtype. Filled marks stand at the bytes that the kernel

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.measure.evidence import CodeRow, CounterRow, Evidence, ProfileRow
+from pipeline.measure.evidence import CodeRow, CounterRow, Evidence, ProfileRow, Rule
 from pipeline.measure.record import Measurement
 from pipeline.measure.results import label
 from pipeline.measure.table import number
+
+MOST_CHARACTERS = 500
+"""Of a rule's text: ncu's rows hold all of it."""
 
 
 def longest(rows: Iterable[CounterRow]) -> dict[str, CounterRow]:
@@ -56,6 +61,7 @@ def sections(
                 {
                     "machine": name,
                     "lines": lines,
+                    "rules": _rules(longest(counters).values()),
                     "missing": list(dict.fromkeys(missing)),
                     "profiles": [_sentence(row) for row in profiles],
                 }
@@ -81,20 +87,53 @@ def _lines(
                 "us": number(measured.outcome.timing.median_us)
                 if measured and measured.outcome.timing
                 else "",
-                "counted_us": number(row.duration_us),
                 "memory": number(row.memory_throughput_pct),
                 "compute": number(row.compute_throughput_pct),
                 "dram": number(row.dram_gbps),
                 "l2": number(row.l2_hit_pct),
                 "occupancy": number(row.achieved_occupancy_pct),
+                "at_most": _at_most(row),
                 "registers": number(row.registers),
                 "spilled": "" if spilled is None else str(spilled),
                 "waves": number(row.waves_per_sm),
-                "gain": number(row.estimated_speedup_pct),
+                "gain": _gain(row),
                 "sentence": row.sentence,
             }
         )
     return lines
+
+
+def _at_most(row: CounterRow) -> str:
+    """The theoretical occupancy in percent, and what keeps it from being whole."""
+    most = row.theoretical_occupancy_pct
+    return number(most) + (f" ({row.limited_by})" if most and most < 100 and row.limited_by else "")
+
+
+def _most_promising(row: CounterRow) -> tuple[float, Rule] | None:
+    """The rule of ncu's that promises most for the whole kernel."""
+    gains = [(rule.gain_pct, rule) for rule in row.rules if rule.gain_pct is not None]
+    return max(gains, key=lambda gain: gain[0], default=None)
+
+
+def _gain(row: CounterRow) -> str:
+    """The estimated speedup in percent, and the rule that promises it."""
+    most = _most_promising(row)
+    return number(row.estimated_speedup_pct) + (f" ({most[1].name})" if most else "")
+
+
+def _rules(rows: Iterable[CounterRow]) -> list[str]:
+    """What the rules say that promise most, each once, of the point that it promises most for."""
+    found: dict[str, tuple[float, Rule, CounterRow]] = {}
+    for row in rows:
+        most = _most_promising(row)
+        if most and (most[1].name not in found or most[0] > found[most[1].name][0]):
+            found[most[1].name] = (*most, row)
+    ordered = sorted(found.values(), key=lambda one: -one[0])
+    return [
+        f"{rule.name}, up to {number(gain)} % ({label(row.model_dump())}, size {row.extent}): "
+        + textwrap.shorten(re.sub(r" ?\(?https?://\S+", "", rule.text), MOST_CHARACTERS, placeholder=" …")
+        for gain, rule, row in ordered
+    ]
 
 
 def _sentence(row: ProfileRow) -> str:

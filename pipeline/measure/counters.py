@@ -133,8 +133,7 @@ def _rule(line: Line) -> Rule:
 
 def _gain(line: Line, rules: Sequence[Rule]) -> dict[str, Any]:
     """The most that a rule promises for the whole kernel, and what that is in microseconds."""
-    gains = [rule.speedup_pct for rule in rules if rule.speedup_pct is not None and rule.scope != "local"]
-    most = max(gains, default=None)
+    most = max((rule.gain_pct for rule in rules if rule.gain_pct is not None), default=None)
     duration = value(line, METRICS["duration_us"][0])
     saved = None if most is None or duration is None else duration * 1e-3 * most / 100
     return {"rules": tuple(rules), "estimated_speedup_pct": most, "runtime_improvement_us": saved}

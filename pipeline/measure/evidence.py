@@ -110,7 +110,8 @@ class ProfileRow(Joined):
     ``outermost`` are the operators of a call that no other calls, in their order. Where there is one,
     ``chain`` follows it to the part that takes most of it, and so on (torch.square is
     ``aten::square > aten::pow``).
-    ``host_us`` is what the host spends in these operators, ``device_us`` what the device is busy for.
+    ``host_us`` is what the host takes from the call's begin until its last launch, on a CPU what these
+    operators take, the median of the recorded calls; ``device_us`` is what the device is busy for.
     """
 
     status: str
@@ -138,6 +139,11 @@ class Rule(Record):
     text: str
     speedup_pct: float | None
     scope: str
+
+    @property
+    def gain_pct(self) -> float | None:
+        """What the whole kernel could gain; what a local rule estimates is not that."""
+        return None if self.scope == "local" else self.speedup_pct
 
 
 class CounterRow(Joined):

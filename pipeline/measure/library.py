@@ -28,11 +28,12 @@ class CudaFunction:
 
 @dataclass(frozen=True)
 class CudaLibrary:
-    """All functions, and the whole modules' texts by file name."""
+    """Its functions, the whole modules' texts by file name, and all architectures that it was built for."""
 
     functions: tuple[CudaFunction, ...]
     texts: dict[str, str]
     compiler: str
+    architectures: tuple[str, ...]
 
 
 def functions_of(kernel: str, architectures: Sequence[str]) -> CudaLibrary:
@@ -61,7 +62,7 @@ def functions_of(kernel: str, architectures: Sequence[str]) -> CudaLibrary:
                 for one in analyses
             ]
     functions.sort(key=lambda one: (len(one.architecture), one.architecture, one.name))
-    return CudaLibrary(tuple(functions), texts, f"nvcc {find_nvcc().version}")
+    return CudaLibrary(tuple(functions), texts, f"nvcc {find_nvcc().version}", library.architectures)
 
 
 def architecture_of(path: Path) -> str:

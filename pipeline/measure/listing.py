@@ -30,8 +30,15 @@ def of_ptx(entry: Entry) -> list[str]:
 
 
 def of_sass(instructions: Sequence[Instruction]) -> list[str]:
-    """SASS, each instruction with its offset."""
-    return blocks(
+    """SASS, each instruction with its offset; and what its lines can't tell."""
+    foreign = {
+        relative(one.line.file) for one in instructions if one.line and not below_kernels(one.line.file)
+    }
+    remark = (
+        f"(what was inlined from {', '.join(sorted(foreign))} stands under its lines there: the line table "
+        "of machine code does not say which of the kernel's own lines called it, PTX does)"
+    )
+    return [remark] * bool(foreign) + blocks(
         (one.line, f"{one.offset:05x} {one.predicate:>5} {one.opcode} {one.operands}", sass_note(one))
         for one in instructions
     )

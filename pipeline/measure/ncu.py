@@ -76,7 +76,8 @@ class Ncu:
         """Run a command under ncu and write what it counts to ``report`` (``.ncu-rep``).
 
         Only what the command does between cudaProfilerStart and cudaProfilerStop is counted. The clocks are
-        left as they are, and the caches are cleared before each kernel. Raises Unavailable.
+        left as they are, and the caches are cleared before each kernel. A command that launches no kernel
+        leaves no report. Raises Unavailable.
         """
         report.parent.mkdir(parents=True, exist_ok=True)
         fixed = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none"]
@@ -96,7 +97,7 @@ class Ncu:
                     "choose fewer points or sets=basic, or raise timeout_s",
                 ) from error
             said = f"{done.stdout}\n{done.stderr}"
-            if report.is_file():
+            if report.is_file() or launched_nothing(said):
                 return
             if not re.search(r"metric", said, re.IGNORECASE):
                 break
@@ -110,8 +111,13 @@ class Ncu:
             done = subprocess.run([*words, *nvtx], capture_output=True, text=True, check=False)
             if done.returncode == 0 and '"ID"' in done.stdout:
                 return done.stdout
-        said = why(f"{done.stdout}\n{done.stderr}").reason
-        raise UserError(f"{report} is not a whole report of Nsight Compute's: {said}.")
+            if done.returncode == 0 and launched_nothing(done.stdout + done.stderr):
+                return ""
+        word = last_word(f"{done.stdout}\n{done.stderr}")
+        raise UserError(
+            f"{report} is not a whole report of Nsight Compute's (ncu: {word}): "
+            "name another, or leave report= out to count anew."
+        )
 
 
 def selection(metrics: Sequence[str], extra: Sequence[str]) -> list[str]:
@@ -167,7 +173,17 @@ def why(said: str) -> Unavailable:
         return NO_PERMISSION
     if re.search(r"profiler is already|already in use|driver resource was unavailable", said, re.IGNORECASE):
         return BUSY
+    return Unavailable(f"ncu counted nothing ({last_word(said)})", "see what ncu itself says of it")
+
+
+def last_word(said: str) -> str:
+    """Of ncu's output its first error, or else its last line."""
     errors = re.findall(r"^==ERROR==\s*(.+)$", said, re.MULTILINE)
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = errors[0] if errors else (lines[-1] if lines else "it says nothing")
-    return Unavailable(f"ncu counted nothing ({last[:300].rstrip('.')})", "see what ncu itself says of it")
+    return last[:300].rstrip(".")
+
+
+def launched_nothing(said: str) -> bool:
+    """Whether ncu's output says that all went well, and there was no kernel to count."""
+    return "No kernels were profiled" in said and "==ERROR==" not in said

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -83,23 +84,35 @@ def record(
     if tensorboard is not None:
         # The name that its profiler plugin looks for; the point's key stands for the worker.
         write_atomically(tensorboard / f"{key}.pt.trace.json", raw)
-    averages = profiler.key_averages(group_by_input_shape=True)
+    averages: Any = profiler.key_averages(group_by_input_shape=True)
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     trace = json.loads(raw)
-    outermost, chain, host_us = nesting(trace)
+    names = operator_names(trace)
+    frames = {str(e["name"]) for e in trace["traceEvents"] if e.get("cat") == "python_function"}
+    averages[:] = [event for event in averages if str(event.key) not in frames]
+    outermost, chain = nesting(trace)
     return Profiled(
-        operators=tuple(sorted(map(_operator, filter(_is_operator, averages)), key=_by_time)),
+        operators=tuple(
+            sorted((_operator(event) for event in averages if str(event.key) in names), key=_by_time)
+        ),
         table=averages.table(sort_by=order, row_limit=-1, max_name_column_width=90),
         trace=gzip.compress(raw, mtime=0),
         launches=tuple(parse(trace).get(key, ())),
         outermost=outermost,
         chain=chain,
-        host_us=host_us,
+        host_us=host_us(trace),
     )
 
 
-def _is_operator(event: Any) -> bool:
-    return not str(event.key).startswith((RANGE, "ProfilerStep", "Activity Buffer"))
+def operator_names(trace: Mapping[str, Any]) -> set[str]:
+    """The names of what a call does: operators, ranges that libraries put around them, and what the runtime
+    and the device did. Recorded Python frames are none of it, nor is what the profiler itself does."""
+    return {
+        str(event["name"])
+        for event in trace["traceEvents"]
+        if event.get("cat") in ("cpu_op", "user_annotation", *LAUNCHING, *ON_DEVICE)
+        and not str(event["name"]).startswith((RANGE, "ProfilerStep"))
+    }
 
 
 def _operator(event: Any) -> Operator:
@@ -130,21 +143,15 @@ def plain(name: str) -> str:
     return re.sub(r"(Torch-Compiled Region): \d+/\d+", r"\1", name)
 
 
-def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None, float]:
-    """Of the last recorded call: its outermost operators, the chain of the only one (None if there are
-    several), and the microseconds that they take on the host, Dynamo's lookup included."""
-    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    spans = [e for e in events if e.get("cat") == "user_annotation" and str(e["name"]).startswith(RANGE)]
+def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
+    """Of the last recorded call: its outermost operators, and the chain of the only one (None if there are
+    several)."""
+    spans = _calls(trace)
     if not spans:
-        return (), None, 0.0
-    last = max(spans, key=lambda event: float(event["ts"]))
-    within = sorted(
-        (e for e in events if e.get("cat") == "cpu_op" and e["tid"] == last["tid"] and _holds(last, e)),
-        key=lambda event: (float(event["ts"]), -float(event["dur"])),
-    )
-    alone = _outermost(within)
-    # What Dynamo does before a compiled function's code is no part of it, but takes the host's time.
-    outermost = [event for event in alone if event["name"] != DYNAMO_LOOKUP]
+        return (), None
+    within = _operators(trace, spans[-1])
+    # What Dynamo does before a compiled function's code is no part of it.
+    outermost = [event for event in _outermost(within) if event["name"] != DYNAMO_LOOKUP]
     chain = list(outermost) if len(outermost) == 1 else []
     while chain:
         parts = _outermost([e for e in within if e is not chain[-1] and _holds(chain[-1], e)])
@@ -155,13 +162,72 @@ def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None, floa
     return (
         tuple(plain(str(event["name"])) for event in outermost),
         " > ".join(plain(str(event["name"])) for event in chain) or None,
-        sum(float(event["dur"]) for event in alone),
     )
 
 
+def host_us(trace: Mapping[str, Any]) -> float:
+    """What a call takes on the host, the median of the recorded ones: on a GPU from its begin until its last
+    launch is made, so that what is no operator counts, as Triton's launcher is. What the host does after that
+    the device does not wait for. A call without a launch takes what its outermost operators take, Dynamo's
+    lookup included."""
+    calls = [_until_last_launch(trace, span) for span in _calls(trace)]
+    return median(calls) if calls else 0.0
+
+
+def _until_last_launch(trace: Mapping[str, Any], span: Mapping[str, Any]) -> float:
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    led_to = {e["args"].get("correlation") for e in events if e.get("cat") in ON_DEVICE}
+    launched = [
+        _end(event)
+        for event in events
+        if event.get("cat") in LAUNCHING
+        and event["tid"] == span["tid"]
+        and event.get("args", {}).get("correlation") in led_to
+        and _holds(span, event)
+    ]
+    if launched:
+        return max(launched) - float(span["ts"])
+    return sum(float(event["dur"]) for event in _outermost(_operators(trace, span)))
+
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+LAUNCHING = ("cuda_runtime", "cuda_driver")
+"""The trace's categories of what the device does, and of the host's calls that lead to it."""
+
+
+def _calls(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The ranges around the recorded calls, in their order."""
+    spans = [
+        event
+        for event in trace["traceEvents"]
+        if event.get("ph") == "X"
+        and event.get("cat") == "user_annotation"
+        and str(event["name"]).startswith(RANGE)
+    ]
+    return sorted(spans, key=lambda event: float(event["ts"]))
+
+
+def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The operators of one call by their begin, an outer one before those that it calls."""
+    return sorted(
+        (
+            event
+            for event in trace["traceEvents"]
+            if event.get("ph") == "X"
+            and event.get("cat") == "cpu_op"
+            and event["tid"] == span["tid"]
+            and _holds(span, event)
+        ),
+        key=lambda event: (float(event["ts"]), -float(event["dur"])),
+    )
+
+
+def _end(event: Mapping[str, Any]) -> float:
+    return float(event["ts"]) + float(event["dur"])
+
+
 def _holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    begin, end = float(inner["ts"]), float(inner["ts"]) + float(inner["dur"])
-    return float(outer["ts"]) <= begin and end <= float(outer["ts"]) + float(outer["dur"])
+    return float(outer["ts"]) <= float(inner["ts"]) and _end(inner) <= _end(outer)
 
 
 def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -52,15 +52,21 @@ def parse(text: str) -> dict[str, Entry]:
 
 
 def _statements(body: str, files: dict[int, str]) -> Iterator[Statement]:
+    named: dict[str, list[str]] = {}
+    for path in files.values():
+        named.setdefault(path.rpartition("/")[2], []).append(path)
     line: Line | None = None
     for row in body.splitlines():
         text = " ".join(row.split())
         if place := re.match(r"\.loc\s+(\d+) (\d+)", text):
-            chain = [place.groups(), *re.findall(r"inlined_at (\d+) (\d+)", text)]
+            numbered = [place.groups(), *re.findall(r"inlined_at (\d+) (\d+)", text)]
+            chain = [(files.get(int(file), "?"), number) for file, number in numbered]
+            if len(chain) == 1:
+                # Triton tells it in a comment alone, `@[ triton.py:28:36 ]`, and of the file its last name.
+                callers = re.findall(r"@\[ ([^\s:]+):(\d+):\d+", text)
+                chain += [(named[file][0], n) for file, n in callers if len(named.get(file, ())) == 1]
             # Line 0 is the compiler's word for none.
-            line = own(
-                Line(files.get(int(file), "?"), int(number)) for file, number in chain if number != "0"
-            )
+            line = own(Line(file, int(number)) for file, number in chain if number != "0")
         elif text and not text.startswith((".reg", "//")):
             match = re.match(r"(@!?%\w+\s+)?([a-z][\w:]*(?:\.[\w:]+)*)\s", text)
             predicate, opcode = match.groups(default="") if match else ("", "")

@@ -118,7 +118,9 @@ def test_the_listing_of_one_variant(tmp_path: Path) -> None:
     assert lines[load].startswith("kernels/softmax/triton.py:")
     block = lines[load : lines.index("", load)]
     assert any("global load of " in line and "only where %p" in line for line in block)
-    assert any("// reduction: exchange within the warp" in line for line in lines)
+    exchange = next(i for i, line in enumerate(lines) if "// reduction: exchange within the warp" in line)
+    above = next(line for line in reversed(lines[:exchange]) if not line.startswith(" "))
+    assert above.startswith("kernels/softmax/triton.py:") and "tl.max(" in above
     assert str(ROOT) not in done.stdout
 
     found = rows(tmp_path)
@@ -135,6 +137,7 @@ def test_the_listing_of_one_variant(tmp_path: Path) -> None:
 
     machine_code = command(tmp_path, *options, "show=sass").stdout
     assert "== SASS" in machine_code and "== PTX" not in machine_code
+    assert "(what was inlined from triton/language/standard.py stands under its lines" in machine_code
 
 
 def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path) -> None:
@@ -185,6 +188,8 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path) -> None:
     registers = table["registers"]
     assert int(registers[1]) - int(registers[0]) == int(registers[2]) > 0
     assert "the same in both:" in done.stdout
+    listings = {path.name for path in (tmp_path / "artifacts/codegen/softmax").glob("*/*.txt")}
+    assert listings == {f"triton_online-float32-1024x{w}w-64-sm_90.txt" for w in (4, 8)}, "of both"
 
 
 @pytest.mark.parametrize(
@@ -196,6 +201,20 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path) -> None:
         (["a=triton_online/1024x8w"], "a comparison needs both"),
         (["a=triton_row/4w", "b=trton_row/8w"], "unknown provider of softmax 'trton_row'."),
         (["provider=triton_row", "size=131072"], "one block holds a row: 131072 columns > 65536"),
+        (["architectures=foo"], "architectures: unknown architecture 'foo'. Known: 80, 86, "),
+        (["architectures=[90,91]"], "architectures: unknown architecture '91'."),
+        (["a=triton_row/4w/sm_91", "b=triton_row/8w"], "'triton_row/4w/sm_91': architectures: unknown arch"),
+        (["a=triton_row/4w", "b=triton_row/4w/float23"], "can't read 'float23' in 'triton_row/4w/float23': "),
+        (["a=triton_online/1000x8w", "b=triton_row/4w"], "/1000x8w': block_size: must be a power of two, "),
+        (["a=triton_online/1024x7w", "b=triton_row/4w"], "/1024x7w': num_warps: must be 1, 2, 4, 8, 16 or"),
+        (
+            ["a=triton_row/1024x8w", "b=triton_row/4w"],
+            "'triton_row/1024x8w': triton_row takes no block_size.",
+        ),
+        (
+            ["a=torch_compile", "b=triton_row/4w"],
+            "what is kept of it is Inductor's source, which has no numbe",
+        ),
         (["show=llvm"], "show: input should be 'ptx' or 'sass', not 'llvm'"),
     ],
 )
@@ -217,10 +236,28 @@ def test_bad_input_is_one_sentence(
 
 
 @needs_nvcc
+def test_an_architecture_that_the_library_lacks_is_named(tmp_path: Path) -> None:
+    alone = command(tmp_path, "kernel=softmax", "provider=cuda", "architectures=86")
+    said = "the CUDA library of softmax has no code for sm_86: `python -m pipeline.build kernel=softmax "
+    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
+    assert alone.stderr.startswith(f"error: {said}architectures=[80,")
+    options = ("provider=[triton_row,cuda]", "size=64", "num_warps=4", "architectures=[sm_86,9.0]")
+    done = command(tmp_path, "kernel=softmax", *options)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert {(row["language"], row["architecture"]) for row in rows(tmp_path)} == {
+        ("triton", "86"),
+        ("triton", "90"),
+        ("cuda", "90"),
+    }
+
+
+@needs_nvcc
 def test_an_ambiguous_cuda_function_is_asked_for(tmp_path: Path) -> None:
     done = command(tmp_path, "kernel=softmax", "a=cuda/4w", "b=triton_row/4w")
     assert done.returncode == 2
     assert "rows_held<float, 4, 2, 1, Softmax>" in done.stderr and "write one" in done.stderr
+    assert "BFloat16" not in done.stderr and "Half" not in done.stderr, "it is about float32"
     named = command(
         tmp_path, "kernel=softmax", "a='cuda/4w/rows_held<float, 4, 2, 1, Softmax>'", "b=triton_row/4w"
     )

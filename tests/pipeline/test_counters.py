@@ -256,7 +256,7 @@ def test_a_counter_that_the_gpu_lacks_costs_only_itself(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     rows = command(tmp_path, monkeypatch)
     assert all(row["status"] == "error" for row in rows), "the report holds other keys than today's"
-    assert all(row["reason"] == "the report holds no kernel of it" for row in rows)
+    assert all(row["reason"] == "ncu saw no kernel of it" for row in rows)
     assert (tmp_path / "calls").read_text().count("--export") == 2
 
 
@@ -297,7 +297,9 @@ def test_without_a_gpu_the_stage_completes(
     rows = command(tmp_path, monkeypatch, "device=cpu")
     assert {row["status"] for row in rows} == {"unavailable"}
     assert {row["reason"] for row in rows} == {"this machine has no NVIDIA GPU"}
-    assert "counters are unavailable: this machine has no NVIDIA GPU" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "counters are unavailable: this machine has no NVIDIA GPU" in printed
+    assert ".ncu-rep" not in printed, "there is no report"
 
 
 def test_ncu_is_found_newest_first_and_an_old_one_is_refused(tmp_path: Path) -> None:
@@ -324,11 +326,64 @@ def test_a_foreign_report_is_one_sentence(
     report.write_bytes(b"half of a report")
     command(tmp_path, monkeypatch, "device=cpu", f"report={report}", code=2)
     assert capsys.readouterr().err == (
-        f"error: {report} is not a whole report of Nsight Compute's: "
-        "ncu counted nothing (Unknown file format).\n"
+        f"error: {report} is not a whole report of Nsight Compute's (ncu: Unknown file format): "
+        "name another, or leave report= out to count anew.\n"
     )
     command(tmp_path, monkeypatch, "device=cpu", "report=nowhere.ncu-rep", code=2)
     assert capsys.readouterr().err == "error: report=nowhere.ncu-rep is not there.\n"
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["of another commit", "cut after its header"])
+def test_a_report_of_other_points_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: bool
+) -> None:
+    assert {row["status"] for row in command(tmp_path, monkeypatch, "device=cpu")} == {"unavailable"}
+    capsys.readouterr()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    program = fake(tmp_path / "tool")
+    if cut:
+        page = f"cat '{PAGES}/recorded.raw.csv'"
+        program.write_text(program.read_text().replace(page, f"head -n 2 '{PAGES}/recorded.raw.csv'"))
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    report = tmp_path / "tool" / "other.ncu-rep"
+    report.touch()
+    command(tmp_path, monkeypatch, "device=cpu", f"report={report}", code=2)
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: report={report} holds no kernel of these points: it was made on another ")
+    assert said.count("\n") == 1
+    assert before == {path: path.read_bytes() for path in before}
+    assert not list(tmp_path.rglob("*.csv"))
+
+
+def test_where_no_kernel_was_launched_the_rows_say_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(grid, "key", lambda *_: B)
+    failures = json.dumps({B: "RuntimeError: no such launch"})
+    does = f"""for last in "$@"; do :; done; echo '{failures}' >"$last"\n"""
+    fake(tmp_path, does=does + "echo '==WARNING== No kernels were profiled.'")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    (row,) = command(tmp_path, monkeypatch, "provider=triton_row", "num_warps=4")
+    assert (row["status"], row["reason"]) == ("error", "RuntimeError: no such launch")
+    assert row["report"] is None and ".ncu-rep" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ("fulll", "sets: unknown set 'fulll'. Did you mean 'full'? Known: basic, detailed, full."),
+        ("[basic,WarpStateStats]", "sets: 'basic' is a whole set; write it alone, or a list of sections"),
+    ],
+)
+def test_a_slip_in_sets_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sets: str,
+    said: str,
+) -> None:
+    assert command(tmp_path, monkeypatch, "device=cpu", f"sets={sets}", code=2) == []
+    assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 def test_sets_are_a_name_or_a_list() -> None:

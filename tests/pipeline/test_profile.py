@@ -91,7 +91,25 @@ def test_stacks_and_a_folder_for_tensorboard(tmp_path: Path, monkeypatch: pytest
     rows = command(tmp_path, monkeypatch, "gelu", *options)
     assert len(list(board.glob("*.pt.trace.json"))) == 1
     trace = json.loads(gzip.decompress((tmp_path / "artifacts" / rows["torch", 64]["trace"]).read_bytes()))
-    assert any(event.get("cat") == "python_function" for event in trace["traceEvents"])
+    frames = [event for event in trace["traceEvents"] if event.get("cat") == "python_function"]
+    assert frames
+    assert not any("rich/" in event["name"] for event in frames), "nothing of ours runs beside a call"
+    row = rows["torch", 64]
+    names = {operator["name"] for operator in row["operators"]}
+    assert "aten::gelu" in names and not names & {event["name"] for event in frames}
+    assert row["sentence"].endswith("of it in aten::gelu")
+    assert ".py(" not in (tmp_path / "artifacts" / row["table"]).read_text(), "frames are in the trace"
+
+
+def test_a_folder_for_tensorboard_that_is_none_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    board = tmp_path / "file" / "board"
+    options = ("provider=torch", "size=64", f"tensorboard={board}")
+    assert command(tmp_path, monkeypatch, "gelu", *options, code=2) == {}
+    said = f"error: tensorboard={board} can't be written to (Not a directory): name another folder.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_an_unknown_provider_is_one_sentence(
@@ -147,12 +165,11 @@ def test_launches_belong_to_the_range_that_launched_them() -> None:
 def test_the_sentence_names_what_a_call_launches() -> None:
     trace = trace_of_a_gpu()
     made = launches.parse(trace)
-    outermost, chain, host_us = profiler.nesting(trace)
-    assert (outermost, chain, host_us) == (("aten::mul",), "aten::mul", 5.0), "the last call's"
+    assert profiler.nesting(trace) == (("aten::mul",), "aten::mul"), "the last call's"
     many = Profiled((), "", b"", tuple(made["bb"] * profiler.ACTIVE), ("aten::mul",), None, 5.0)
     assert profile.sentence(many, "cuda") == (
         "a call (aten::mul) launches 3 device kernels: mul x2, tanh; 8.00 us on the device, "
-        "5.00 us in operators on the host"
+        "5.00 us on the host until the last launch"
     )
     assert [(one.name, one.launches, one.us) for one in a_call(many.launches)] == [
         ("mul", 2.0, 4.0),
@@ -165,6 +182,27 @@ def test_the_sentence_names_what_a_call_launches() -> None:
         "a call (aten::square > aten::pow) launches 1 device kernel: "
         "vectorized_elementwise_kernel<4, pow>; 3.50 us on the device"
     )
+
+
+def test_host_time_ends_with_the_last_launch_and_is_the_median_call() -> None:
+    """A launch that is no operator's, as Triton's is, counts; what follows it doesn't."""
+
+    def host(cat: str, name: str, ts: float, dur: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": name, "tid": 1, "ts": ts, "dur": dur, "args": {}}
+
+    def call(number: int, ts: float, launch_at: float) -> list[dict[str, Any]]:
+        return [
+            host("user_annotation", "point:aa", ts, 200.0),
+            host("cpu_op", "aten::empty_like", ts + 2, 5.0),
+            *kernel_event("_gelu_flat", number, ts + launch_at, 1.0),
+            host("cuda_runtime", "cudaGetLastError", ts + 150, 1.0),
+            host("cuda_runtime", "cudaDeviceSynchronize", ts + 160, 30.0),
+        ]
+
+    calls = [*call(1, 0.0, 85.0), *call(2, 300.0, 30.0), *call(3, 600.0, 40.0)]
+    assert profiler.host_us({"traceEvents": calls}) == 45.0
+    without = [event for event in calls if event["cat"] in ("user_annotation", "cpu_op")]
+    assert profiler.host_us({"traceEvents": without}) == 5.0, "on a CPU the operators are the work"
 
 
 def test_points_are_chosen_by_the_ledger() -> None:

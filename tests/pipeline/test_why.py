@@ -10,7 +10,7 @@ import pytest
 from pipeline import report
 from pipeline.config import ReportConfig
 from pipeline.measure import results
-from pipeline.measure.evidence import CodeRow, CounterRow, ProfileRow, joined, load, write_lines
+from pipeline.measure.evidence import CodeRow, CounterRow, ProfileRow, Rule, joined, load, write_lines
 from pipeline.measure.record import Measurement
 from pipeline.measure.sass import Mix
 from tests.factory import CPU, H200, grid, write_results
@@ -71,6 +71,21 @@ def folder(tmp_path: Path) -> Path:
             duration_us=50.0,
             memory_throughput_pct=61.5,
             compute_throughput_pct=12.0,
+            registers=40.0,
+            theoretical_occupancy_pct=62.5,
+            limited_by="registers",
+            estimated_speedup_pct=42.52,
+            runtime_improvement_us=21.26,
+            rules=(
+                Rule(name="Narrow", kind="OPT", text="one place", speedup_pct=90.0, scope="local"),
+                Rule(
+                    name="Held",
+                    kind="OPT",
+                    text="Too few. See (https://x).",
+                    speedup_pct=42.52,
+                    scope="global",
+                ),
+            ),
             sentence="memory limits it: memory throughput 62 %, compute throughput 12 %",
         ),
         counted(
@@ -153,10 +168,14 @@ def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
     assert "| triton_online 1024x8w | best |" in best
     assert "| 91.2 | 31.4 |" in best and "| 12 |" in best, "the bytes that its code spills"
     assert "| 61.5 | 12.0 |" in base
+    assert "| 62.5 (registers) | 40.0 |" in base and "| 42.5 (Held) |" in base
+    assert "- Held, up to 42.5 % (torch, size 4096): Too few. See" in markdown
+    assert "Narrow" not in markdown, "what a local rule promises is not the kernel's"
     assert "Counters unavailable: this machine has no NVIDIA GPU." in markdown
     assert "launches 1 device kernel: cunn_SoftMaxForward" in markdown
     page = (output / "report.html").read_text()
     assert "memory throughput 91 %" in page and "What a call does" in page
+    assert "62.5 (registers)" in page and "42.5 (Held)" in page and "Too few." in page
     first = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     report.run(ReportConfig(input=folder, output=output, device="cpu"))
     assert first == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
@@ -164,11 +183,11 @@ def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
 
 def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> None:
     from pipeline.measure.results import best_configurations, frame
-    from pipeline.roofline import marks
-    from pipeline.why import longest
+    from pipeline.roofline import dram_bytes, marks
 
     best = best_configurations(frame(row for row in ROWS if row.origin.gpu == H200))
-    found = {one.provider: one for one in marks(best, longest(load(folder, print).counters["softmax", H200]))}
+    counters = load(folder, print).counters["softmax", H200]
+    found = {one.provider: one for one in marks(best, dram_bytes(counters))}
     row = row_of("triton_online", 4096, 8)
     assert row.rate is not None
     assert found["triton_online"].counted
@@ -177,6 +196,21 @@ def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> Non
     assert found["torch"].intensity == pytest.approx(5 / 8), (
         "five flops an element, 4 bytes read and 4 written"
     )
+
+
+def test_a_call_of_several_kernels_moves_the_bytes_of_all() -> None:
+    from pipeline.roofline import dram_bytes
+
+    one, other = row_of("torch", 4096), row_of("torch", 256)
+    moved = {"dram_read_bytes": 3e8, "dram_write_bytes": 1e8}
+    rows = [
+        counted(one, "baseline", duration_us=9.0, sentence="", **moved),
+        counted(one, "baseline", duration_us=1.0, sentence="", **moved),
+        counted(other, "baseline", duration_us=9.0, sentence="", **moved),
+        counted(other, "baseline", duration_us=1.0, sentence="", dram_read_bytes=1.0),
+    ]
+    assert dram_bytes(rows) == {one.key: 8e8}, "half of a call's bytes are not its bytes"
+    assert dram_bytes(rows[::-1]) == {one.key: 8e8}
 
 
 def test_counters_and_resources_are_metrics_of_the_configuration(folder: Path, tmp_path: Path) -> None:
@@ -205,6 +239,13 @@ def test_counters_and_resources_are_metrics_of_the_configuration(folder: Path, t
     base = metrics(f"torch float32 @ {H200}")
     assert base["memory_throughput_pct", 4096] == 61.5, "of the kernel that takes longest"
     assert base["device_launches", 4096] == 1.0
+    assert (base["counted_us", 4096], own["counted_us", 4096]) == (50.0, 34.0)
+    assert (base["registers", 4096], base["occupancy", 4096]) == (40.0, 0.625), (
+        "where no code was taken apart"
+    )
+    assert (base["theoretical_occupancy_pct", 4096], own["occupancy", 4096]) == (62.5, 0.75)
+    assert base["runtime_improvement_us", 4096] == 21.26
+    assert (own["dram_read_bytes", 4096], own["dram_write_bytes", 4096]) == (1e8, 1e8)
     assert not any(name == "memory_throughput_pct" for name, _ in metrics(f"torch float32 @ {CPU}"))
     parent = run_ids(database)[f"softmax @ {H200}"]
     kept = database.parent / "mlartifacts" / "softmax" / parent / "artifacts"

@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.measure import ptx, sass
+from pipeline.measure.listing import of_sass
 from pipeline.measure.occupancy import occupancy
 from pipeline.measure.sass import Line
 
@@ -119,6 +120,34 @@ MODULE = """
 	.file	1 "/somewhere/kernels/tiny/triton.py"
 	.file	2 "/usr/lib/site-packages/triton/language/standard.py"
 """
+
+
+def test_what_triton_inlined_belongs_to_the_line_that_called_it() -> None:
+    """Triton names the callers in a comment; a name that several files have tells nothing."""
+    places = """	.loc	2 191 40                        // standard.py:191:40 @[ triton.py:28:36 ]
+	max.f32 %r1, %r2, %r3;
+	.loc	2 170 27                        // standard.py:170:27 @[ standard.py:191:40 @[ triton.py:28:36 ] ]
+	max.f32 %r1, %r2, %r3;
+	.loc	2 293 36                        // standard.py:293:36
+	add.f32 %r1, %r2, %r3;
+	ret;
+"""
+    module = MODULE.replace("	.loc	1 9 1\n", places, 1)
+    *_, first, second, third, _ = ptx.parse(module)["scale"].body[:5]
+    assert first.line == second.line == Line("/somewhere/kernels/tiny/triton.py", 28)
+    assert third.line == Line("/usr/lib/site-packages/triton/language/standard.py", 293)
+    twice = module + '	.file	3 "/elsewhere/triton.py"\n'
+    assert ptx.parse(twice)["scale"].body[1].line == Line(
+        "/usr/lib/site-packages/triton/language/standard.py", 191
+    )
+
+
+def test_machine_code_says_that_it_does_not_know_the_caller() -> None:
+    (first, *_) = sass.parse(TEXT)
+    assert of_sass(first.instructions)[0] == ""
+    inlined = TEXT.replace("/somewhere/kernels/tiny/cuda.cu", "/x/site-packages/triton/language/standard.py")
+    (first, *_) = sass.parse(inlined)
+    assert of_sass(first.instructions)[0].startswith("(what was inlined from triton/language/standard.py ")
 
 
 def test_ptx_entries_say_what_they_declare_load_and_exchange() -> None:
