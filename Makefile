@@ -98,7 +98,8 @@ ui: $(READY) ## Publish all results and open them in MLflow, until Ctrl-C
 	@python -m pipeline.ui $(ARGS)
 
 test: $(READY) ## Run the tests
-	@python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadgroup) $(ARGS)
+	@# In tests/conftest.py's order: xdist's own begins with the groups of many tests, however short.
+	@python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadgroup --no-loadscope-reorder) $(ARGS)
 
 lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 	@python -m ruff check .

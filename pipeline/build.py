@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from rich import box
 from rich.table import Table
 
@@ -43,7 +42,7 @@ def build_kernel(kernel: str, architectures: Sequence[str], place: Place = HERE)
     remarks += [f"sm_{name} was left out: nvcc {nvcc} does not know it." for name in skipped]
     return BuildReport(
         kernel=kernel,
-        torch=torch.__version__,
+        torch=device.installed_torch().version,
         nvcc=nvcc,
         cxx=find_cxx().version if sources else None,
         architectures=cuda.architectures if cuda else (),

@@ -11,6 +11,7 @@ import platform
 import re
 import runpy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
@@ -173,7 +174,7 @@ def fingerprint(device: Device) -> Environment:
         # Whole GiB on a CPU: the kernel's own share of the memory changes from boot to boot.
         memory_mib=memory >> 20 if device.kind == "cuda" else (memory >> 30) << 10,
         driver=driver,
-        cuda=_torch_cuda(),
+        cuda=installed_torch().cuda,
         torch=metadata.version("torch"),
         triton=metadata.version("triton"),
         python=".".join(platform.python_version_tuple()[:2]),
@@ -188,12 +189,22 @@ def fingerprint(device: Device) -> Environment:
     )
 
 
-def _torch_cuda() -> str | None:
-    """The CUDA version that torch was built for, without importing torch."""
+@dataclass(frozen=True)
+class Torch:
+    """The torch that is installed: its package's folder, its version, the CUDA version it was built for."""
+
+    folder: Path
+    version: str
+    cuda: str | None
+
+
+def installed_torch() -> Torch:
+    """What ``torch`` would say of itself, without the seconds that its import takes."""
     spec = util.find_spec("torch")
     assert spec is not None and spec.origin is not None, "torch is a dependency of this package"
-    version: str | None = runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
-    return version
+    folder = Path(spec.origin).parent
+    told = runpy.run_path(str(folder / "version.py"))
+    return Torch(folder, told["__version__"], told["cuda"])
 
 
 def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
-import torch
 from pydantic import ValidationError
 
 from pipeline.errors import UserError
@@ -155,6 +154,8 @@ def load(kernel: str, source: str, place: Place = HERE) -> None:
     path = place.target(kernel, source, ".so")
     if path in _loaded:
         return
+    import torch
+
     if source == CUDA_SOURCE and not torch.cuda.is_available():
         raise UserError(f"{kernel}/{source} needs a GPU, and torch {torch.__version__} sees none here.")
     build(kernel, [source], place=place)
@@ -222,12 +223,12 @@ def _plan(kernel: str, source: str, wanted: Sequence[str] | None, place: Place) 
         raise UserError(f"kernel {kernel} has no {source}: {path} is not there.")
     cxx = find_cxx()
     target = {suffix: str(place.target(kernel, source, suffix)) for suffix in (".d", ".o", ".so")}
-    torch_root = Path(torch.__file__).parent
-    made = ["-isystem", str(torch_root / "include"), "-MMD", "-MF", target[".d"], "-c", str(path)]
+    torch = device.installed_torch()
+    made = ["-isystem", str(torch.folder / "include"), "-MMD", "-MF", target[".d"], "-c", str(path)]
     made += ["-o", target[".o"]]
     # Without local symbols (-s): nvcc puts its process id into theirs.
     link = [str(cxx.path), "-shared", "-s", target[".o"], "-o", target[".so"]]
-    link += [f"-L{torch_root / 'lib'}", "-ltorch_cpu"]
+    link += [f"-L{torch.folder / 'lib'}", "-ltorch_cpu"]
     skipped: tuple[str, ...] = ()
     if source == CUDA_SOURCE:
         nvcc = find_nvcc()
@@ -236,26 +237,29 @@ def _plan(kernel: str, source: str, wanted: Sequence[str] | None, place: Place) 
         targets = (f"-gencode=arch=compute_{name},code=[compute_{name},sm_{name}]" for name in chosen)
         flags = (*NVCC_FLAGS, *targets)
         compile_ = [str(nvcc.path), "-ccbin", str(cxx.path), *flags, *made]
-        link += ["-ltorch_cuda"] if torch.version.cuda is not None else []
+        link += ["-ltorch_cuda"] if torch.cuda is not None else []
         # The static runtime: loading then needs no search path to libcudart.
         link += [f"-L{nvcc.libraries}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
-        recipe = _recipe(flags, chosen, [nvcc, cxx])
+        recipe = _recipe(flags, chosen, [nvcc, cxx], torch)
     else:
         compile_ = [str(cxx.path), *CXX_FLAGS, *made]
-        recipe = _recipe(CXX_FLAGS, (), [cxx])
+        recipe = _recipe(CXX_FLAGS, (), [cxx], torch)
     job = Job(path, Path(target[".so"]), tuple(compile_), tuple(link))
     return _Plan(job, recipe, place.target(kernel, source, ".json"), skipped)
 
 
 def _recipe(
-    flags: tuple[str, ...], architectures: tuple[str, ...], compilers: Sequence[Nvcc | Cxx]
+    flags: tuple[str, ...],
+    architectures: tuple[str, ...],
+    compilers: Sequence[Nvcc | Cxx],
+    torch: device.Torch,
 ) -> Recipe:
     return Recipe(
         flags=flags,
         architectures=architectures,
         compilers=tuple(compiler.version for compiler in compilers),
-        torch=torch.__version__,
-        torch_cuda=torch.version.cuda,
+        torch=torch.version,
+        torch_cuda=torch.cuda,
     )
 
 

@@ -49,16 +49,17 @@ def functions_of(kernel: str, architectures: Sequence[str]) -> CudaLibrary:
     texts: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         cubins, modules = tools.extract(library.path, Path(folder))
-        entries = {architecture_of(path): (path.read_text(), parse(path.read_text())) for path in modules}
+        ptx = {architecture_of(path): path for path in modules}
         for cubin in cubins:
             architecture = architecture_of(cubin)
             if architecture not in architectures:
                 continue
             analyses, sass = tools.analyse(cubin, architecture)
-            module, by_symbol = entries.get(architecture, ("", {}))
+            module = ptx[architecture].read_text() if architecture in ptx else ""
+            entries = parse(module)
             texts |= {f"cuda-sm_{architecture}.sass": sass, f"cuda-sm_{architecture}.ptx": module}
             functions += [
-                CudaFunction(names[one.symbol], architecture, one, by_symbol.get(one.symbol))
+                CudaFunction(names[one.symbol], architecture, one, entries.get(one.symbol))
                 for one in analyses
             ]
     functions.sort(key=lambda one: (len(one.architecture), one.architecture, one.name))

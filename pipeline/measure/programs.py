@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from math import ceil
 from multiprocessing import get_context
 from typing import Any
 
@@ -19,6 +20,9 @@ from pipeline.measure.device import cpu_threads
 from pipeline.measure.disassembler import Analysis, analyse_bytes
 from pipeline.measure.offline import compile_for, only_compile
 from pipeline.measure.process import die_with
+
+TASKS_A_PROCESS = 4
+"""Groups of points that are worth one more process, which takes as long to import torch and Triton."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def compile_points(points: Sequence[Point], architectures: Sequence[str]) -> Ite
     tasks = [(group, architecture) for group in alike.values() for architecture in architectures]
     if not tasks:
         return
-    jobs = min(cpu_threads(), 16, len(tasks))
+    jobs = min(cpu_threads(), 16, ceil(len(tasks) / TASKS_A_PROCESS))
     with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare, (os.getpid(),)) as pool:
         futures = [pool.submit(_compile, group, architecture) for group, architecture in tasks]
         for future in futures:

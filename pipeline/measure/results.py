@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import pandas as pd
 from pydantic import ValidationError
 
 from kernels.point import Point
@@ -16,6 +16,9 @@ from pipeline.measure.ceiling import Ceilings
 from pipeline.measure.device import Environment
 from pipeline.measure.ledger import Ledger
 from pipeline.measure.record import GROUPS, POINT_FIELDS, Measurement, Outcome, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = [
     "key",
@@ -137,6 +140,8 @@ def timed(
 def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
     """Measurements as a table of data: one row each, even for none, with a ledger row's columns and
     ``extent``."""
+    import pandas as pd
+
     rows = [row.row() | {"extent": row.point.extent} for row in measurements]
     return pd.DataFrame(rows, columns=[*COLUMNS, "extent"]).astype({"rows": "Int64"})
 
@@ -150,7 +155,9 @@ def axes(row: Mapping[Any, Any]) -> str:
     """The launch parameters of a row as people write them: ``1024x8w`` is block_size 1024 and 8 warps, ``8w``
     is 8 warps alone, ``1024x8wx3s`` has 3 stages; empty for a provider without any."""
     parts = (("block_size", ""), ("num_warps", "w"), ("num_stages", "s"))
-    return "x".join(f"{row[name]:.0f}{unit}" for name, unit in parts if not pd.isna(row[name]))
+    given = ((row[name], unit) for name, unit in parts)
+    # A table has NaN where a row has None.
+    return "x".join(f"{value:.0f}{unit}" for value, unit in given if value is not None and not isnan(value))
 
 
 def label(row: Mapping[Any, Any]) -> str:
@@ -186,6 +193,8 @@ def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.Dat
     extent; NaN where the baseline was not timed. And ``tied``: whether that is no difference, because it is
     within the noise floor or the confidence interval of either.
     """
+    import pandas as pd
+
     noise = best[["noise_floor", "rel_ci"]].astype(float).max(axis=1)
     of = best["provider"] == best["kernel"].map(baselines)
     base = best.assign(noise=noise)[of].set_index(PLACE)[["median_us", "noise"]]

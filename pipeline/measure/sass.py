@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from pipeline.measure.record import Record
 
@@ -152,6 +152,7 @@ def own(chain: Iterable[Line]) -> Line | None:
     return next((line for line in lines if below_kernels(line.file)), lines[-1] if lines else None)
 
 
+@cache
 def below_kernels(path: str) -> str | None:
     """The path of a kernel's file below the repository, wherever that lay when it was compiled; None for any
     other file."""

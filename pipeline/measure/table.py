@@ -10,8 +10,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -26,6 +26,9 @@ from pipeline.measure.results import (
     frame,
     label,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_ROWS = 60
 """Past this, a table shows only the best provider at each kernel, dtype and extent."""

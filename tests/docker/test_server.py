@@ -129,7 +129,7 @@ def test_a_local_store_moves_by_publishing_again(server: Server, tmp_path: Path)
     """With the rows/s of both, for whoever looks: ``pytest -rP``."""
     rows = [
         measurement("gelu", row.point.provider, row.point.size, row.point.dtype, **row.point.axes())
-        for row in configurations(100)
+        for row in configurations(100 if os.environ.get("TEST_PROOFS") else 20)
     ]
     results = write_results(tmp_path / "results", rows)
     local = start(f"input={results}", f"tracking.uri=sqlite:///{tmp_path / 'mlflow.db'}")
@@ -140,7 +140,7 @@ def test_a_local_store_moves_by_publishing_again(server: Server, tmp_path: Path)
     assert (moved.returncode, err) == (0, "")
     print(f"SQLite {rate(before):.0f} rows/s, server {rate(after):.0f} rows/s")
     runs = search(server, "gelu")
-    assert len(runs) == 101
+    assert len(runs) == 1 + len(rows)
     # The artifacts went through the server to the folder that only it sees.
     parent = next(run for run in runs if run["info"]["run_name"] == f"gelu @ {H200}")
     assert parent["info"]["artifact_uri"].startswith("mlflow-artifacts:/")

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,47 @@ from tests.pipeline.measure.tiny import needs_nvcc
 ONLINE = Point("softmax", "triton_online", 4096, "float32", 1024, 8)
 
 
+def smallest(folder: Path, *options: str) -> list[str]:
+    """Options of the command: the smallest grid of softmax, written below a folder."""
+    fixed = ["kernel=softmax", "preset=smoke", "device=cpu"]
+    return [*fixed, f"output={folder}/results", f"artifacts={folder}/artifacts", *options]
+
+
 def command(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """``python -m pipeline.codegen`` with the smallest grid, writing below a folder."""
+    """``python -m pipeline.codegen``, for what would find Inductor at work already in this process."""
     return subprocess.run(
-        [
-            *(sys.executable, "-m", "pipeline.codegen", "preset=smoke", "device=cpu"),
-            *(f"output={folder}/results", f"artifacts={folder}/artifacts", *options),
-        ],
+        [sys.executable, "-m", "pipeline.codegen", *smallest(folder, *options)],
         cwd=ROOT,
         env=os.environ | {"COLUMNS": "140"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@dataclass
+class Said:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def said_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Said]:
+    """The same command in this process, which has torch imported already."""
+
+    def run(*options: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["codegen", *smallest(tmp_path, *options)])
+        with pytest.raises(SystemExit) as ended:
+            run_stage("codegen", CodegenConfig, codegen.run)
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, *capsys.readouterr())
+
+    return run
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -45,6 +75,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three architectures in two processes: one compiles the same launch for one after the other."""
     monkeypatch.setattr(programs, "cpu_threads", lambda: 2)
+    monkeypatch.setattr(programs, "TASKS_A_PROCESS", 1)
     together = list(programs.compile_points([ONLINE], ["80", "90", "100"]))
     assert [one.architecture for one in together] == ["80", "90", "100"]
     for one in together:
@@ -77,12 +108,12 @@ def test_a_point_that_the_provider_refuses_says_why() -> None:
 @needs_nvcc
 def test_the_assemblers_own_report_and_the_library_agree() -> None:
     """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
+    found = library.functions_of("softmax", ["80", "90"])
     told = {
         (row.symbol, row.architecture.removeprefix("sm_")): row
         for row in resources("softmax")
         if row.architecture in ("sm_80", "sm_90")
     }
-    found = library.functions_of("softmax", ["80", "90"])
     assert len(found.functions) == len(told) > 0
     for function in found.functions:
         row = told[function.analysis.symbol, function.architecture]
@@ -106,14 +137,14 @@ def test_names_of_a_function_agree_whoever_writes_them() -> None:
     )
 
 
-def test_the_listing_of_one_variant(tmp_path: Path) -> None:
-    options = ("kernel=softmax", "provider=triton_online", "block_size=1024", "num_warps=8")
-    done = command(tmp_path, *options)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_the_listing_of_one_variant(tmp_path: Path, said_here: Callable[..., Said]) -> None:
+    options = ("provider=triton_online", "block_size=1024", "num_warps=8")
+    done = said_here(*options)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
     assert lines[0].startswith("softmax/triton_online float32 1024x8w, sm_90: _softmax_online (triton ")
     assert ".entry _softmax_online(u64, u64, u64, u64, u64, u64) .reqntid 256" in lines
-    assert "declares virtual registers:" in done.stdout
+    assert "declares virtual registers:" in done.out
     load = next(i for i, line in enumerate(lines) if "values = tl.load(x + column, mask=column <" in line)
     assert lines[load].startswith("kernels/softmax/triton.py:")
     block = lines[load : lines.index("", load)]
@@ -121,7 +152,7 @@ def test_the_listing_of_one_variant(tmp_path: Path) -> None:
     exchange = next(i for i, line in enumerate(lines) if "// reduction: exchange within the warp" in line)
     above = next(line for line in reversed(lines[:exchange]) if not line.startswith(" "))
     assert above.startswith("kernels/softmax/triton.py:") and "tl.max(" in above
-    assert str(ROOT) not in done.stdout
+    assert str(ROOT) not in done.out
 
     found = rows(tmp_path)
     assert {(row["provider"], row["architecture"], row["num_warps"]) for row in found} == {
@@ -135,17 +166,17 @@ def test_the_listing_of_one_variant(tmp_path: Path) -> None:
         assert row["threads"] == 256
         assert 0 < row["occupancy"] <= 1
 
-    machine_code = command(tmp_path, *options, "show=sass").stdout
+    machine_code = said_here(*options, "show=sass").out
     assert "== SASS" in machine_code and "== PTX" not in machine_code
     assert "(what was inlined from triton/language/standard.py stands under its lines" in machine_code
 
 
-def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path) -> None:
+def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Callable[..., Said]) -> None:
     """The key that a sweep with the same options would write: from point, sources, environment and timing."""
     from pipeline.measure import device
     from pipeline.measure.settings import TimingSettings
 
-    assert command(tmp_path, "kernel=softmax", "provider=triton_row", "size=64").returncode == 0
+    assert said_here("provider=triton_row", "size=64").code == 0
     import kernels
 
     (row,) = rows(tmp_path)
@@ -159,7 +190,7 @@ def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path) -> None:
 
 @needs_nvcc
 def test_every_kind_of_provider_is_there_and_the_texts_are_kept(tmp_path: Path) -> None:
-    done = command(tmp_path, "kernel=softmax", "size=64")
+    done = command(tmp_path, "size=64")
     assert done.returncode == 0, done.stderr
     found = rows(tmp_path)
     assert {row["language"] for row in found} == {"triton", "cuda", "inductor"}
@@ -172,22 +203,20 @@ def test_every_kind_of_provider_is_there_and_the_texts_are_kept(tmp_path: Path) 
     cuda = [row for row in found if row["language"] == "cuda"]
     assert all(row["key"] is None and not row["launch_known"] for row in cuda), "known on a GPU only"
     assert {row["function"] for row in cuda} >= {
-        "rows_held<float, 4, 2, 1, Softmax>",
-        "rows_staged<Half, 8, 0, SoftmaxUnchanged>",
+        "rows_held<float, 4, 2, 1, 0, Softmax>",
+        "rows_staged<Half, 8, 0, 512, SoftmaxUnchanged>",
         "rows_streamed<BFloat16, 8, 2, 0, SoftmaxUnchanged>",
     }
 
 
-def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path) -> None:
-    done = command(
-        tmp_path, "kernel=softmax", "a=triton_online/1024x8w", "b=triton_online/1024x4w", "size=64"
-    )
-    assert done.returncode == 0, done.stderr
-    table = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.split()}
+def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Callable[..., Said]) -> None:
+    done = said_here("a=triton_online/1024x8w", "b=triton_online/1024x4w", "size=64")
+    assert done.code == 0, done.err
+    table = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.split()}
     assert table["threads"] == ["256", "128", "-128"]
     registers = table["registers"]
     assert int(registers[1]) - int(registers[0]) == int(registers[2]) > 0
-    assert "the same in both:" in done.stdout
+    assert "the same in both:" in done.out
     listings = {path.name for path in (tmp_path / "artifacts/codegen/softmax").glob("*/*.txt")}
     assert listings == {f"triton_online-float32-1024x{w}w-64-sm_90.txt" for w in (4, 8)}, "of both"
 
@@ -218,33 +247,25 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path) -> None:
         (["show=llvm"], "show: input should be 'ptx' or 'sass', not 'llvm'"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    tmp_path: Path,
-    options: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    fixed = ["preset=smoke", "device=cpu", f"output={tmp_path}", f"artifacts={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", ["codegen", "kernel=softmax", *fixed, *options])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("codegen", CodegenConfig, codegen.run)
-    assert ended.value.code == 2
-    printed = capsys.readouterr().err
-    assert said in printed
-    assert printed.startswith("error: ") and printed.count("\n") == 1
+def test_bad_input_is_one_sentence(options: list[str], said: str, said_here: Callable[..., Said]) -> None:
+    done = said_here(*options)
+    assert done.code == 2
+    assert said in done.err
+    assert done.err.startswith("error: ") and done.err.count("\n") == 1
 
 
 @needs_nvcc
-def test_an_architecture_that_the_library_lacks_is_named(tmp_path: Path) -> None:
-    alone = command(tmp_path, "kernel=softmax", "provider=cuda", "architectures=86")
+def test_an_architecture_that_the_library_lacks_is_named(
+    tmp_path: Path, said_here: Callable[..., Said]
+) -> None:
+    alone = said_here("provider=cuda", "architectures=86")
     said = "the CUDA library of softmax has no code for sm_86: `python -m pipeline.build kernel=softmax "
-    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
-    assert alone.stderr.startswith(f"error: {said}architectures=[80,")
+    assert (alone.code, alone.err.count("\n")) == (2, 1)
+    assert alone.err.startswith(f"error: {said}architectures=[80,")
     options = ("provider=[triton_row,cuda]", "size=64", "num_warps=4", "architectures=[sm_86,9.0]")
-    done = command(tmp_path, "kernel=softmax", *options)
-    assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    done = said_here(*options)
+    assert done.code == 0, done.err
+    assert said in done.out
     assert {(row["language"], row["architecture"]) for row in rows(tmp_path)} == {
         ("triton", "86"),
         ("triton", "90"),
@@ -253,15 +274,13 @@ def test_an_architecture_that_the_library_lacks_is_named(tmp_path: Path) -> None
 
 
 @needs_nvcc
-def test_an_ambiguous_cuda_function_is_asked_for(tmp_path: Path) -> None:
-    done = command(tmp_path, "kernel=softmax", "a=cuda/4w", "b=triton_row/4w")
-    assert done.returncode == 2
-    assert "rows_held<float, 4, 2, 1, Softmax>" in done.stderr and "write one" in done.stderr
-    assert "BFloat16" not in done.stderr and "Half" not in done.stderr, "it is about float32"
-    named = command(
-        tmp_path, "kernel=softmax", "a='cuda/4w/rows_held<float, 4, 2, 1, Softmax>'", "b=triton_row/4w"
-    )
-    assert named.returncode == 0, named.stderr
+def test_an_ambiguous_cuda_function_is_asked_for(said_here: Callable[..., Said]) -> None:
+    done = said_here("a=cuda/4w", "b=triton_row/4w")
+    assert done.code == 2
+    assert "rows_held<float, 4, 2, 1, 0, Softmax>" in done.err and "write one" in done.err
+    assert "BFloat16" not in done.err and "Half" not in done.err, "it is about float32"
+    named = said_here("a='cuda/4w/rows_held<float, 4, 2, 1, 0, Softmax>'", "b=triton_row/4w")
+    assert named.code == 0, named.err
 
 
 def test_without_the_tools_one_sentence_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,15 +108,14 @@ def all_gone(tree: Tree) -> bool:
     return not tree.workers()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_sweep_that_is_killed_again_and_again_ends_complete(tmp_path: Path, seed: int) -> None:
-    """Ten times SIGKILL, some while it starts and some right in the stream of results."""
-    dice = random.Random(seed)
+def test_a_sweep_that_is_killed_again_and_again_ends_complete(tmp_path: Path) -> None:
+    """Seven times SIGKILL, some while it starts and most right in the stream of results."""
+    dice = random.Random(0)
     tree = cpu_tree(tmp_path, "quick")
     kept = 0
-    for turn in range(10):
+    for turn in range(7):
         process = tree.start(*QUICK, "wait_s=0")
-        if turn % 3 == 2:
+        if turn % 3:
             enough = kept + dice.randrange(1, 40)
             until(lambda wanted=enough: lines(tree) >= wanted, process)  # type: ignore[misc]
             time.sleep(dice.uniform(0, 0.01))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sqlite3
 import threading
@@ -46,13 +47,29 @@ def results(tmp_path: Path) -> Path:
     return write_results(tmp_path / "results", ROWS)
 
 
+def uri(database: Path) -> str:
+    return f"sqlite:///{database}"
+
+
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def no_database(tmp_path: Path) -> Path:
+    """The place of a store that nobody made yet."""
     return tmp_path / "store" / "mlflow.db"
 
 
-def uri(database: Path) -> str:
-    return f"sqlite:///{database}"
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store without runs. Made once: MLflow builds its tables for seconds."""
+    folder = tmp_path_factory.mktemp("empty")
+    with tracking.opened(uri(folder / "mlflow.db"), say=print):
+        return folder
+
+
+@pytest.fixture
+def database(no_database: Path, empty: Path) -> Path:
+    """An empty store of the test's own."""
+    shutil.copytree(empty, no_database.parent)
+    return no_database
 
 
 def changed(rows: list[Measurement], index: int) -> list[Measurement]:
@@ -290,7 +307,8 @@ def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
     assert sweep.parent.tags["commit"] == "b" * 40 and sweep.parent.tags["dirty"] == "true"
 
 
-def test_four_at_once_on_a_store_that_is_not_there_yet(results: Path, database: Path) -> None:
+def test_four_at_once_on_a_store_that_is_not_there_yet(results: Path, no_database: Path) -> None:
+    database = no_database
     alone = database.with_name("alone.db")
     log(results, uri(alone))
     processes = [start(f"input={results}", f"tracking.uri={uri(database)}") for _ in range(4)]

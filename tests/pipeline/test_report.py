@@ -21,6 +21,9 @@ from pipeline.errors import UserError
 from pipeline.measure import ledger, results
 from tests.factory import COMMIT, CPU, H100, H200, grid, measurement, write_results
 
+# The command draws for long, and most of the tests look at what it drew once.
+pytestmark = pytest.mark.xdist_group("report")
+
 OTHER_COMMIT = "fedcba98" * 5
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = ("torch", "torch_compile", "triton_row", "triton_online", "cuda")
@@ -393,21 +396,23 @@ def test_the_command_ends_with_this_machines_table_and_where_to_look(report_on, 
     assert last == f"All machines side by side: {output}/report.html. Every run in MLflow: make ui."
 
 
-def test_a_machine_without_results_is_told_whose_there_are(folder, report_on, capsys, monkeypatch):
+def test_a_machine_without_results_is_told_whose_there_are(report_on, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report.device, "resolve", lambda _: report.device.Device(kind="cpu", name="Abacus"))
-    report_on(folder)
+    rows = [measurement(gpu=gpu) for gpu in (CPU, H200, H100)]
+    report_on(write_results(tmp_path / "results", rows))
     assert (
         f"Nothing was measured on cpu-abacus yet; the report shows {H100}, {H200}, {CPU}."
         in capsys.readouterr().out
     )
 
 
-def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, folder, tmp_path):
-    output = report_on(folder)
+def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, tmp_path):
+    before = [measurement(kernel) for kernel in ("gelu", "softmax")]
+    output = report_on(write_results(tmp_path / "before", before))
+    assert (output / "plots/softmax.svg").exists() and (output / "roofline/softmax.svg").exists()
     for name in ("plots/notes.svg", "plots/table.csv", "plots/keep.txt", "mine.md"):
         (output / name).write_text("not from here")
-    only = write_results(tmp_path / "results", grid(kernels=("gelu",)))
-    report_on(only)
+    report_on(write_results(tmp_path / "results", before[:1]))
     kept = {"mine.md", "plots/keep.txt", "plots/notes.svg", "plots/table.csv"}
     pages = {f"{page}.{kind}" for page in ("field", "report") for kind in ("html", "md")}
     own = {"best.csv", "metrics.json", "plots/gelu.csv", "plots/gelu.svg", "roofline/gelu.svg"} | pages
@@ -434,7 +439,8 @@ def test_a_missing_folder_is_one_sentence(tmp_path):
     )
 
 
-def test_an_output_that_is_a_file_is_one_sentence(folder, tmp_path):
+def test_an_output_that_is_a_file_is_one_sentence(tmp_path):
+    folder = write_results(tmp_path / "results", [measurement()])
     (tmp_path / "reports").write_text("mine")
     with pytest.raises(UserError, match="can't write"):
         report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))

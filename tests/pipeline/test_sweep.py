@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -11,9 +12,23 @@ import pytest
 
 from kernels.point import Point
 from pipeline.measure import device
+from pipeline.measure.record import Measurement
 from tests.planted.tree import Tree, cpu_tree
 
 HOT = "timing.cache=hot"
+
+
+# What they begin with, a sweep of everything, is measured once.
+pytestmark = pytest.mark.xdist_group("sweep")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder that a sweep of everything wrote, and what the sweep printed."""
+    tree = cpu_tree(tmp_path_factory.mktemp("first"), "quick")
+    done = tree.sweep("kernel=quick", HOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    return tree.root / "outputs", done.stdout
 
 
 @pytest.fixture
@@ -21,18 +36,31 @@ def tree(tmp_path: Path) -> Tree:
     return cpu_tree(tmp_path, "quick")
 
 
+@pytest.fixture
+def swept(tree: Tree, first: tuple[Path, str]) -> Tree:
+    """A tree of its own in which everything was measured."""
+    shutil.copytree(first[0], tree.root / "outputs")
+    return tree
+
+
 def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str]:
     """Providers and sizes that a sweep of quick measures, as the ledger shows it, and what it prints."""
-    before = {row.model_dump_json() for row in tree.rows("quick")} if lines(tree) else set()
+    before = {row.model_dump_json() for row in tree.rows("quick")}
     done = tree.sweep("kernel=quick", HOT, *options)
     assert (done.returncode, done.stderr) == (0, "")
+    rows = in_order(tree)
+    new = [row for row in rows if row.model_dump_json() not in before]
+    assert f"{len(new)} points measured" in done.stdout
+    return {(row.point.provider, row.point.size) for row in new}, done.stdout
+
+
+def in_order(tree: Tree) -> list[Measurement]:
+    """The ledger's rows."""
     rows = tree.rows("quick")
     assert len({row.point for row in rows}) == len(rows) == lines(tree), "one line a point"
     order = [(r.point.provider, r.point.dtype, r.point.size, r.point.block_size or 0) for r in rows]
     assert order == sorted(order)
-    new = [row for row in rows if row.model_dump_json() not in before]
-    assert f"{len(new)} points measured" in done.stdout
-    return {(row.point.provider, row.point.size) for row in new}, done.stdout
+    return rows
 
 
 def lines(tree: Tree) -> int:
@@ -43,54 +71,54 @@ def lines(tree: Tree) -> int:
 EVERYTHING = {("mul", 64), ("mul", 128), ("blocks", 64), ("blocks", 128)}
 
 
-def test_measures_only_what_the_ledger_lacks(tree: Tree) -> None:
-    measured, said = newly_measured(tree)
-    assert measured == EVERYTHING
-    assert "4 of 4 are in outputs/timings/quick/" in said
-    before = tree.ledger("quick").stat()
+def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Path, str]) -> None:
+    assert {(row.point.provider, row.point.size) for row in in_order(swept)} == EVERYTHING
+    assert "4 points measured" in first[1]
+    assert "4 of 4 are in outputs/timings/quick/" in first[1]
+    before = swept.ledger("quick").stat()
 
-    measured, said = newly_measured(tree)
+    measured, said = newly_measured(swept)
     assert measured == set()
     assert "Nothing to measure: outputs/timings/quick/" in said
     assert "remeasure=true" in said
-    after = tree.ledger("quick").stat()
+    after = swept.ledger("quick").stat()
     assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino), "not even written"
 
-    measured, _ = newly_measured(tree, "size=[64,128,256]", "block_size=[256]")
+    measured, _ = newly_measured(swept, "size=[64,128,256]", "block_size=[256]")
     assert measured == {("mul", 256), ("blocks", 256)}, "a wider grid"
 
-    measured, _ = newly_measured(tree, "provider=mul", "size=64", "remeasure=true")
+    measured, _ = newly_measured(swept, "provider=mul", "size=64", "remeasure=true")
     assert measured == {("mul", 64)}
-    assert lines(tree) == 6, "rows that were not asked for stay while they are current"
+    assert lines(swept) == 6, "rows that were not asked for stay while they are current"
 
 
-def test_measures_again_what_has_changed(tree: Tree) -> None:
-    assert newly_measured(tree)[0] == EVERYTHING
-    source = tree.root / "kernels" / "quick" / "blocks.py"
+def test_measures_again_what_has_changed(swept: Tree) -> None:
+    source = swept.root / "kernels" / "quick" / "blocks.py"
     source.write_text(source.read_text().replace("return x + x", "return x * 3"))
-    measured, _ = newly_measured(tree)
+    measured, _ = newly_measured(swept)
     assert measured == {("blocks", 64), ("blocks", 128)}, "only the points of the edited source"
-    statuses = {(row.point.provider, row.outcome.status) for row in tree.rows("quick")}
+    statuses = {(row.point.provider, row.outcome.status) for row in swept.rows("quick")}
     assert statuses == {("mul", "ok"), ("blocks", "incorrect")}
 
-    contract = tree.root / "kernels" / "quick" / "__init__.py"
+    contract = swept.root / "kernels" / "quick" / "__init__.py"
     contract.write_text(contract.read_text() + "\n# A comment.\n")
-    assert newly_measured(tree)[0] == EVERYTHING, "the contract counts for every provider"
-    assert newly_measured(tree, "timing.min_samples=9")[0] == EVERYTHING, "other settings of the timing"
+    assert newly_measured(swept)[0] == EVERYTHING, "the contract counts for every provider"
+    assert newly_measured(swept, "timing.min_samples=9")[0] == EVERYTHING, "other settings of the timing"
 
 
-def test_rows_that_no_longer_hold_are_dropped_with_the_next_sweep(tree: Tree) -> None:
-    newly_measured(tree)
-    source = tree.root / "kernels" / "quick" / "blocks.py"
+def test_rows_that_no_longer_hold_are_dropped_with_the_next_sweep(swept: Tree) -> None:
+    source = swept.root / "kernels" / "quick" / "blocks.py"
     source.write_text(source.read_text() + "\n# A comment.\n")
-    newly_measured(tree, "provider=mul", "size=64")
-    assert {(row.point.provider, row.point.size) for row in tree.rows("quick")} == {("mul", 64), ("mul", 128)}
+    newly_measured(swept, "provider=mul", "size=64")
+    assert {(row.point.provider, row.point.size) for row in swept.rows("quick")} == {
+        ("mul", 64),
+        ("mul", 128),
+    }
 
 
-def test_writes_beside_the_ledger_what_it_is_read_with(tree: Tree) -> None:
-    assert tree.sweep("kernel=quick", HOT, "size=[64,128,256]").returncode == 0
-    (row, *_) = tree.rows("quick")
-    slug, outputs = device.cpu().slug, tree.root / "outputs"
+def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
+    (row, *_) = swept.rows("quick")
+    slug, outputs = device.cpu().slug, swept.root / "outputs"
     environment = json.loads((outputs / "environment" / f"{slug}.json").read_text())
     assert row.origin.environment == device.Environment(**environment).digest
     assert "kernel:" in (outputs / "timings" / "quick" / f"{slug}.yaml").read_text()

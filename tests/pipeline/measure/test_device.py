@@ -5,9 +5,11 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pynvml
 import pytest
+import torch
 
 from pipeline.errors import UserError
 from pipeline.measure import device
@@ -98,6 +100,12 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     assert [chosen.kind for chosen in device.resolve_all(["all"])] == ["cpu"]
     with pytest.raises(UserError, match=r"^device=cuda is not there: no NVIDIA GPU or driver was found\."):
         device.resolve("cuda")
+
+
+def test_torch_is_what_its_import_would_say() -> None:
+    assert device.installed_torch() == device.Torch(
+        Path(torch.__file__).parent, torch.__version__, torch.version.cuda
+    )
 
 
 def test_a_name_means_a_device(plant_gpus: Callable[..., None]) -> None:

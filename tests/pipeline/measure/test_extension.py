@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 import kernels
 from pipeline.errors import UserError
-from pipeline.measure import extension, toolchain
+from pipeline.measure import device, extension, toolchain
 from pipeline.measure.extension import (
     ARCHITECTURES,
     CPP_SOURCE,
@@ -178,7 +179,8 @@ def test_another_compiler_or_torch_is_a_reason_to_build(
     project: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpp(project)
-    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    other = replace(device.installed_torch(), version="9.9.9")
+    monkeypatch.setattr(device, "installed_torch", lambda: other)
     assert cpp(project).built
     found = toolchain.find_cxx()
     monkeypatch.setattr(extension, "find_cxx", lambda: toolchain.Cxx(found.path, "g++ 99"))
