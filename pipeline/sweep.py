@@ -237,9 +237,10 @@ class Sweep:
         """Compact the ledger.
 
         Rows of points that this sweep did not ask for stay while they were measured from today's source in
-        today's environment; others could only mislead.
+        today's environment, those of a peer also where its package is missing; others could only mislead.
         """
         asked = set(points)
+        peer = grid.peer_digest(self.kernel.name)
         for measured in self.ledger.rows():
             if measured.point in self.measured:
                 self.ledger.replace(measured.with_noise_floor(self.noise_floor))
@@ -247,7 +248,7 @@ class Sweep:
             lambda row: (
                 row.point in asked
                 or (
-                    row.origin.source == self.sources.get(row.point.provider)
+                    row.origin.source == self.sources.get(row.point.provider, peer)
                     and row.origin.environment == self.environment.digest
                 )
             )

@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.measure.evidence import CodeRow, CounterRow, Evidence, ProfileRow, Rule
+from kernels.point import Point
+from pipeline.measure.evidence import CodeRow, CounterRow, Evidence, Joined, ProfileRow, Rule
 from pipeline.measure.record import Measurement
 from pipeline.measure.results import label
 from pipeline.measure.table import number
@@ -43,20 +44,20 @@ def native(rows: Iterable[CodeRow]) -> dict[str, CodeRow]:
 def sections(
     kernel: str, machines: Mapping[str, str], evidence: Evidence, measurements: Sequence[Measurement]
 ) -> list[dict[str, Any]]:
-    """For each machine that left evidence: the table's lines, what was not counted and why, and what calls
-    launch, in sentences."""
+    """For each machine that left evidence: the table's lines, what was not counted and why, what calls
+    launch, in sentences, and of which points that tells of another source than their timing."""
     found = []
     for slug, name in machines.items():
-        counters = evidence.counters.get((kernel, slug), [])
-        profiles = [row for row in evidence.profiles.get((kernel, slug), []) if row.status == "ok"]
-        timed = {
-            row.key: row
-            for row in measurements
-            if (row.point.kernel, row.origin.gpu) == (kernel, slug) and row.outcome.timing
-        }
+        own = [row for row in measurements if (row.point.kernel, row.origin.gpu) == (kernel, slug)]
+        every_counter = evidence.counters.get((kernel, slug), [])
+        every_profile = [row for row in evidence.profiles.get((kernel, slug), []) if row.status == "ok"]
+        outdated = _outdated([*(row for row in every_counter if row.status == "ok"), *every_profile], own)
+        counters = [row for row in every_counter if row.key not in outdated]
+        profiles = [row for row in every_profile if row.key not in outdated]
+        timed = {row.key: row for row in own if row.outcome.timing}
         lines = _lines(counters, native(evidence.code.get((kernel, slug), [])), timed)
         missing = [row.sentence for row in counters if row.status != "ok"]
-        if lines or missing or profiles:
+        if lines or missing or profiles or outdated:
             found.append(
                 {
                     "machine": name,
@@ -64,9 +65,21 @@ def sections(
                     "rules": _rules(longest(counters).values()),
                     "missing": list(dict.fromkeys(missing)),
                     "profiles": [_sentence(row) for row in profiles],
+                    "outdated": list(dict.fromkeys(outdated.values())),
                 }
             )
     return found
+
+
+def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> dict[str | None, str]:
+    """By key the points among the rows that the ledger holds under another key: since they were looked into,
+    they were measured from another source, in another environment or with other options."""
+    keys: dict[Point | None, str | None] = {row.point: row.key for row in measurements}
+    return {
+        row.key: f"{label(row.model_dump())}, size {row.extent}"
+        for row in rows
+        if keys.get(row.point, row.key) != row.key
+    }
 
 
 def _lines(

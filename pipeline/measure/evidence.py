@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -37,6 +37,13 @@ class Joined(Record):
     def extent(self) -> str:
         """``Point.extent`` of the row's point."""
         return extent(self.size, self.rows)
+
+    @property
+    def point(self) -> Point | None:
+        """The row's point; None for a function of which it is not known which points launch it."""
+        if self.provider is None or self.size is None or self.dtype is None:
+            return None
+        return Point(**{field.name: getattr(self, field.name) for field in fields(Point)})
 
 
 class CodeRow(Joined):

@@ -23,6 +23,9 @@ INSTRUMENT = 2
 """Raised when the way of measuring changes so that earlier numbers no longer compare; part of every key."""
 
 
+CONTRACT = "__init__.py"
+"""The file of a kernel's folder that holds its contract."""
+
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -59,10 +62,18 @@ def expand(
 def source_digest(kernel: str, provider: Provider) -> str:
     """Digest of the files that decide what the provider computes: the kernel's contract, the provider's own
     source, and for C++ and CUDA what that includes of ours."""
-    folder = kernels.ROOT / kernel
-    files = {folder / "__init__.py", folder / provider.source}
+    files = {kernels.ROOT / kernel / CONTRACT, kernels.ROOT / kernel / provider.source}
     if provider.extension is not None:
-        _add_included(folder / provider.source, files)
+        _add_included(kernels.ROOT / kernel / provider.source, files)
+    return _digest(files)
+
+
+def peer_digest(kernel: str) -> str:
+    """The same of a peer, which a host that lacks its package does not know: what its contract says."""
+    return _digest({kernels.ROOT / kernel / CONTRACT})
+
+
+def _digest(files: set[Path]) -> str:
     return hashlib.sha256(b"\0".join(_content(path) for path in sorted(files))).hexdigest()[:16]
 
 

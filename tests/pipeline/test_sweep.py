@@ -116,6 +116,16 @@ def test_rows_that_no_longer_hold_are_dropped_with_the_next_sweep(swept: Tree) -
     }
 
 
+def test_rows_of_a_peer_stay_where_its_package_is_missing(swept: Tree) -> None:
+    """Such a provider is unknown here. mul is written in the contract, as peers are, blocks elsewhere."""
+    ledger = swept.ledger("quick")
+    text = ledger.read_text()
+    ledger.write_text(text + text.replace('"mul"', '"peer"').replace('"blocks"', '"removed"'))
+    newly_measured(swept, "provider=mul", "size=64", "remeasure=true")
+    providers = {row.point.provider for row in swept.rows("quick")}
+    assert providers == {"mul", "blocks", "peer"}
+
+
 def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     (row, *_) = swept.rows("quick")
     slug, outputs = device.cpu().slug, swept.root / "outputs"

@@ -158,6 +158,24 @@ def test_time_against_registers_is_one_query(folder: Path) -> None:
     ]
 
 
+def test_the_report_leaves_out_what_is_about_an_older_source(folder: Path, tmp_path: Path) -> None:
+    best, base = row_of("triton_online", 4096, 8), row_of("torch", 4096)
+    path = results.counters_path(folder, "softmax", H200)
+    path.write_text(path.read_text().replace(best.key, "0123456789abcdef"))
+    path = results.profile_path(folder, "softmax", H200)
+    path.write_text(path.read_text().replace(base.key, "fedcba9876543210"))
+    output = tmp_path / "reports"
+    report.run(ReportConfig(input=folder, output=output, device="cpu"))
+    markdown = (output / "report.md").read_text()
+    assert [line.split("|")[3].strip() for line in markdown.splitlines() if "limits it: memory" in line] == [
+        "baseline"
+    ]
+    assert "cunn_SoftMaxForward" not in markdown
+    for text in (markdown, (output / "report.html").read_text()):
+        assert "with other options:" in text
+        assert "triton_online 1024x8w, size 4096; torch, size 4096." in text
+
+
 def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "reports"
     report.run(ReportConfig(input=folder, output=output, device="cpu"))
