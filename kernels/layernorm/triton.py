@@ -1,6 +1,7 @@
 """Layer normalization in Triton: rows held whole, one or several a program, and a row streamed in two passes.
 
-All run on the current CUDA device, take rows any distance apart and give a contiguous tensor.
+All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. WHOLE says that
+no step reaches past a row's end, so that its columns need no mask.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from kernels.layernorm import EPS
 
 _EPS = tl.constexpr(EPS)
 
+EARLY_WIDTH = tl.constexpr(8192)
+"""Columns up to which a program holds weight and bias beside its rows."""
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
@@ -26,25 +30,42 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     columns: tl.int64,
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> None:
     """A program reads BLOCK_SIZE / WIDTH rows, holds them whole in registers, and writes them; WIDTH >=
     columns."""
+    # Weight and bias are asked for before the reductions, unless they would crowd the row out of registers.
+    EARLY: tl.constexpr = WIDTH <= EARLY_WIDTH
+    # Short rows leave the caches to weight and bias.
+    POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
     row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
-    inside = (row < rows) & (column < columns)
-    values = tl.load(x + row * row_stride + column, mask=inside, other=0.0).to(tl.float32)
+    in_row = None if WHOLE else column < columns
+    inside = row < rows if WHOLE else (row < rows) & in_row
+    values = tl.load(x + row * row_stride + column, mask=inside, other=0.0, eviction_policy=POLICY).to(
+        tl.float32
+    )
     # Distances to the row's first element, not elements: the mean of large numbers close to each other is not
     # rounded as their sum would be.
-    near = tl.load(x + row * row_stride, mask=row < rows, other=0.0).to(tl.float32)
-    values = tl.where(inside, values - near, 0.0)
-    values = tl.where(inside, values - tl.sum(values, axis=1)[:, None] / columns, 0.0)
+    values -= tl.load(x + row * row_stride, mask=row < rows, other=0.0).to(tl.float32)
+    if EARLY:
+        factor = tl.load(weight + column, mask=in_row)
+        shift = tl.load(bias + column, mask=in_row)
+    if WHOLE:
+        values -= tl.sum(values, axis=1)[:, None] / columns
+    else:
+        values = tl.where(inside, values, 0.0)
+        values = tl.where(inside, values - tl.sum(values, axis=1)[:, None] / columns, 0.0)
     variance = tl.sum(values * values, axis=1)[:, None] / columns
     scale = tl.rsqrt(variance + _EPS)
-    factor = tl.load(weight + column, mask=column < columns).to(tl.float32)
-    shift = tl.load(bias + column, mask=column < columns).to(tl.float32)
-    result = values * scale * factor + shift
-    tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
+    if not EARLY:
+        factor = tl.load(weight + column, mask=in_row)
+        shift = tl.load(bias + column, mask=in_row)
+    result = values * scale * factor.to(tl.float32) + shift.to(tl.float32)
+    tl.store(
+        out + row * columns + column, result.to(out.dtype.element_ty), mask=inside, eviction_policy=POLICY
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -56,43 +77,52 @@ def _layernorm_online(
     row_stride: tl.int64,
     columns: tl.int64,
     BLOCK_SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
-    Lane i of the block keeps the mean and the squared distances to it of columns i, i + BLOCK_SIZE, ...,
-    updated as Welford does, "Note on a Method for Calculating Corrected Sums of Squares and Products", 1962;
-    they meet once, after the first pass.
+    Lane i of the block keeps the sums of the distances of columns i, i + BLOCK_SIZE, ... to a number near
+    them, and of their squares; they meet once, after the first pass. That number is the mean of the first
+    BLOCK_SIZE columns: of n columns, the variance may lose log2(n / BLOCK_SIZE) bits. The row is marked to
+    stay in the caches for the second pass, which marks it to go.
     """
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
     out += row * columns
     lane = tl.arange(0, BLOCK_SIZE)
 
-    mean = tl.zeros([BLOCK_SIZE], tl.float32)
-    squares = tl.zeros([BLOCK_SIZE], tl.float32)
-    count = tl.zeros([BLOCK_SIZE], tl.float32)
-    for start in range(0, columns, BLOCK_SIZE):
-        column = start + lane
-        inside = column < columns
-        values = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
-        count += tl.where(inside, 1.0, 0.0)
-        delta = tl.where(inside, values - mean, 0.0)
-        mean += delta / tl.maximum(count, 1.0)
-        squares += delta * tl.where(inside, values - mean, 0.0)
+    # Equal numbers are their own mean, also where their sum would be rounded.
+    near = tl.load(x).to(tl.float32)
+    sample = (
+        tl.load(x + lane, mask=lane < columns, other=0.0, eviction_policy="evict_last").to(tl.float32) - near
+    )
+    near += tl.sum(tl.where(lane < columns, sample, 0.0), axis=0) / tl.minimum(columns, BLOCK_SIZE)
 
-    # Lane 0 always has a mean; distances to it are small where the numbers lie close to each other.
-    near = tl.sum(tl.where(lane == 0, mean, 0.0), axis=0)
-    row_mean = near + tl.sum(count * (mean - near), axis=0) / columns
-    distance = mean - row_mean
-    variance = tl.sum(squares + count * distance * distance, axis=0) / columns
-    scale = tl.rsqrt(variance + _EPS)
+    distances = tl.zeros([BLOCK_SIZE], tl.float32)
+    squares = tl.zeros([BLOCK_SIZE], tl.float32)
     for start in range(0, columns, BLOCK_SIZE):
         column = start + lane
-        inside = column < columns
-        values = tl.load(x + column, mask=inside).to(tl.float32)
-        factor = tl.load(weight + column, mask=inside).to(tl.float32)
-        shift = tl.load(bias + column, mask=inside).to(tl.float32)
-        result = (values - row_mean) * scale * factor + shift
+        if WHOLE:
+            distance = tl.load(x + column, eviction_policy="evict_last").to(tl.float32) - near
+        else:
+            inside = column < columns
+            values = tl.load(x + column, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            distance = tl.where(inside, values - near, 0.0)
+        distances += distance
+        squares += distance * distance
+
+    offset = tl.sum(distances, axis=0) / columns
+    mean = near + offset
+    variance = tl.sum(squares, axis=0) / columns - offset * offset
+    # Not below zero by rounding; and NaN stays NaN.
+    scale = tl.rsqrt(tl.where(variance < 0.0, 0.0, variance) + _EPS)
+    for start in range(0, columns, BLOCK_SIZE):
+        column = start + lane
+        inside = None if WHOLE else column < columns
+        values = tl.load(x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
+        factor = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
+        shift = tl.load(bias + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
+        result = (values - mean) * scale * factor + shift
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
 
@@ -115,6 +145,7 @@ def layernorm_tile(
             *x.shape,
             WIDTH=width,
             BLOCK_SIZE=block_size,
+            WHOLE=x.shape[1] == width,
             num_warps=num_warps,
         )
     return out
@@ -135,6 +166,7 @@ def layernorm_online(
             x.stride(0),
             x.shape[1],
             BLOCK_SIZE=block_size,
+            WHOLE=x.shape[1] % block_size == 0,
             num_warps=num_warps,
         )
     return out

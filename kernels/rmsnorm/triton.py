@@ -1,6 +1,7 @@
 """RMS normalization in Triton: rows held whole, one or several a program, and a row streamed in two passes.
 
-All run on the current CUDA device, take rows any distance apart and give a contiguous tensor.
+All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. WHOLE says that
+no step reaches past a row's end, so that its columns need no mask.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from kernels.rmsnorm import EPS
 
 _EPS = tl.constexpr(EPS)
 
+EARLY_WIDTH = tl.constexpr(8192)
+"""Columns up to which a program holds the weight beside its rows."""
+
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rmsnorm_tile(
+def _rmsnorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
@@ -25,18 +29,31 @@ def _rmsnorm_tile(
     columns: tl.int64,
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> None:
     """A program reads BLOCK_SIZE / WIDTH rows, holds them whole in registers, and writes them; WIDTH >=
     columns."""
+    # The weight is asked for before the reduction, unless it would crowd the row out of registers.
+    EARLY: tl.constexpr = WIDTH <= EARLY_WIDTH
+    # Short rows leave the caches to the weight.
+    POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
     row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
-    inside = (row < rows) & (column < columns)
-    values = tl.load(x + row * row_stride + column, mask=inside, other=0.0).to(tl.float32)
+    in_row = None if WHOLE else column < columns
+    inside = row < rows if WHOLE else (row < rows) & in_row
+    values = tl.load(x + row * row_stride + column, mask=inside, other=0.0, eviction_policy=POLICY).to(
+        tl.float32
+    )
+    if EARLY:
+        factor = tl.load(weight + column, mask=in_row)
     scale = tl.rsqrt(tl.sum(values * values, axis=1)[:, None] / columns + _EPS)
-    factor = tl.load(weight + column, mask=column < columns).to(tl.float32)
-    result = values * scale * factor
-    tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
+    if not EARLY:
+        factor = tl.load(weight + column, mask=in_row)
+    result = values * scale * factor.to(tl.float32)
+    tl.store(
+        out + row * columns + column, result.to(out.dtype.element_ty), mask=inside, eviction_policy=POLICY
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -47,11 +64,12 @@ def _rmsnorm_online(
     row_stride: tl.int64,
     columns: tl.int64,
     BLOCK_SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
     Lane i of the block keeps the sum of the squares of columns i, i + BLOCK_SIZE, ...; they meet once, after
-    the first pass.
+    the first pass. The row is marked to stay in the caches for the second, which marks it to go.
     """
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
@@ -61,15 +79,20 @@ def _rmsnorm_online(
     squares = tl.zeros([BLOCK_SIZE], tl.float32)
     for start in range(0, columns, BLOCK_SIZE):
         column = start + lane
-        values = tl.load(x + column, mask=column < columns, other=0.0).to(tl.float32)
+        if WHOLE:
+            values = tl.load(x + column, eviction_policy="evict_last").to(tl.float32)
+        else:
+            values = tl.load(x + column, mask=column < columns, other=0.0, eviction_policy="evict_last").to(
+                tl.float32
+            )
         squares += values * values
 
     scale = tl.rsqrt(tl.sum(squares, axis=0) / columns + _EPS)
     for start in range(0, columns, BLOCK_SIZE):
         column = start + lane
-        inside = column < columns
-        values = tl.load(x + column, mask=inside).to(tl.float32)
-        factor = tl.load(weight + column, mask=inside).to(tl.float32)
+        inside = None if WHOLE else column < columns
+        values = tl.load(x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
+        factor = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
         result = values * scale * factor
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
@@ -90,6 +113,7 @@ def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_war
             *x.shape,
             WIDTH=width,
             BLOCK_SIZE=block_size,
+            WHOLE=x.shape[1] == width,
             num_warps=num_warps,
         )
     return out
@@ -107,6 +131,7 @@ def rmsnorm_online(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_w
             x.stride(0),
             x.shape[1],
             BLOCK_SIZE=block_size,
+            WHOLE=x.shape[1] % block_size == 0,
             num_warps=num_warps,
         )
     return out

@@ -1,7 +1,8 @@
 """Softmax in Triton: rows held whole, one or several a program, and a row streamed with a running maximum and
 sum.
 
-Both run on the current CUDA device, take rows any distance apart and give a contiguous tensor.
+All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. WHOLE says that
+no step reaches past a row's end, so that its columns need no mask.
 """
 
 from __future__ import annotations
@@ -39,26 +40,38 @@ def _softmax_tile(
     columns: tl.int64,
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> None:
     """``_softmax_row`` for BLOCK_SIZE / WIDTH rows a program, so that short rows fill it; WIDTH >=
     columns."""
+    POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
     row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
-    inside = (row < rows) & (column < columns)
-    values = tl.load(x + row * row_stride + column, mask=inside, other=float("-inf")).to(tl.float32)
+    inside = row < rows if WHOLE else (row < rows) & (column < columns)
+    values = tl.load(
+        x + row * row_stride + column, mask=inside, other=float("-inf"), eviction_policy=POLICY
+    ).to(tl.float32)
     weight = tl.exp(values - tl.max(values, axis=1)[:, None])
     result = weight * (1.0 / tl.sum(weight, axis=1)[:, None])
-    tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
+    tl.store(
+        out + row * columns + column, result.to(out.dtype.element_ty), mask=inside, eviction_policy=POLICY
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _softmax_online(
-    out: tl.tensor, x: tl.tensor, row_stride: tl.int64, columns: tl.int64, BLOCK_SIZE: tl.constexpr
+    out: tl.tensor,
+    x: tl.tensor,
+    row_stride: tl.int64,
+    columns: tl.int64,
+    BLOCK_SIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
     Lane i of the block keeps the maximum and the sum of columns i, i + BLOCK_SIZE, ...; they meet
-    once, after the first pass, so that no step waits for a reduction across the block.
+    once, after the first pass, so that no step waits for a reduction across the block. The row is marked to
+    stay in the caches for the second pass, which marks it to go.
     """
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
@@ -71,7 +84,12 @@ def _softmax_online(
     total = tl.zeros([BLOCK_SIZE], tl.float32)
     for start in range(0, columns, BLOCK_SIZE):
         column = start + lane
-        values = tl.load(x + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+        if WHOLE:
+            values = tl.load(x + column, eviction_policy="evict_last").to(tl.float32)
+        else:
+            values = tl.load(
+                x + column, mask=column < columns, other=float("-inf"), eviction_policy="evict_last"
+            ).to(tl.float32)
         larger = values > maximum
         # Of the factor that rescales the sum and the new weight one is always 1, the other this. A NaN
         # is never larger and so never a maximum, but it makes this NaN, and the sum with it.
@@ -83,8 +101,8 @@ def _softmax_online(
     scale = 1.0 / tl.sum(total * tl.exp(maximum - row_maximum), axis=0)
     for start in range(0, columns, BLOCK_SIZE):
         column = start + lane
-        inside = column < columns
-        values = tl.load(x + column, mask=inside).to(tl.float32)
+        inside = None if WHOLE else column < columns
+        values = tl.load(x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
         result = tl.exp(values - row_maximum) * scale
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
@@ -119,6 +137,7 @@ def softmax_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tens
             *x.shape,
             WIDTH=width,
             BLOCK_SIZE=block_size,
+            WHOLE=x.shape[1] == width,
             num_warps=num_warps,
         )
     return out
@@ -129,7 +148,13 @@ def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Te
     rows, out = _prepare(x)
     if rows.shape[0] > 0:
         _softmax_online[launch_grid(rows.shape[0])](
-            out, rows, rows.stride(0), x.shape[1], BLOCK_SIZE=block_size, num_warps=num_warps
+            out,
+            rows,
+            rows.stride(0),
+            x.shape[1],
+            BLOCK_SIZE=block_size,
+            WHOLE=x.shape[1] % block_size == 0,
+            num_warps=num_warps,
         )
     return out
 
