@@ -56,6 +56,14 @@ def test_a_point_that_does_not_compile_holds_up_no_other() -> None:
         assert len(done) == 2
 
 
+def test_a_point_that_its_provider_refuses_is_not_compiled(cache: Path) -> None:
+    crowded = Point("softmax", "triton_online", 64, "float32", block_size=8192, num_warps=1)
+    with CompilePool("9.0") as pool:
+        done, _ = wait(pool.submit([crowded]).values(), timeout=300)
+        assert len(done) == 1
+    assert not list(cache.rglob("*.cubin"))
+
+
 def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
     with CompilePool("9.0") as pool:
         futures = pool.submit(POINTS)
