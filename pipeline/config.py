@@ -164,8 +164,8 @@ class PointsConfig(Record):
     def grids(self) -> list[dict[str, Sequence[Any]]]:
         """What varies: the kernel's grids for the preset, with the pinned axes in place of their own.
 
-        Sizes that are pinned without rows are those of the first grid alone, for the rows of the others were
-        chosen for their sizes. Raises UserError where the kernel has no grid for the preset.
+        Sizes that are pinned without rows are those of the first grid alone, for rows and launches of the
+        others were chosen for their sizes. Raises UserError where the kernel has no grid for the preset.
         """
         if self.preset.name not in self.kernel.grid:
             raise unknown(f"preset of {self.kernel.name}", self.preset.name, self.kernel.grid)

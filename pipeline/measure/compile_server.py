@@ -85,7 +85,8 @@ def _compile(points: Sequence[Point]) -> None:
             shape = kernel.shape_of(point)
             # What no launch will ask for can be what takes the compiler minutes.
             if provider.unsupported(point, shape) is None:
-                provider.call(*kernel.inputs(shape, DTYPES[point.dtype], torch.device("meta"), 0), **point.axes())
+                meta = kernel.inputs(shape, DTYPES[point.dtype], torch.device("meta"), 0)
+                provider.call(*meta, **point.axes())
 
 
 def main(fd: int, parent: int, capability: int, jobs: int) -> None:
