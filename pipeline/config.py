@@ -8,9 +8,11 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import hydra
@@ -317,14 +319,29 @@ class BenchDevicesConfig(Record):
 C = TypeVar("C", bound=Record)
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal that ends a stage as Ctrl-C does: what it measured is kept and shown."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped(number)
+
+
 def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
     """Run a stage's command line: compose conf/NAME.yaml with the overrides, check it, call ``run``.
 
-    Exits with 0, with 2 after a mistake of the user (one sentence on stderr, no traceback), and with
-    130 after Ctrl-C.
+    Exits with 0, with 2 after a mistake of the user (one sentence on stderr, no traceback), and with 128
+    and its number after a signal: 130 after Ctrl-C, 143 when a scheduler or a container ends it.
     """
     # Hydra then raises what it would print, so that the words are ours.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
+            signal.signal(number, _stop)
 
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)
     def job(config: DictConfig) -> None:
@@ -339,6 +356,8 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
         job()
     except UserError as error:
         fail(str(error))
+    except Stopped as stopped:
+        sys.exit(128 + stopped.number)
     except KeyboardInterrupt:
         sys.exit(130)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:

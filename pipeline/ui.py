@@ -19,7 +19,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from pipeline import tracking
@@ -89,8 +88,6 @@ def _serving(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     # One worker answers sooner than four, which share one database; jobs are for language models.
     command += ["--workers", "1", "--backend-store-uri", uri]
     env = os.environ | tracking.OFFLINE | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     with tempfile.TemporaryFile() as output:
         server = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
         try:
@@ -98,11 +95,6 @@ def _serving(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
             yield server
         finally:
             _end(server)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """A closed terminal is a Ctrl-C too."""
-    raise KeyboardInterrupt
 
 
 def _wait_for_answer(server: subprocess.Popen[bytes], port: int, output: IO[bytes]) -> None:

@@ -146,21 +146,34 @@ def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Si
         process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == (130 if stop is signal.SIGINT else -stop)
+    assert process.returncode == (-stop if stop is signal.SIGKILL else 128 + stop)
     assert all_gone(tree)
 
 
-@pytest.mark.parametrize("moment", ["while the worker starts", "while it measures"])
-def test_ctrl_c_keeps_and_prints_what_was_measured(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("stop", "moment"),
+    [
+        (signal.SIGINT, "while the worker starts"),
+        (signal.SIGINT, "while it measures"),
+        (signal.SIGTERM, "while it measures"),
+        (signal.SIGHUP, "while it measures"),
+    ],
+)
+def test_a_sweep_that_is_stopped_keeps_and_prints_what_was_measured(
+    tmp_path: Path, stop: signal.Signals, moment: str
+) -> None:
     tree = cpu_tree(tmp_path, "quick")
     process = tree.start(*QUICK)
     until(tree.workers if moment == "while the worker starts" else lambda: lines(tree), process)
-    os.killpg(process.pid, signal.SIGINT)
+    if stop is signal.SIGINT:
+        os.killpg(process.pid, stop)  # as a terminal does
+    else:
+        process.send_signal(stop)
     try:
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (128 + stop, "")
     assert all_gone(tree)
     if moment == "while it measures":
         rows = tree.rows("quick")
