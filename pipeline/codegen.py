@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,28 +114,36 @@ class Codegen:
         ours = [point for point in points if self.kernel.provider(point.provider).is_triton]
         rows: list[CodeRow] = []
         written: dict[str, str] = {}
-        for compiled in programs.compile_points(ours, self.architectures):
-            point, architecture = compiled.point, compiled.architecture
-            common = self.common(point, architecture, f"triton {self.environment.triton}")
-            if compiled.error:
-                rows.append(CodeRow(language="triton", function="", error=compiled.error, **common))
-            for number, program in enumerate(compiled.programs):
-                name = f"{variant(point)}-{point.extent}-sm_{architecture}" + f"-{number + 1}" * (number > 0)
-                row = CodeRow(
-                    language="triton",
-                    function=program.analysis.symbol,
-                    launch_known=True,
-                    artifact=written.get(program.identity),
-                    **common,
-                    **used(program.analysis, architecture, program.threads, program.shared),
-                )
-                if row.artifact is None:
-                    entry = parse(program.texts["ptx"])[program.analysis.symbol]
-                    parts = {"ptx": of_ptx(entry), "sass": of_sass(program.analysis.instructions)}
-                    row = self.keep(row, name, program.texts, parts)
-                    written[program.identity] = str(row.artifact)
-                rows.append(row)
+        with closing(programs.compile_points(ours, self.architectures)) as every:
+            for compiled in every:
+                rows += self.compiled(compiled, written)
         return sorted(rows, key=lambda row: self.architectures.index(str(row.architecture)))
+
+    def compiled(self, compiled: programs.Compiled, written: dict[str, str]) -> list[CodeRow]:
+        """A row for each program of a point, or for why there are none. ``written``: the listings by what
+        identifies a program, which those that are new join."""
+        rows: list[CodeRow] = []
+        point, architecture = compiled.point, compiled.architecture
+        common = self.common(point, architecture, f"triton {self.environment.triton}")
+        if compiled.error:
+            rows.append(CodeRow(language="triton", function="", error=compiled.error, **common))
+        for number, program in enumerate(compiled.programs):
+            name = f"{variant(point)}-{point.extent}-sm_{architecture}" + f"-{number + 1}" * (number > 0)
+            row = CodeRow(
+                language="triton",
+                function=program.analysis.symbol,
+                launch_known=True,
+                artifact=written.get(program.identity),
+                **common,
+                **used(program.analysis, architecture, program.threads, program.shared),
+            )
+            if row.artifact is None:
+                entry = parse(program.texts["ptx"])[program.analysis.symbol]
+                parts = {"ptx": of_ptx(entry), "sass": of_sass(program.analysis.instructions)}
+                row = self.keep(row, name, program.texts, parts)
+                written[program.identity] = str(row.artifact)
+            rows.append(row)
+        return rows
 
     def cuda(self, points: Sequence[Point]) -> list[CodeRow]:
         """A row for each CUDA function and number of warps in the grid; on a GPU also one for each point,

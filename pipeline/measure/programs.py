@@ -7,11 +7,11 @@ own code decides what is compiled. Processes of their own do it: no interpreter,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from math import ceil
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from kernels.point import Point
@@ -47,8 +47,8 @@ class Compiled:
     error: str | None = None
 
 
-def compile_points(points: Sequence[Point], architectures: Sequence[str]) -> Iterator[Compiled]:
-    """Compile each Triton point for each architecture, in parallel.
+def compile_points(points: Sequence[Point], architectures: Sequence[str]) -> Generator[Compiled, None, None]:
+    """Compile each Triton point for each architecture, in parallel, until the generator is closed.
 
     Points that differ in their shape alone mostly share a program, so that one process gets all of them and
     takes each program apart once. Raises UserError when cuobjdump or nvdisasm is missing.
@@ -62,8 +62,14 @@ def compile_points(points: Sequence[Point], architectures: Sequence[str]) -> Ite
     jobs = min(cpu_threads(), 16, ceil(len(tasks) / TASKS_A_PROCESS))
     with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare, (os.getpid(),)) as pool:
         futures = [pool.submit(_compile, group, architecture) for group, architecture in tasks]
-        for future in futures:
-            yield from future.result()
+        try:
+            for future in futures:
+                yield from future.result()
+        except BaseException:
+            # The pool would wait for all that was asked for.
+            for process in active_children():
+                process.kill()
+            raise
 
 
 _launched: list[Any] = []

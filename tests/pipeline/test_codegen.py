@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kernels.point import Point
@@ -70,6 +73,39 @@ def said_here(
 def rows(folder: Path) -> list[dict[str, Any]]:
     (path,) = (folder / "results/codegen/softmax").glob("*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_waits_for_no_compiler(tmp_path: Path, stop: signal.Signals) -> None:
+    """The whole grid takes minutes; a bound far below that is no measurement."""
+    words = [
+        "kernel=layernorm",
+        "preset=standard",
+        "device=cpu",
+        f"output={tmp_path}",
+        f"artifacts={tmp_path}",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.codegen", *words, "provider=triton_online"],
+        cwd=ROOT,
+        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "triton")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        while not list((tmp_path / "triton").rglob("*.ttir")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        compilers = psutil.Process(process.pid).children(recursive=True)
+        os.kill(process.pid, stop)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (128 + stop, "")
+    _, alive = psutil.wait_procs(compilers, timeout=10)
+    assert alive == []
 
 
 def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
