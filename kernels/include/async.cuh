@@ -12,13 +12,6 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// For copy_async: what it reads is marked to be evicted first.
-__device__ inline uint64_t evict_first_policy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 // Starts to copy 16 bytes to shared memory, past the registers and L1.
 __device__ inline void copy_async(uint4* to, const uint4* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
@@ -29,6 +22,19 @@ __device__ inline void copy_async(uint4* to, const uint4* from, uint64_t policy)
 
 // Until what this thread copies is there, for this thread.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+
+// A launch that was told to may begin when all blocks of the one before it have said so (sm_90, programmatic dependent
+// launch). It sees what that one wrote after it has waited for its end. Elsewhere launches follow each other.
+__device__ inline void let_next_launch_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+__device__ inline void wait_for_launch_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
 
 #if __CUDA_ARCH__ >= 900
 

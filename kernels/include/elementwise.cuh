@@ -13,19 +13,20 @@ namespace kernels {
 // than that for all threads, they do so again. Nothing is kept: each element is read once and written once.
 template <typename T, int N, int K, typename F>
 __global__ void __launch_bounds__(kMaxThreads)
-    elementwise(const T* __restrict__ x, T* __restrict__ y, int64_t count, int block_size, F f) {
+    elementwise(const T* __restrict__ x, T* __restrict__ y, int64_t count, int block_size, Caching caching, F f) {
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * block_size;
   const int size = static_cast<int>(min(count - begin, static_cast<int64_t>(block_size)));
   const auto* from = reinterpret_cast<const Pack<T, N>*>(x + begin);
   auto* to = reinterpret_cast<Pack<T, N>*>(y + begin);
   const int packs = size / N;
   const int threads = static_cast<int>(blockDim.x);
+  const uint64_t policy = policy_of(caching);
   for (int i = static_cast<int>(threadIdx.x); i < packs; i += K * threads) {
     Pack<T, N> pack[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (i + k * threads < packs) {
-        pack[k] = load<kTouchedOnce>(from + i + k * threads);
+        pack[k] = load(from + i + k * threads, policy);
       }
     }
 #pragma unroll
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kMaxThreads)
         for (T& value : pack[k].values) {
           value = static_cast<T>(f(static_cast<float>(value)));
         }
-        store<kTouchedOnce>(to + i + k * threads, pack[k]);
+        store(to + i + k * threads, pack[k], policy);
       }
     }
   }
@@ -55,8 +56,9 @@ void launch_elementwise(const Tensor& x, const Tensor& y, int block_size, int nu
   const auto kernel = packs <= 1   ? elementwise<T, N, 1, F>
                       : packs <= 2 ? elementwise<T, N, 2, F>
                                    : elementwise<T, N, kInFlight, F>;
+  const Caching caching = caching_of(x.numel() * static_cast<int64_t>(sizeof(T)), x.get_device_index());
   kernel<<<static_cast<unsigned>(blocks), threads, 0, current_stream(x)>>>(input<T>(x), output<T>(y), x.numel(),
-                                                                           block_size, f);
+                                                                           block_size, caching, f);
 }
 
 // y[i] = f(x[i]), computed in float32 and rounded once; the answer is contiguous. Elements are loaded and

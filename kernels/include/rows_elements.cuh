@@ -15,6 +15,7 @@ struct Matrix {
   int64_t rows;
   int64_t columns;
   int64_t row_stride;
+  Caching caching;     // of x and y
 };
 
 // Elements of a row in a thread's registers: K packs of V elements and, where rows may begin or end inside a pack
@@ -215,8 +216,8 @@ __device__ Index edge_column(const Cut<Index>& cut, Index edge) {
   return edge < cut.head ? edge : edge + cut.packs * V;
 }
 
-template <Caching caching, typename Op, int V, int K, bool kEdges, typename T, typename Index>
-__device__ Chunk<V, K, kEdges> read(const T* row, const Cut<Index>& cut, const Place<Index>& place) {
+template <typename Op, int V, int K, bool kEdges, typename T, typename Index>
+__device__ Chunk<V, K, kEdges> read(const T* row, const Cut<Index>& cut, const Place<Index>& place, uint64_t policy) {
   Chunk<V, K, kEdges> chunk;
   const auto* from = reinterpret_cast<const Pack<T, V>*>(row + cut.head) + place.first;
   Bits<T, V> packs[K];
@@ -225,7 +226,7 @@ __device__ Chunk<V, K, kEdges> read(const T* row, const Cut<Index>& cut, const P
   for (int k = 0; k < K; ++k) {
     packs[k] = filled<T, V, Op::kFillLowest>();
     if (place.first + k * place.step < place.end) {
-      packs[k] = load_bits<caching>(from + k * place.step);
+      packs[k] = load_bits(from + k * place.step, policy);
       chunk.packs = k + 1;
     }
   }

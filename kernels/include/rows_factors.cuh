@@ -39,10 +39,17 @@ __device__ uint4 load_across(const T* from) {
 }
 
 // N neighbouring elements of a row's weight or bias. Every row uses them again, so they stay in the caches; no kernel
-// writes them, so that the compiler may load them before it has stored what comes before.
-template <bool kAligned, typename T, int N>
-__device__ Bits<T, N> parameters(const T* from) {
-  if constexpr (kAligned || N == 1) {
+// writes them, so that the compiler may load them before it has stored what comes before. With kPolicy L2 is told to
+// keep them.
+template <bool kAligned, bool kPolicy, typename T, int N>
+__device__ Bits<T, N> parameters(const T* from, uint64_t policy) {
+  if constexpr (kAligned && kPolicy && N * sizeof(T) == 16) {
+    uint4 bits;
+    asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+        : "l"(from), "l"(policy));
+    return bits;
+  } else if constexpr (kAligned || N == 1) {
     return __ldg(reinterpret_cast<const Bits<T, N>*>(from));
   } else {
     return load_across(from);
@@ -55,13 +62,13 @@ struct Factors {
   Bits<T, N> weight;
   Bits<T, N> bias;
 
-  template <bool kAligned, typename Index>
-  __device__ void load(const Op& op, Index column) {
+  template <bool kAligned, bool kPolicy, typename Index>
+  __device__ void load(const Op& op, Index column, uint64_t policy) {
     if constexpr (Op::kWeight) {
-      weight = parameters<kAligned, T, N>(op.weight + column);
+      weight = parameters<kAligned, kPolicy, T, N>(op.weight + column, policy);
     }
     if constexpr (Op::kBias) {
-      bias = parameters<kAligned, T, N>(op.bias + column);
+      bias = parameters<kAligned, kPolicy, T, N>(op.bias + column, policy);
     }
   }
 
@@ -84,11 +91,14 @@ struct Factors {
   }
 };
 
-// The factors of the next `kAhead` packs that a thread will write. They are loaded before they are wanted, the first ones
-// while the row itself is still under way. With none ahead, they are loaded as they are wanted.
-template <typename Op, typename T, int V, int kAhead>
+// The factors of the next `kAhead` packs that a thread will write. They are loaded before they are wanted, the first
+// ones while the row itself is still under way. With none ahead, they are loaded as they are wanted.
+template <typename Op, typename T, int V, int kAhead, bool kPolicy>
 struct FactorsAhead {
+  const uint64_t policy;
   Factors<Op, T, V> of[kAhead > 0 ? kAhead : 1];
+
+  __device__ explicit FactorsAhead(Caching beside) : policy(policy_beside(beside)) {}
 
   // Those of a thread's first packs; `column` is where the packs of the place begin.
   template <bool kAligned, int K, typename Index>
@@ -97,7 +107,7 @@ struct FactorsAhead {
     for (int k = 0; k < (K < kAhead ? K : kAhead); ++k) {
       const Index pack = place.first + k * place.step;
       if (pack < place.end) {
-        of[k].template load<kAligned>(op, column + pack * V);
+        of[k].template load<kAligned, kPolicy>(op, column + pack * V, policy);
       }
     }
   }
@@ -107,13 +117,13 @@ struct FactorsAhead {
   __device__ Pack<T, V> answer(int k, const float (&values)[V], const Op& op, const typename Op::Row& about,
                                Index column, const Place<Index>& place, Index pack, bool more) {
     if constexpr (kAhead == 0) {
-      of[0].template load<kAligned>(op, column + pack * V);
+      of[0].template load<kAligned, kPolicy>(op, column + pack * V, policy);
       return of[0].answer(values, op, about);
     } else {
       const Pack<T, V> answer = of[k % kAhead].answer(values, op, about);
       const Index next = pack + kAhead * place.step;
       if (more && next < place.end) {
-        of[k % kAhead].template load<kAligned>(op, column + next * V);
+        of[k % kAhead].template load<kAligned, kPolicy>(op, column + next * V, policy);
       }
       return answer;
     }
@@ -128,22 +138,24 @@ __device__ void write_edge(T* row, const Cut<Index>& cut, Index edge, const Elem
     const Index column = edge_column<V>(cut, edge);
     const float values[1] = {elements.edge};
     Factors<Op, T, 1> factors;
-    factors.template load<false>(op, column);
+    factors.template load<false, false>(op, column, 0);
     row[column] = factors.answer(values, op, about).values[0];
   }
 }
 
 // The answer for a thread's elements, in registers.
-template <typename Op, typename T, int V, int K, bool kEdges, int kAhead, typename Index>
-__device__ void write(T* row, const Cut<Index>& cut, const Place<Index>& place, const Chunk<V, K, kEdges>& chunk,
-                      FactorsAhead<Op, T, V, kAhead>& factors, const Op& op, const typename Op::Row& about) {
+template <typename Op, typename T, int V, int K, bool kEdges, int kAhead, bool kPolicy, typename Index>
+__device__ void write(T* row, const Cut<Index>& cut, const Place<Index>& place, uint64_t policy,
+                      const Chunk<V, K, kEdges>& chunk, FactorsAhead<Op, T, V, kAhead, kPolicy>& factors, const Op& op,
+                      const typename Op::Row& about) {
   auto* const to = reinterpret_cast<Pack<T, V>*>(row + cut.head) + place.first;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (k < chunk.packs) {
       const Index pack = place.first + k * place.step;
-      store<kTouchedOnce>(to + k * place.step, factors.template answer<!kEdges>(k, chunk.values[k], op, about, cut.head,
-                                                                                place, pack, k + kAhead < K));
+      store(to + k * place.step,
+            factors.template answer<!kEdges>(k, chunk.values[k], op, about, cut.head, place, pack, k + kAhead < K),
+            policy);
     }
   }
   if constexpr (kEdges) {
@@ -152,9 +164,9 @@ __device__ void write(T* row, const Cut<Index>& cut, const Place<Index>& place, 
 }
 
 // The answer for a thread's elements, in shared memory. `column` is where the block's packs begin.
-template <typename Op, typename T, int V, bool kEdges, int kAhead>
-__device__ void write(T* row, const Cut<int>& cut, int column, const Staged<T, V, kEdges>& staged,
-                      FactorsAhead<Op, T, V, kAhead>& factors, const Op& op, const typename Op::Row& about) {
+template <typename Op, typename T, int V, bool kEdges, int kAhead, bool kPolicy>
+__device__ void write(T* row, const Cut<int>& cut, int column, uint64_t policy, const Staged<T, V, kEdges>& staged,
+                      FactorsAhead<Op, T, V, kAhead, kPolicy>& factors, const Op& op, const typename Op::Row& about) {
   // Packs that are read from shared memory before the first is used.
   constexpr int kTogether = !Op::kWeight ? 8 : kAhead > 0 ? kAhead : 4;
   const Place<int>& place = staged.place;
@@ -173,8 +185,7 @@ __device__ void write(T* row, const Cut<int>& cut, int column, const Staged<T, V
       if (pack < place.end) {
         float values[V];
         unpack<T, V>(packs[k], values);
-        store<kTouchedOnce>(to + pack,
-                            factors.template answer<!kEdges>(k, values, op, about, column, place, pack, true));
+        store(to + pack, factors.template answer<!kEdges>(k, values, op, about, column, place, pack, true), policy);
       }
     }
   }

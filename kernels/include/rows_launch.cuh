@@ -4,9 +4,9 @@
 // fewest. Up to 32 a thread are held in registers (16 where accesses are an element wide), more in shared memory. A
 // block that takes on more than a row takes several rows, or a row and no more where they lie in shared memory; a row
 // of more than that gets a cluster of blocks (sm_90). With fewer rows than multiprocessors, clusters are made larger,
-// so that few rows use many of them. Where 16 blocks don't hold a row, or blocks form no clusters, a row is streamed,
-// half as many elements a thread at a time: by one block, or by several in two launches when rows are too few to fill
-// the GPU.
+// so that few rows use many of them. Where 16 blocks don't hold a row, or blocks form no clusters, or clusters would
+// leave most multiprocessors idle, a row is streamed, half as many elements a thread at a time: by one block, or by
+// several in two launches when rows are too few to fill the GPU.
 #pragma once
 
 #include <algorithm>
@@ -33,6 +33,7 @@ struct Device {
   int multiprocessors;
   int shared_memory;  // bytes that a block may ask for
   int64_t largest_cluster;
+  bool launches_overlap;  // where a launch may begin before the one that it waits for has ended
 
   explicit Device(int index) {
     int major = 0;
@@ -40,6 +41,7 @@ struct Device {
     cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
     // 9.0 and 10.x let a kernel ask for more than the portable 8.
+    launches_overlap = major >= 9;
     largest_cluster = major < 9 ? 1 : major <= 10 ? kMaxCluster : kPortableCluster;
   }
 };
@@ -61,16 +63,10 @@ struct Spread {
   Sharing sharing;
 };
 
-// Bytes that Meeting has: a barrier, and a Partial for every warp of a row.
-template <typename Op>
-int64_t meeting_bytes(int threads, int64_t blocks_per_row) {
-  return 8 + blocks_per_row * (threads / kThreadsPerWarp) * static_cast<int64_t>(sizeof(typename Op::Partial));
-}
-
 template <typename T, int V, bool kEdges, typename Op>
 Spread spread(int64_t rows, int64_t columns, int64_t block_size, int threads, const Device& device) {
   const int64_t packs =
-      V == kWidest<T> ? (device.shared_memory - meeting_bytes<Op>(threads, kMaxCluster)) / int64_t{16} : 0;
+      V == kWidest<T> ? (device.shared_memory - Meeting<Op, true>::bytes(threads, kMaxCluster)) / int64_t{16} : 0;
   const int64_t wanted = std::max<int64_t>(power_of_two_from(block_size / threads + 1) / 2, kFewest);  // rounded down
   const int64_t a_block = std::min(wanted * threads, std::max(packs * V, int64_t{kMost<V>} * threads));
   int64_t blocks = std::min(power_of_two_from(ceil_div(columns, a_block)), device.largest_cluster);
@@ -107,7 +103,7 @@ inline unsigned grid(int64_t blocks) {
 
 // Launches a kernel whose blocks form clusters of those that share a row. Shared memory: `staged` bytes, and what
 // Meeting has.
-template <typename Op, typename... Parameters, typename... Arguments>
+template <typename Meeting, typename... Parameters, typename... Arguments>
 void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& sharing, int threads, int64_t staged,
                     cudaStream_t stream, const Arguments&... arguments) {
   const int blocks = 1 << sharing.log2_blocks_per_row;
@@ -117,7 +113,7 @@ void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& 
   cudaLaunchConfig_t config{};
   config.gridDim = grid(ceil_div(rows, sharing.rows_per_block) * blocks);
   config.blockDim = threads;
-  config.dynamicSmemBytes = staged + meeting_bytes<Op>(threads, blocks);
+  config.dynamicSmemBytes = staged + Meeting::bytes(threads, blocks);
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = blocks > 1 ? 1 : 0;
@@ -137,41 +133,57 @@ template <typename T, int V, int K, bool kEdges, typename Op>
 void launch_held(const Matrix<T>& matrix, const Op& op, int threads, const Sharing& sharing, cudaStream_t stream) {
   const auto kernel =
       sharing.rows_per_block > 1 ? rows_held<T, V, K, kEdges, true, Op> : rows_held<T, V, K, kEdges, false, Op>;
-  launch_sharing<Op>(kernel, matrix.rows, sharing, threads, 0, stream, matrix, op, sharing);
+  launch_sharing<Meeting<Op, false>>(kernel, matrix.rows, sharing, threads, 0, stream, matrix, op, sharing);
 }
 
 template <typename T, int V, bool kEdges, typename Op>
 void launch_staged(const Matrix<T>& matrix, const Op& op, int threads, const Spread& how, cudaStream_t stream) {
   using Unchanged = typename Op::Unchanged;
-  // With half of the threads at most, each may have more registers.
-  const auto kernel = threads <= kMaxThreads / 2 ? rows_staged<T, V, kEdges, kMaxThreads / 2, Unchanged>
-                                                 : rows_staged<T, V, kEdges, kMaxThreads, Unchanged>;
-  launch_sharing<Op>(kernel, matrix.rows, how.sharing, threads,
-                     int64_t{16} * how.capacity, stream, matrix, Unchanged(op), how.sharing, how.capacity);
+  launch_sharing<Meeting<Unchanged, true>>(rows_staged<T, V, kEdges, Unchanged>, matrix.rows, how.sharing, threads,
+                                           int64_t{16} * how.capacity, stream, matrix, Unchanged(op), how.sharing,
+                                           how.capacity);
+}
+
+// Whether clusters would leave three quarters of the multiprocessors idle while each block has more to read than two
+// launches take: on an H200 one row of 262144 float32 columns is faster in two launches, one of 65536 is not.
+inline bool too_few_for_clusters(int64_t rows, int64_t row_bytes, const Device& device) {
+  constexpr int64_t kBytesPerBlock = 32 << 10;
+  return 4 * rows * device.largest_cluster <= device.multiprocessors &&
+         row_bytes >= kBytesPerBlock * device.largest_cluster;
 }
 
 template <typename T, int V, bool kEdges, typename Op>
-void launch_streamed(const Matrix<T>& matrix, const Op& op, int threads, const Device& device, const Tensor& x) {
+void launch_streamed(const Matrix<T>& matrix, const Op& op, int64_t block_size, int threads, const Device& device,
+                     const Tensor& x) {
   using Partial = typename Op::Partial;
   using Unchanged = typename Op::Unchanged;
   const auto kernel = rows_streamed<T, V, kStreamed<V> / V, kEdges, Unchanged>;
-  const Unchanged unchanged(op);
-  const cudaStream_t stream = current_stream(x);
-  const size_t shared = threads * sizeof(Partial);
-  // Two blocks a multiprocessor, of at least one step each.
+  cudaLaunchConfig_t config{};
+  config.blockDim = threads;
+  config.dynamicSmemBytes = threads / kThreadsPerWarp * sizeof(Partial);
+  config.stream = current_stream(x);
+  const auto launch = [&](int64_t blocks_per_row, Pass pass, void* partials) {
+    config.gridDim = grid(matrix.rows * blocks_per_row);
+    cudaLaunchKernelEx(&config, kernel, matrix, Unchanged(op), static_cast<int>(blocks_per_row), pass,
+                       static_cast<Partial*>(partials));
+  };
+  // Two blocks a multiprocessor at most, of at least one step each.
   const int64_t blocks = std::min(ceil_div(2 * device.multiprocessors, matrix.rows),
-                                  ceil_div(matrix.columns, int64_t{kStreamed<V>} * threads));
+                                  ceil_div(matrix.columns, std::max(block_size, int64_t{kStreamed<V>} * threads)));
   if (matrix.rows >= device.multiprocessors || blocks < 2) {
-    kernel<<<grid(matrix.rows), threads, shared, stream>>>(matrix, unchanged, 1, Pass::kBoth, nullptr);
+    launch(1, Pass::kBoth, nullptr);
     return;
   }
   const Tensor partials =
       torch::stable::new_empty(x, {matrix.rows * blocks, static_cast<int64_t>(sizeof(Partial) / sizeof(float))},
                                torch::headeronly::ScalarType::Float);
-  for (const Pass pass : {Pass::kObserve, Pass::kWrite}) {
-    kernel<<<grid(matrix.rows * blocks), threads, shared, stream>>>(
-        matrix, unchanged, static_cast<int>(blocks), pass, reinterpret_cast<Partial*>(partials.mutable_data_ptr()));
-  }
+  launch(blocks, Pass::kObserve, partials.mutable_data_ptr());
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = device.launches_overlap ? 1 : 0;
+  launch(blocks, Pass::kWrite, partials.mutable_data_ptr());
 }
 
 template <typename T, int V, bool kEdges, typename Op>
@@ -179,6 +191,9 @@ void launch_rows_of(const Matrix<T>& matrix, const Op& op, int64_t block_size, i
   const Device device(x.get_device_index());
   const Spread how = spread<T, V, kEdges, Op>(matrix.rows, matrix.columns, block_size, threads, device);
   const cudaStream_t stream = current_stream(x);
+  if (too_few_for_clusters(matrix.rows, matrix.columns * static_cast<int64_t>(sizeof(T)), device)) {
+    return launch_streamed<T, V, kEdges>(matrix, op, block_size, threads, device, x);
+  }
   switch (how.elements) {
     case 8:
       return launch_held<T, V, 8 / V, kEdges>(matrix, op, threads, how.sharing, stream);
@@ -192,7 +207,7 @@ void launch_rows_of(const Matrix<T>& matrix, const Op& op, int64_t block_size, i
       return launch_staged<T, V, kEdges>(matrix, op, threads, how, stream);
     }
   }
-  launch_streamed<T, V, kEdges>(matrix, op, threads, device, x);
+  launch_streamed<T, V, kEdges>(matrix, op, block_size, threads, device, x);
 }
 
 // Every row of x, a 2-D tensor with its columns side by side, into y, contiguous and of the same shape. The accesses
@@ -207,7 +222,8 @@ void launch_rows(const char* operation, const Tensor& x, const Tensor& y, const 
   require(x.size(0) <= INT32_MAX, std::string(operation) + " takes at most 2**31 - 1 rows, this has " +
                                       std::to_string(x.size(0)));
   constexpr int64_t kWide = kWidest<T>;
-  const Matrix<T> matrix{input<T>(x), output<T>(y), x.size(0), x.size(1), x.stride(0)};
+  const Matrix<T> matrix{input<T>(x),  output<T>(y), x.size(0), x.size(1), x.stride(0),
+                         caching_of(x.numel() * static_cast<int64_t>(sizeof(T)), x.get_device_index())};
   const auto place = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16; };
   const bool alike = place(matrix.x) == place(matrix.y) && place(matrix.x) % sizeof(T) == 0 &&
                      (matrix.rows == 1 || (matrix.row_stride - matrix.columns) % kWide == 0);

@@ -69,11 +69,22 @@ struct Sharing {
   int share;  // packs of a row for each of its blocks
 };
 
+// Partials that each warp of a cluster merges itself, where kBlocksFirst. Of more, each block first merges its warps',
+// at the price of a barrier more, and of registers, which rows held in registers don't have.
+constexpr int kMergedAtOnce = 64;
+
 // Where the warps of a row leave their Partials for each other, in each block's shared memory.
-template <typename Op>
+template <typename Op, bool kBlocksFirst>
 struct Meeting {
   using Partial = typename Op::Partial;
   static constexpr int kFloats = sizeof(Partial) / sizeof(float);
+
+  // Bytes of shared memory: a barrier, and a Partial for each of a block's warps and for each sender of a cluster.
+  static int64_t bytes(int threads, int64_t blocks_per_row) {
+    const int64_t warps = threads / kThreadsPerWarp;
+    const int64_t received = blocks_per_row == 1 ? 0 : kBlocksFirst ? kMergedAtOnce : blocks_per_row * warps;
+    return 8 + (warps + received) * static_cast<int64_t>(sizeof(Partial));
+  }
 
   const Sharing sharing;
   const int warps = sharing.threads_per_row / kThreadsPerWarp;
@@ -106,38 +117,47 @@ struct Meeting {
   }
 
   // The Partials of all who share a row, merged; within a warp observe() did so. Once a launch. `of_block`: which of
-  // the block's rows; `rank`: which of the row's blocks. In a cluster a Partial is sent, and its bytes are counted
-  // where they arrive: a barrier of the cluster would first wait for all that its blocks have stored.
+  // the block's rows; `rank`: which of the row's blocks. In a cluster a Partial is sent, of each warp or of the block,
+  // and its bytes are counted where they arrive: a barrier of the cluster would first wait for all that its blocks have
+  // stored.
   __device__ Partial meet(const Partial& own, int of_block, int rank, bool has_row) const {
     if (warps <= 1 && blocks_per_row == 1) {
       return own;
     }
     const int lane = static_cast<int>(threadIdx.x) % kThreadsPerWarp;
     const int warp = static_cast<int>(threadIdx.x) / kThreadsPerWarp;
-    Partial* const slot = slots + rank * warps + warp;
-    if (blocks_per_row == 1) {
+    const bool at_once = !kBlocksFirst || warps * blocks_per_row <= kMergedAtOnce;
+    if (blocks_per_row == 1 || !at_once) {
       if (lane == 0) {
-        *slot = own;
+        slots[warp] = own;
       }
       __syncthreads();
     }
+    if (blocks_per_row == 1) {
+      return has_row ? merge_all<Op>(slots + of_block * warps, warps) : own;
+    }
 #if __CUDA_ARCH__ >= 900
-    if (blocks_per_row > 1) {
-      if (threadIdx.x == 0) {
-        expect_bytes(arrived, warps * blocks_per_row * static_cast<int>(sizeof(Partial)));
-      }
+    const int senders = at_once ? warps : 1;
+    Partial* const received = slots + warps;
+    if (threadIdx.x == 0) {
+      expect_bytes(arrived, senders * blocks_per_row * static_cast<int>(sizeof(Partial)));
+    }
+    if (warp < senders) {
+      const Partial mine = at_once ? own : merge_all<Op>(slots, warps);
       if (lane < blocks_per_row) {
         float words[kFloats];
-        memcpy(words, &own, sizeof(own));
+        memcpy(words, &mine, sizeof(mine));
 #pragma unroll
         for (int i = 0; i < kFloats; ++i) {
-          send(reinterpret_cast<float*>(slot) + i, words[i], arrived, lane);
+          send(reinterpret_cast<float*>(received + rank * senders + warp) + i, words[i], arrived, lane);
         }
       }
-      wait_for_bytes(arrived);
     }
+    wait_for_bytes(arrived);
+    return merge_all<Op>(received, senders * blocks_per_row);
+#else
+    return own;
 #endif
-    return has_row ? merge_all<Op>(slots + of_block * warps, warps * blocks_per_row) : own;
   }
 };
 

@@ -71,11 +71,13 @@ def test_odd_launch_parameters(
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
-# Blocks, clusters of every size, and rows that have to be streamed; by whole packs, with packs cut at both
-# ends, and, with 5 elements between rows, an element at a time.
+# Blocks, clusters of every size, rows that have to be streamed, and so few that two launches take them; by
+# whole packs, with packs cut at both ends, and, with 5 elements between rows, an element at a time.
 @pytest.mark.parametrize("num_warps", [1, 4, 16, 32])
 @pytest.mark.parametrize("block_size", [64, 1024, 16384])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 262144), (3, 100003), (140, 40000), (133, 20001)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 262144), (2, 300007), (3, 100003), (140, 40000), (133, 20001)]
+)
 @pytest.mark.parametrize("padding", [0, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_any_length(
@@ -83,6 +85,16 @@ def test_rows_of_any_length(
 ) -> None:
     x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
     inputs = (x[:, :columns], *(parameter[:columns] for parameter in parameters))
+    check(name, cuda(name, inputs, block_size, num_warps), inputs)
+
+
+# More than L2 holds, where the caches are told otherwise.
+@pytest.mark.parametrize("num_warps", [4, 16])
+@pytest.mark.parametrize("block_size", [1024, 32768])
+@pytest.mark.parametrize("columns", [70000, 70001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_tensors(name: str, num_warps: int, block_size: int, columns: int, dtype: torch.dtype) -> None:
+    inputs = inputs_of(name, (800, columns), dtype)
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
