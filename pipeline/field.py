@@ -7,9 +7,11 @@ program, and the peers that were installed. A ratio is the rival's time over our
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
+from typing import Any
 
 import pandas as pd
 
@@ -36,6 +38,9 @@ class Meeting:
     gbps: float
     ceiling_fraction: float | None
     ratios: Mapping[str, float]
+    unasked: tuple[str, ...]
+    """Those of ours, timed elsewhere on the GPU, that the ledger says nothing of here: a sweep has not come
+    so far, and our fastest is not known."""
 
     @property
     def lost(self) -> list[str]:
@@ -61,10 +66,14 @@ def meetings(
     ``own`` and ``baselines`` are by kernel. Timings that are not to be trusted are left out.
     """
     best = best_configurations(rows[~rows["valid"].eq(False)])
-    is_ours = [
-        provider in own[kernel] and provider != TEXTBOOK
-        for kernel, provider in zip(best["kernel"], best["provider"], strict=True)
-    ]
+    ours_timed, answered = defaultdict[Any, set[str]](set), defaultdict[Any, set[str]](set)
+    is_ours = []
+    for row in best[["kernel", "gpu", "provider"]].to_dict("records"):
+        is_ours.append(row["provider"] in own[row["kernel"]] and row["provider"] != TEXTBOOK)
+        if is_ours[-1]:
+            ours_timed[row["kernel"], row["gpu"]].add(row["provider"])
+    for row in rows[[*PLACE, "provider"]].drop_duplicates().to_dict("records"):
+        answered[tuple(row[key] for key in PLACE)].add(row["provider"])
     times = best.set_index([*PLACE, "provider"])["median_us"].to_dict()
     found = []
     for ours in best_providers(best[pd.Series(is_ours, index=best.index, dtype=bool)]).to_dict("records"):
@@ -85,6 +94,7 @@ def meetings(
                     gbps=ours["gbps"],
                     ceiling_fraction=None if pd.isna(fraction) else fraction,
                     ratios=ratios,
+                    unasked=tuple(sorted(ours_timed[ours["kernel"], ours["gpu"]] - answered[place])),
                 )
             )
     return sorted(found, key=lambda m: (m.kernel, m.gpu, DTYPE_NAMES.index(m.dtype), m.shape))

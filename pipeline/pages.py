@@ -139,8 +139,14 @@ def _field_view(content: Content) -> dict[str, Any]:
 
 def _field_part(kernel: str, slug: str, machine: str, some: Sequence[Meeting]) -> dict[str, Any]:
     """One kernel on one machine."""
-    against = scores(some)
     shapes = {meeting: "x".join(map(str, meeting.shape)) for meeting in some}
+    unfinished = [
+        f"{meeting.dtype} {shapes[meeting]} ({', '.join(meeting.unasked)})"
+        for meeting in some
+        if meeting.unasked
+    ]
+    some = [meeting for meeting in some if not meeting.unasked]
+    against = scores(some)
     return {
         "id": f"field-{kernel}-{slug}",
         "kernel": kernel,
@@ -149,6 +155,7 @@ def _field_part(kernel: str, slug: str, machine: str, some: Sequence[Meeting]) -
         "means": [speedup(score.mean) for score in against.values()],
         "worst": [speedup(score.worst) for score in against.values()],
         "won": [f"{score.won} of {score.shapes}" for score in against.values()],
+        "unfinished": unfinished,
         "losses": [
             f"{meeting.dtype} {shapes[meeting]} ({', '.join(meeting.lost)})"
             for meeting in some

@@ -144,6 +144,43 @@ def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> N
     assert lines[1][2] == "cuda 1024x4w" and lines[1][6:] == ["2.00"]
 
 
+def test_a_shape_that_a_sweep_has_not_finished_is_no_loss(write: Write) -> None:
+    launch = {"block_size": 512, "num_warps": 4}
+    markdown, html = write(
+        [
+            measurement("softmax", "torch", 1024, median_us=30.0),
+            measurement("softmax", "triton_online", 1024, median_us=20.0, **launch),
+            measurement("softmax", "cuda", 1024, median_us=15.0, **launch),
+            measurement("softmax", "torch", 4096, median_us=30.0),
+            measurement("softmax", "triton_online", 4096, median_us=60.0, **launch),
+            measurement("softmax", "torch", 8192, median_us=30.0),
+            measurement("softmax", "triton_online", 8192, status="unsupported", **launch),
+            measurement("softmax", "cuda", 8192, median_us=15.0, **launch),
+        ]
+    )
+    sentence = "Left out, as not all of ours have been measured there: float32 4096x4096 (cuda)."
+    assert f"\n{sentence}\n" in markdown and f"<p>{sentence}</p>" in html
+    score, lines = tables(markdown)["softmax on NVIDIA H200"]
+    assert [line[1] for line in lines[1:]] == ["4096x1024", "4096x8192"]
+    assert [line[1:] for line in score[1:]] == [["2.00"], ["2.00"], ["2 of 2"]]
+    assert "Slower than another at none of 2 shapes." in markdown
+
+
+def test_no_shape_is_finished(write: Write) -> None:
+    launch = {"block_size": 512, "num_warps": 4, "median_us": 15.0}
+    markdown, html = write(
+        [
+            measurement("softmax", "torch", 1024, median_us=30.0),
+            measurement("softmax", "triton_online", 1024, **launch),
+            measurement("softmax", "torch", 4096, median_us=30.0),
+            measurement("softmax", "cuda", 4096, **launch),
+        ]
+    )
+    sentence = "measured there: float32 4096x1024 (cuda); float32 4096x4096 (triton_online)."
+    assert sentence in markdown and sentence in html
+    assert tables(markdown) == {"softmax on NVIDIA H200": []} and Page(html).tables == []
+
+
 def test_nothing_met(write: Write) -> None:
     markdown, html = write([measurement("softmax", "torch", 1024)])
     assert tables(markdown) == {} and Page(html).tables == []
