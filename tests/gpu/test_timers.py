@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
+from time import sleep
 
 import pytest
 import torch
@@ -118,6 +120,17 @@ def test_a_problem_too_small_for_a_ring_is_timed_by_events() -> None:
     samples = time(double, x)
     assert samples.timer == "event"
     assert torch.equal(samples.output, x * 2)
+
+
+def test_events_do_not_wait_for_a_slow_host() -> None:
+    x = torch.randn(ELEMENTS, device=CUDA)
+    host_s = 300e-6
+
+    def slow_to_launch(given: torch.Tensor) -> torch.Tensor:
+        sleep(host_s)
+        return given * 2
+
+    assert median(time(slow_to_launch, x, timer="event").samples_us) < host_s * 1e6 / 2
 
 
 @pytest.mark.parametrize("timer", ["graph", "event", "do_bench", "wall"])
