@@ -240,7 +240,7 @@ def test_every_kind_of_provider_is_there_and_the_texts_are_kept(tmp_path: Path) 
     assert all(row["key"] is None and not row["launch_known"] for row in cuda), "known on a GPU only"
     assert {row["function"] for row in cuda} >= {
         "rows_held<float, 4, 2, 1, 0, Softmax>",
-        "rows_staged<Half, 8, 0, 512, SoftmaxUnchanged>",
+        "rows_staged<Half, 8, 0, SoftmaxUnchanged>",
         "rows_streamed<BFloat16, 8, 2, 0, SoftmaxUnchanged>",
     }
 

@@ -141,10 +141,10 @@ def test_an_axis_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_preset_may_hold_several_grids_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
     first, *further = parsed(["preset=standard", "block_size=1024"], monkeypatch).grids()
     assert first["rows"] == (None,)
-    assert [one["rows"] for one in further] == [(None,), (1, 37, 1823), (1, 16, 132)]
+    assert [one["rows"] for one in further] == [(None,), (1, 37, 1823), (1, 37, 1823), (1, 16, 132)]
     assert {one["block_size"] for one in (first, *further)} == {(1024,)}
     every = parsed(["preset=standard", "rows=[37]"], monkeypatch).grids()
-    assert [one["rows"] for one in every] == [(37,)] * 4
+    assert [one["rows"] for one in every] == [(37,)] * 5
     (alone,) = parsed(["preset=standard", "size=4096"], monkeypatch).grids()
     assert (alone["size"], alone["rows"]) == ((4096,), (None,)), "the others are for their sizes"
     both = parsed(["preset=standard", "size=4096", "rows=37"], monkeypatch).grids()
