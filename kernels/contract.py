@@ -256,6 +256,26 @@ def check_dtype(x: torch.Tensor) -> None:
         raise ValueError(f"needs {', '.join(DTYPES)}, got {str(x.dtype).removeprefix('torch.')}")
 
 
+UNROLLED_COLUMNS = 32768
+"""Columns up to which a Triton kernel that streams rows is compiled for their number."""
+
+
+def known_columns(columns: int) -> int | None:
+    """The number of columns to compile a Triton kernel for, or None for one that takes any.
+
+    Loops over a known number of columns come out unrolled, with more loads under way: on an H200 layernorm of
+    16384 bfloat16 columns took 65.9 us instead of 74.7. Of 65536 columns nothing was gained.
+    """
+    return columns if columns <= UNROLLED_COLUMNS else None
+
+
+def elements_together(x: torch.Tensor) -> int:
+    """How many neighbouring elements of a matrix a thread of a Triton program loads at once: 16 bytes of them
+    where Triton knows that all rows begin at multiples of 16 bytes, else one."""
+    aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0
+    return 16 // x.element_size() if aligned else 1
+
+
 def launch_grid(programs: int) -> tuple[int]:
     """A one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
     if programs > 2**31 - 1:

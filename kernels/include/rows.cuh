@@ -1,9 +1,9 @@
 // Kernels that turn each row of a matrix into a row of the same length by way of a few numbers about the
 // whole row (softmax, the norms). rows_launch.cuh chooses which to run.
 //
-// rows_held: a row is read once from device memory and stays in registers, 8 to 32 elements a thread, until it
+// rows_held: a row is read once from device memory and stays in registers, 8 to 64 elements a thread, until it
 // is written. It is held by part of a warp, a warp, some warps of a block, a block, or on sm_90 a cluster of up
-// to 16 blocks, whose warps put their partial results into each other's shared memory. One barrier a row.
+// to 16 blocks, whose warps put their partial results into each other's shared memory.
 //
 // rows_staged: the same for more elements a thread, which wait in shared memory, as they are, instead of registers.
 // A multiprocessor has nearly as much of it, elements of 2 bytes take 2, and its few registers a thread let several
@@ -29,6 +29,7 @@
 #include <climits>
 #include <cstdint>
 
+#include "async.cuh"
 #include "rows_factors.cuh"
 #include "rows_meet.cuh"
 
@@ -37,7 +38,7 @@ namespace kernels {
 // Packs whose factors a thread loads ahead, in so many registers. Factors that don't lie as the row does take twice as
 // many until they are shifted: these are loaded as they are wanted.
 template <typename Op, bool kEdges, int kRegisters>
-constexpr int kAhead = kEdges ? 0 : kRegisters / 4 / (Op::kWeight && Op::kBias ? 2 : 1);
+constexpr int kAhead = kParametersAligned<Op, kEdges> ? kRegisters / 4 / (Op::kWeight && Op::kBias ? 2 : 1) : 0;
 
 // Blocks that share a row are a cluster. kSeveral: a block has several rows.
 template <typename T, int V, int K, bool kEdges, bool kSeveral, typename Op>
@@ -63,8 +64,12 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const Place<int> place{rank * sharing.share + thread, has_row ? min((rank + 1) * sharing.share, pieces.packs) : 0,
                          threads_per_row, has_row && rank == 0 ? thread : INT_MAX};
   auto chunk = read<Op, V, K, kEdges>(from, pieces, place, policy);
-  FactorsAhead<Op, T, V, kAhead<Op, kEdges, (K * V > 16 ? 8 : 16)>, false> factors(matrix.caching);
-  factors.template start<!kEdges, K>(op, pieces.head, place);
+  FactorsAhead<Op, T, V, kAhead<Op, kEdges, (K * V > 16 ? 8 : 16)>, false> factors(
+      parameters_of_packs<T>(op, pieces.head), matrix.caching);
+  if constexpr (kShifted<Op>) {
+    wait_for_launch_before();
+  }
+  factors.template start<kParametersAligned<Op, kEdges>, K>(pieces.head, place);
 
   const auto own = op.observe(chunk, kSeveral ? min(threads_per_row, kThreadsPerWarp) : kThreadsPerWarp);
   if constexpr (!kSeveral) {
@@ -72,8 +77,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   const auto whole = meeting.meet(own, of_block, rank, has_row);
   if (has_row) {
-    write<Op>(matrix.y + row * matrix.columns, pieces, place, policy, chunk, factors, op,
-              op.finish(own, whole, columns));
+    write<Op, K, kEdges>(matrix.y + row * matrix.columns, pieces, place, policy, chunk, factors, op,
+                         op.finish(own, whole, columns));
   }
 }
 
@@ -104,11 +109,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   for (int i = place.first; i < count; i += place.step) {
     copy_async(packs + i, source + i, policy);
   }
-  // On an H200 that took layernorm of 262144 bfloat16 columns from 1453 us to 1226, but of 65536 float32 columns from
-  // 559 to 571.
-  constexpr bool kKeepFactors = sizeof(T) == 2;
-  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, kKeepFactors> factors(matrix.caching);
-  factors.template start<!kEdges, INT_MAX>(op, column, place);
+  // Kept in L2: on an H200 that took layernorm of 131072 float32 columns from 1438 us to 1238, of 262144 bfloat16 columns
+  // from 1453 to 1226; of 65536 float32 columns it takes 557 instead of 555.
+  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, true> factors(parameters_of_packs<T>(op, pieces.head),
+                                                               matrix.caching);
+  if constexpr (kShifted<Op>) {
+    wait_for_launch_before();
+  }
+  factors.template start<kParametersAligned<Op, kEdges>, INT_MAX>(column, place);
   if constexpr (kEdges) {
     staged.has_edge = place.edge < pieces.edges;
     staged.edge = staged.has_edge     ? static_cast<float>(from[edge_column<V>(pieces, place.edge)])
@@ -121,8 +129,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
   const auto own = op.observe(staged, kThreadsPerWarp);
   const auto whole = meeting.meet(own, 0, rank, true);
-  write<Op>(matrix.y + row * matrix.columns, pieces, column, policy, staged, factors, op,
-            op.finish(own, whole, columns));
+  write<Op, kEdges>(matrix.y + row * matrix.columns, pieces, column, policy, staged, factors, op,
+                    op.finish(own, whole, columns));
 }
 
 // What a launch of rows_streamed does with its part of a row.
@@ -179,21 +187,22 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     place = start;
   }
   auto chunk = read<Op, V, K, kEdges>(from, pieces, place, policy);
-  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, false> factors(matrix.caching);
-  factors.template start<!kEdges, K>(op, pieces.head, place);
+  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, false> factors(
+      parameters_of_packs<T>(op, static_cast<int>(pieces.head)), matrix.caching);
+  factors.template start<kParametersAligned<Op, kEdges>, K>(pieces.head, place);
   if (pass == Pass::kWrite) {
     wait_for_launch_before();
     whole = merge_all<Op>(partials + row * blocks_per_row, blocks_per_row);
   }
   const typename Op::Row about = op.finish(whole, whole, matrix.columns);
   while (true) {
-    write<Op>(matrix.y + row * matrix.columns, pieces, place, policy, chunk, factors, op, about);
+    write<Op, K, kEdges>(matrix.y + row * matrix.columns, pieces, place, policy, chunk, factors, op, about);
     next();
     if (place.first - threadIdx.x >= end) {
       return;
     }
     chunk = read<Op, V, K, kEdges>(from, pieces, place, policy);
-    factors.template start<!kEdges, K>(op, pieces.head, place);
+    factors.template start<kParametersAligned<Op, kEdges>, K>(pieces.head, place);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "bits.cuh"
 
@@ -19,10 +20,11 @@ struct Matrix {
 };
 
 // Elements of a row in a thread's registers: K packs of V elements and, where rows may begin or end inside a pack
-// (kEdges), one of the few elements before the first whole pack or after the last.
-template <int V, int K, bool kEdges>
+// (kEdges), one of the few elements before the first whole pack or after the last. Converted to floats, they may be
+// replaced; as they are in memory, elements of 16 bits take half the registers, and are handed out as copies.
+template <typename T, int V, int K, bool kEdges, bool kConverted>
 struct Chunk {
-  float values[K][V];
+  std::conditional_t<kConverted, float[V], Bits<T, V>> stored[K];
   float edge;
   int packs;  // the first of the K that lie in the row; the rest are filled
   bool has_edge;
@@ -32,10 +34,7 @@ struct Chunk {
   __device__ __forceinline__ void each(const F& f) {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        f(values[k][j], k * V + j);
-      }
+      of_pack(stored[k], k, f);
     }
     if constexpr (kEdges) {
       f(edge, 0);
@@ -48,10 +47,7 @@ struct Chunk {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (k < packs) {
-#pragma unroll
-        for (int j = 0; j < V; ++j) {
-          f(values[k][j], k * V + j);
-        }
+        of_pack(stored[k], k, f);
       }
     }
     if constexpr (kEdges) {
@@ -67,10 +63,7 @@ struct Chunk {
     if (packs == 0) {
       return 0;
     }
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      f(values[0][j], j);
-    }
+    of_pack(stored[0], 0, f);
     return V;
   }
 
@@ -79,17 +72,48 @@ struct Chunk {
   __device__ float maximum() const {
     float maximum = kEdges ? edge : -INFINITY;
 #pragma unroll
-    for (const auto& pack : values) {
-#pragma unroll
-      for (const float value : pack) {
-        maximum = fmaxf(maximum, value);
-      }
+    for (const auto& pack : stored) {
+      of_pack(pack, 0, [&](float value, int) { maximum = fmaxf(maximum, value); });
     }
     return maximum;
   }
 
   // One of the values, if there are any.
-  __device__ float first() const { return kEdges && packs == 0 ? edge : values[0][0]; }
+  __device__ float first() const {
+    float values[V];
+    take(0, values);
+    return kEdges && packs == 0 ? edge : values[0];
+  }
+
+  __device__ __forceinline__ void put(int k, const Bits<T, V>& bits) {
+    if constexpr (kConverted) {
+      unpack<T, V>(bits, stored[k]);
+    } else {
+      stored[k] = bits;
+    }
+  }
+
+  __device__ __forceinline__ void take(int k, float (&values)[V]) const {
+    of_pack(stored[k], 0, [&](float value, int j) { values[j] = value; });
+  }
+
+ private:
+  template <typename Stored, typename F>
+  __device__ __forceinline__ static void of_pack(Stored& pack, int k, const F& f) {
+    if constexpr (kConverted) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        f(pack[j], k * V + j);
+      }
+    } else {
+      float values[V];
+      unpack<T, V>(pack, values);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        f(values[j], k * V + j);
+      }
+    }
+  }
 };
 
 // The places of a thread's chunk: packs first, first + step, ... below end; the edge is element `edge` of those in
@@ -216,9 +240,13 @@ __device__ Index edge_column(const Cut<Index>& cut, Index edge) {
   return edge < cut.head ? edge : edge + cut.packs * V;
 }
 
+// Whether an operation's elements are converted when they arrive: those that it may replace, and floats anyway.
+template <typename Op, typename T>
+constexpr bool kConverted = sizeof(T) > 2 || !std::is_same_v<Op, typename Op::Unchanged>;
+
 template <typename Op, int V, int K, bool kEdges, typename T, typename Index>
-__device__ Chunk<V, K, kEdges> read(const T* row, const Cut<Index>& cut, const Place<Index>& place, uint64_t policy) {
-  Chunk<V, K, kEdges> chunk;
+__device__ auto read(const T* row, const Cut<Index>& cut, const Place<Index>& place, uint64_t policy) {
+  Chunk<T, V, K, kEdges, kConverted<Op, T>> chunk;
   const auto* from = reinterpret_cast<const Pack<T, V>*>(row + cut.head) + place.first;
   Bits<T, V> packs[K];
   chunk.packs = 0;
@@ -236,7 +264,7 @@ __device__ Chunk<V, K, kEdges> read(const T* row, const Cut<Index>& cut, const P
                                  : 0.0f;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    unpack<T, V>(packs[k], chunk.values[k]);
+    chunk.put(k, packs[k]);
   }
   return chunk;
 }

@@ -56,6 +56,42 @@ __device__ Bits<T, N> parameters(const T* from, uint64_t policy) {
   }
 }
 
+// Where the columns of a row find their weight and bias.
+template <typename T>
+struct Parameters {
+  const T* weight;
+  const T* bias;
+};
+
+template <typename T, typename Op>
+__host__ __device__ Parameters<T> parameters_of(const Op& op) {
+  Parameters<T> of{};
+  if constexpr (Op::kWeight) {
+    of.weight = op.weight;
+  }
+  if constexpr (Op::kBias) {
+    of.bias = op.bias;
+  }
+  return of;
+}
+
+// Whether an operation's parameters lie as the packs of every row do (rows_shifted.cuh). Where rows have no edges, all
+// do.
+template <typename Op>
+constexpr bool kShifted = false;
+template <typename Op, bool kEdges>
+constexpr bool kParametersAligned = !kEdges || kShifted<Op>;
+
+// Where the columns of a row's packs find theirs; `head` is where the first of these begins.
+template <typename T, typename Op>
+__device__ Parameters<T> parameters_of_packs(const Op& op, int head) {
+  if constexpr (kShifted<Op>) {
+    return op.beginning_at(head);
+  } else {
+    return parameters_of<T>(op);
+  }
+}
+
 // What an operation has for N neighbouring columns: their weight and bias, if it has these.
 template <typename Op, typename T, int N>
 struct Factors {
@@ -63,12 +99,12 @@ struct Factors {
   Bits<T, N> bias;
 
   template <bool kAligned, bool kPolicy, typename Index>
-  __device__ void load(const Op& op, Index column, uint64_t policy) {
+  __device__ void load(const Parameters<T>& of, Index column, uint64_t policy) {
     if constexpr (Op::kWeight) {
-      weight = parameters<kAligned, kPolicy, T, N>(op.weight + column, policy);
+      weight = parameters<kAligned, kPolicy, T, N>(of.weight + column, policy);
     }
     if constexpr (Op::kBias) {
-      bias = parameters<kAligned, kPolicy, T, N>(op.bias + column, policy);
+      bias = parameters<kAligned, kPolicy, T, N>(of.bias + column, policy);
     }
   }
 
@@ -95,19 +131,21 @@ struct Factors {
 // ones while the row itself is still under way. With none ahead, they are loaded as they are wanted.
 template <typename Op, typename T, int V, int kAhead, bool kPolicy>
 struct FactorsAhead {
+  const Parameters<T> from;
   const uint64_t policy;
   Factors<Op, T, V> of[kAhead > 0 ? kAhead : 1];
 
-  __device__ explicit FactorsAhead(Caching beside) : policy(policy_beside(beside)) {}
+  __device__ FactorsAhead(const Parameters<T>& parameters, Caching rows)
+      : from(parameters), policy(policy_of(beside(rows))) {}
 
   // Those of a thread's first packs; `column` is where the packs of the place begin.
   template <bool kAligned, int K, typename Index>
-  __device__ void start(const Op& op, Index column, const Place<Index>& place) {
+  __device__ void start(Index column, const Place<Index>& place) {
 #pragma unroll
     for (int k = 0; k < (K < kAhead ? K : kAhead); ++k) {
       const Index pack = place.first + k * place.step;
       if (pack < place.end) {
-        of[k].template load<kAligned, kPolicy>(op, column + pack * V, policy);
+        of[k].template load<kAligned, kPolicy>(from, column + pack * V, policy);
       }
     }
   }
@@ -117,13 +155,13 @@ struct FactorsAhead {
   __device__ Pack<T, V> answer(int k, const float (&values)[V], const Op& op, const typename Op::Row& about,
                                Index column, const Place<Index>& place, Index pack, bool more) {
     if constexpr (kAhead == 0) {
-      of[0].template load<kAligned, kPolicy>(op, column + pack * V, policy);
+      of[0].template load<kAligned, kPolicy>(from, column + pack * V, policy);
       return of[0].answer(values, op, about);
     } else {
       const Pack<T, V> answer = of[k % kAhead].answer(values, op, about);
       const Index next = pack + kAhead * place.step;
       if (more && next < place.end) {
-        of[k % kAhead].template load<kAligned, kPolicy>(op, column + next * V, policy);
+        of[k % kAhead].template load<kAligned, kPolicy>(from, column + next * V, policy);
       }
       return answer;
     }
@@ -138,23 +176,27 @@ __device__ void write_edge(T* row, const Cut<Index>& cut, Index edge, const Elem
     const Index column = edge_column<V>(cut, edge);
     const float values[1] = {elements.edge};
     Factors<Op, T, 1> factors;
-    factors.template load<false, false>(op, column, 0);
+    factors.template load<false, false>(parameters_of<T>(op), column, 0);
     row[column] = factors.answer(values, op, about).values[0];
   }
 }
 
 // The answer for a thread's elements, in registers.
-template <typename Op, typename T, int V, int K, bool kEdges, int kAhead, bool kPolicy, typename Index>
-__device__ void write(T* row, const Cut<Index>& cut, const Place<Index>& place, uint64_t policy,
-                      const Chunk<V, K, kEdges>& chunk, FactorsAhead<Op, T, V, kAhead, kPolicy>& factors, const Op& op,
+template <typename Op, int K, bool kEdges, typename T, int V, int kAhead, bool kPolicy, typename Index,
+          typename Elements>
+__device__ void write(T* row, const Cut<Index>& cut, const Place<Index>& place, uint64_t policy, const Elements& chunk,
+                      FactorsAhead<Op, T, V, kAhead, kPolicy>& factors, const Op& op,
                       const typename Op::Row& about) {
   auto* const to = reinterpret_cast<Pack<T, V>*>(row + cut.head) + place.first;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (k < chunk.packs) {
       const Index pack = place.first + k * place.step;
+      float values[V];
+      chunk.take(k, values);
       store(to + k * place.step,
-            factors.template answer<!kEdges>(k, chunk.values[k], op, about, cut.head, place, pack, k + kAhead < K),
+            factors.template answer<kParametersAligned<Op, kEdges>>(k, values, op, about, cut.head, place, pack,
+                                                                    k + kAhead < K),
             policy);
     }
   }
@@ -164,7 +206,7 @@ __device__ void write(T* row, const Cut<Index>& cut, const Place<Index>& place, 
 }
 
 // The answer for a thread's elements, in shared memory. `column` is where the block's packs begin.
-template <typename Op, typename T, int V, bool kEdges, int kAhead, bool kPolicy>
+template <typename Op, bool kEdges, typename T, int V, int kAhead, bool kPolicy>
 __device__ void write(T* row, const Cut<int>& cut, int column, uint64_t policy, const Staged<T, V, kEdges>& staged,
                       FactorsAhead<Op, T, V, kAhead, kPolicy>& factors, const Op& op, const typename Op::Row& about) {
   // Packs that are read from shared memory before the first is used.
@@ -185,7 +227,9 @@ __device__ void write(T* row, const Cut<int>& cut, int column, uint64_t policy, 
       if (pack < place.end) {
         float values[V];
         unpack<T, V>(packs[k], values);
-        store(to + pack, factors.template answer<!kEdges>(k, values, op, about, column, place, pack, true), policy);
+        store(to + pack,
+              factors.template answer<kParametersAligned<Op, kEdges>>(k, values, op, about, column, place, pack, true),
+              policy);
       }
     }
   }

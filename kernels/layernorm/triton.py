@@ -1,7 +1,8 @@
 """Layer normalization in Triton: rows held whole, one or several a program, and a row streamed in two passes.
 
 All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. WHOLE says that
-no step reaches past a row's end, so that its columns need no mask.
+no step reaches past a row's end, so that its columns need no mask; COLUMNS is their number where a kernel is
+compiled for it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import launch_grid
+from kernels.contract import elements_together, known_columns, launch_grid
 from kernels.layernorm import EPS
 
 _EPS = tl.constexpr(EPS)
@@ -69,60 +70,83 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _layernorm_online(
+def _take_step(
+    distance: tl.tensor, mean: tl.tensor, squares: tl.tensor, part: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """The means of groups of columns and the sums of the squared distances to them, after one more step.
+
+    ``distance`` is that of the step's elements to the means so far, ``part`` one over how many a group has
+    had, these included. Those before sum up to no distance, so that the mean moves by the sum of the new ones
+    times ``part``; and about a number off by so much, the squares are larger by that sum's square times
+    ``part``. With a single element a step this is Welford, "Note on a Method for Calculating Corrected Sums
+    of Squares and Products", 1962.
+    """
+    total = tl.sum(distance, axis=1)
+    shift = total * part
+    return mean + shift, squares + (tl.sum(distance * distance, axis=1) - total * shift)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
     out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
     row_stride: tl.int64,
     columns: tl.int64,
+    COLUMNS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
-    Lane i of the block keeps the sums of the distances of columns i, i + BLOCK_SIZE, ... to a number near
-    them, and of their squares; they meet once, after the first pass. That number is the mean of the first
-    BLOCK_SIZE columns: of n columns, the variance may lose log2(n / BLOCK_SIZE) bits. The row is marked to
-    stay in the caches for the second pass, which marks it to go.
+    Each GROUP of neighbouring columns of the block, which are a thread's, keeps the mean of its steps and the
+    sum of the squared distances to it; they meet once, after the first pass (Chan, Golub and LeVeque,
+    "Algorithms for Computing the Sample Variance", 1983). The row is marked to stay in the caches for the
+    second pass, which marks it to go.
     """
+    if COLUMNS is not None:
+        columns = COLUMNS
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
     out += row * columns
-    lane = tl.arange(0, BLOCK_SIZE)
+    group = tl.arange(0, BLOCK_SIZE // GROUP) * GROUP
+    place = group[:, None] + tl.arange(0, GROUP)[None, :]
 
-    # Equal numbers are their own mean, also where their sum would be rounded.
+    # A group's first element is its mean to begin with: equal numbers are their own mean, also where their
+    # sum would be rounded.
+    mean = tl.load(x + group, mask=group < columns, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    squares = tl.zeros([BLOCK_SIZE // GROUP], tl.float32)
+    whole = columns // BLOCK_SIZE * BLOCK_SIZE
+    count = 0.0
+    for start in range(0, whole, BLOCK_SIZE):
+        count += GROUP
+        values = tl.load(x + start + place, eviction_policy="evict_last").to(tl.float32)
+        mean, squares = _take_step(values - mean[:, None], mean, squares, 1.0 / count)
+    if not WHOLE:
+        rest = columns - whole
+        inside = place < rest
+        values = tl.load(x + whole + place, mask=inside, other=0.0, eviction_policy="evict_last").to(
+            tl.float32
+        )
+        distance = tl.where(inside, values - mean[:, None], 0.0)
+        count += tl.minimum(tl.maximum(rest - group, 0), GROUP).to(tl.float32)
+        mean, squares = _take_step(distance, mean, squares, 1.0 / tl.maximum(count, 1.0))
+
     near = tl.load(x).to(tl.float32)
-    sample = (
-        tl.load(x + lane, mask=lane < columns, other=0.0, eviction_policy="evict_last").to(tl.float32) - near
-    )
-    near += tl.sum(tl.where(lane < columns, sample, 0.0), axis=0) / tl.minimum(columns, BLOCK_SIZE)
-
-    distances = tl.zeros([BLOCK_SIZE], tl.float32)
-    squares = tl.zeros([BLOCK_SIZE], tl.float32)
+    mean -= near
+    offset = tl.sum(count * mean, axis=0) / columns
+    variance = tl.sum(squares + count * (mean - offset) * (mean - offset), axis=0) / columns
+    row_mean = near + offset
+    scale = tl.rsqrt(variance + _EPS)
     for start in range(0, columns, BLOCK_SIZE):
-        column = start + lane
-        if WHOLE:
-            distance = tl.load(x + column, eviction_policy="evict_last").to(tl.float32) - near
-        else:
-            inside = column < columns
-            values = tl.load(x + column, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            distance = tl.where(inside, values - near, 0.0)
-        distances += distance
-        squares += distance * distance
-
-    offset = tl.sum(distances, axis=0) / columns
-    mean = near + offset
-    variance = tl.sum(squares, axis=0) / columns - offset * offset
-    # Not below zero by rounding; and NaN stays NaN.
-    scale = tl.rsqrt(tl.where(variance < 0.0, 0.0, variance) + _EPS)
-    for start in range(0, columns, BLOCK_SIZE):
-        column = start + lane
+        column = start + place
         inside = None if WHOLE else column < columns
         values = tl.load(x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
         factor = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
         shift = tl.load(bias + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
-        result = (values - mean) * scale * factor + shift
+        result = (values - row_mean) * scale * factor + shift
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
 
@@ -165,7 +189,9 @@ def layernorm_online(
             bias.contiguous(),
             x.stride(0),
             x.shape[1],
+            COLUMNS=known_columns(x.shape[1]),
             BLOCK_SIZE=block_size,
+            GROUP=elements_together(x),
             WHOLE=x.shape[1] % block_size == 0,
             num_warps=num_warps,
         )

@@ -1,7 +1,8 @@
 """RMS normalization in Triton: rows held whole, one or several a program, and a row streamed in two passes.
 
 All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. WHOLE says that
-no step reaches past a row's end, so that its columns need no mask.
+no step reaches past a row's end, so that its columns need no mask; COLUMNS is their number where a kernel is
+compiled for it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import launch_grid
+from kernels.contract import known_columns, launch_grid
 from kernels.rmsnorm import EPS
 
 _EPS = tl.constexpr(EPS)
@@ -63,6 +64,7 @@ def _rmsnorm_online(
     weight: tl.tensor,
     row_stride: tl.int64,
     columns: tl.int64,
+    COLUMNS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
@@ -71,6 +73,8 @@ def _rmsnorm_online(
     Lane i of the block keeps the sum of the squares of columns i, i + BLOCK_SIZE, ...; they meet once, after
     the first pass. The row is marked to stay in the caches for the second, which marks it to go.
     """
+    if COLUMNS is not None:
+        columns = COLUMNS
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
     out += row * columns
@@ -130,6 +134,7 @@ def rmsnorm_online(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_w
             weight.contiguous(),
             x.stride(0),
             x.shape[1],
+            COLUMNS=known_columns(x.shape[1]),
             BLOCK_SIZE=block_size,
             WHOLE=x.shape[1] % block_size == 0,
             num_warps=num_warps,

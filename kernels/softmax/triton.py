@@ -2,7 +2,8 @@
 sum.
 
 All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. WHOLE says that
-no step reaches past a row's end, so that its columns need no mask.
+no step reaches past a row's end, so that its columns need no mask; COLUMNS is their number where a kernel is
+compiled for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import check_dtype, launch_grid
+from kernels.contract import check_dtype, elements_together, known_columns, launch_grid
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -64,43 +65,46 @@ def _softmax_online(
     x: tl.tensor,
     row_stride: tl.int64,
     columns: tl.int64,
+    COLUMNS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
-    Lane i of the block keeps the maximum and the sum of columns i, i + BLOCK_SIZE, ...; they meet
-    once, after the first pass, so that no step waits for a reduction across the block. The row is marked to
-    stay in the caches for the second pass, which marks it to go.
+    Each GROUP of neighbouring columns of the block, which are a thread's, keeps the maximum and the sum of
+    its steps; they meet once, after the first pass, so that no step waits for a reduction across the block.
+    The row is marked to stay in the caches for the second pass, which marks it to go.
     """
+    if COLUMNS is not None:
+        columns = COLUMNS
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
     out += row * columns
-    lane = tl.arange(0, BLOCK_SIZE)
+    place = (tl.arange(0, BLOCK_SIZE // GROUP) * GROUP)[:, None] + tl.arange(0, GROUP)[None, :]
 
     # The lowest finite number, not -inf: so a maximum is never -inf, and a weight never exp(-inf + inf).
     # A row of nothing but -inf then sums to 0, and 0 / 0 is the NaN that belongs there.
-    maximum = tl.full([BLOCK_SIZE], -3.4028234663852886e38, tl.float32)
-    total = tl.zeros([BLOCK_SIZE], tl.float32)
+    maximum = tl.full([BLOCK_SIZE // GROUP], -3.4028234663852886e38, tl.float32)
+    total = tl.zeros([BLOCK_SIZE // GROUP], tl.float32)
     for start in range(0, columns, BLOCK_SIZE):
-        column = start + lane
+        column = start + place
         if WHOLE:
             values = tl.load(x + column, eviction_policy="evict_last").to(tl.float32)
         else:
             values = tl.load(
                 x + column, mask=column < columns, other=float("-inf"), eviction_policy="evict_last"
             ).to(tl.float32)
-        larger = values > maximum
-        # Of the factor that rescales the sum and the new weight one is always 1, the other this. A NaN
-        # is never larger and so never a maximum, but it makes this NaN, and the sum with it.
-        weight = tl.exp(-tl.abs(values - maximum))
-        total = tl.where(larger, total * weight + 1.0, total + weight)
-        maximum = tl.where(larger, values, maximum)
+        # A NaN is never the larger and so never a maximum, but it makes a weight NaN, and the sum with it.
+        larger = tl.maximum(maximum, tl.max(values, axis=1))
+        weight = tl.exp(values - larger[:, None])
+        total = total * tl.exp(maximum - larger) + tl.sum(weight, axis=1)
+        maximum = larger
 
     row_maximum = tl.max(maximum, axis=0)
     scale = 1.0 / tl.sum(total * tl.exp(maximum - row_maximum), axis=0)
     for start in range(0, columns, BLOCK_SIZE):
-        column = start + lane
+        column = start + place
         inside = None if WHOLE else column < columns
         values = tl.load(x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
         result = tl.exp(values - row_maximum) * scale
@@ -152,7 +156,9 @@ def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Te
             rows,
             rows.stride(0),
             x.shape[1],
+            COLUMNS=known_columns(x.shape[1]),
             BLOCK_SIZE=block_size,
+            GROUP=elements_together(rows),
             WHOLE=x.shape[1] % block_size == 0,
             num_warps=num_warps,
         )
