@@ -29,11 +29,11 @@ struct alignas(N * sizeof(T)) Pack {
 template <typename T>
 constexpr int kWidest = 16 / sizeof(T);
 
-// How L2 treats what a kernel accesses. kStreaming marks it to be evicted first, so that it does not push out what is
-// used again, such as a norm's weights or what the next kernel reads; kKept marks it to be evicted last.
-enum class Caching { kStreaming, kNormal, kKept };
+// How the caches treat memory that a kernel touches once. kStreaming marks it to be evicted first, so that it does not
+// push out what is used again, such as a norm's weights or what the next kernel reads.
+enum class Caching { kNormal, kStreaming };
 
-// The better of the first two for tensors of so many bytes. What is marked pushes out nothing but what is marked: whatever
+// The better of the two for tensors of so many bytes. What is marked pushes out nothing but what is marked: whatever
 // other kernels left in L2 would stay there all the while, and of large tensors the answers that wait there for
 // device memory lack its room. On an H200 a softmax of 65536 float32 columns takes 530 us instead of 511 after some
 // other kernel has written a gigabyte; one of 4096 columns, whose tensors nearly fit, 33.5 us instead of 33.8.
@@ -62,17 +62,21 @@ struct Word<16> {
   using Type = uint4;
 };
 
-// For what is used again beside such memory, as weights are for each row: tensors that are not marked would push it out.
-__device__ inline Caching beside(Caching caching) {
-  return caching == Caching::kStreaming ? Caching::kNormal : Caching::kKept;
-}
-
 // What L2 is told with an access. PTX ISA, "createpolicy".
 __device__ inline uint64_t policy_of(Caching caching) {
   uint64_t policy;
   if (caching == Caching::kStreaming) {
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  } else if (caching == Caching::kNormal) {
+  } else {
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+
+// The same for what is used again beside such memory, as weights are for each row: large tensors would push it out.
+__device__ inline uint64_t policy_beside(Caching caching) {
+  uint64_t policy;
+  if (caching == Caching::kStreaming) {
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   } else {
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));

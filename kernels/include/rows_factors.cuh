@@ -135,8 +135,8 @@ struct FactorsAhead {
   const uint64_t policy;
   Factors<Op, T, V> of[kAhead > 0 ? kAhead : 1];
 
-  __device__ FactorsAhead(const Parameters<T>& parameters, Caching rows)
-      : from(parameters), policy(policy_of(beside(rows))) {}
+  __device__ FactorsAhead(const Parameters<T>& parameters, Caching beside)
+      : from(parameters), policy(policy_beside(beside)) {}
 
   // Those of a thread's first packs; `column` is where the packs of the place begin.
   template <bool kAligned, int K, typename Index>
