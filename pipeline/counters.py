@@ -28,7 +28,7 @@ from kernels.contract import Kernel
 from pipeline.config import ROOT, CountersConfig, console, run_stage
 from pipeline.errors import UserError
 from pipeline.measure import device, grid, ncu, results
-from pipeline.measure.choice import Chosen, best_default_baseline, each_provider, few
+from pipeline.measure.choice import Chosen, best_default_baseline, each_provider, few, grids_of_first
 from pipeline.measure.counters import bound, by_point
 from pipeline.measure.evidence import CounterRow, joined, write_lines
 from pipeline.measure.ledger import write_atomically
@@ -104,14 +104,13 @@ def read(
 
 def choose(config: CountersConfig, kernel: Kernel, chosen: device.Device) -> list[Chosen]:
     """The points to look into. Raises UserError for pins that leave none."""
-    axes = config.grids()[0]
-    axes |= {
-        "size": config.size or few(map(int, axes["size"])),
-        "dtype": config.dtype or axes["dtype"][:1],
-    }
+    grids = config.grids()
+    sizes = config.size or few(map(int, grids[0]["size"]))
     points = [
         point
-        for point in grid.expand(kernel, config.provider, [axes])
+        for point in grid.expand(
+            kernel, config.provider, grids_of_first(grids, sizes, config.dtype or grids[0]["dtype"][:1])
+        )
         if "cuda" in kernel.provider(point.provider).devices
         and kernel.provider(point.provider).unsupported(point, kernel.shape_of(point)) is None
     ]

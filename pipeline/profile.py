@@ -29,7 +29,7 @@ from kernels.point import Point
 from pipeline.config import ROOT, ProfileConfig, console, run_stage
 from pipeline.errors import UserError
 from pipeline.measure import device, extension, grid, results
-from pipeline.measure.choice import each_provider, few
+from pipeline.measure.choice import each_provider, few, grids_of_first
 from pipeline.measure.evidence import ProfileRow, joined, write_lines
 from pipeline.measure.ledger import write_atomically
 from pipeline.measure.lock import DeviceLock
@@ -49,11 +49,12 @@ def run(config: ProfileConfig) -> None:
     if chosen.uuid is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
     kernel = kernels.load(config.kernel.name)
-    axes = config.grids()[0]
+    grids = config.grids()
     # A CPU takes seconds over a large size, and shows the same table.
-    sizes = few(map(int, axes["size"]))[: 2 if chosen.kind == "cpu" else None]
-    axes |= {"size": config.size or sizes, "dtype": config.dtype or axes["dtype"][:1]}
-    points = grid.expand(kernel, config.provider, [axes])
+    sizes = config.size or few(map(int, grids[0]["size"]))[: 2 if chosen.kind == "cpu" else None]
+    points = grid.expand(
+        kernel, config.provider, grids_of_first(grids, sizes, config.dtype or grids[0]["dtype"][:1])
+    )
     writable(config.tensorboard)
     environment = device.fingerprint(chosen)
     timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)

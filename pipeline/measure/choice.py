@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernels.point import Point
 from pipeline.measure.record import Measurement
@@ -25,6 +26,20 @@ def few(sizes: Iterable[int]) -> list[int]:
     """The smallest, the middle and the largest."""
     ordered = sorted(set(sizes))
     return sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]})
+
+
+def grids_of_first(
+    grids: Sequence[Mapping[str, Sequence[Any]]], sizes: Sequence[int], dtypes: Sequence[str]
+) -> list[dict[str, Sequence[Any]]]:
+    """What of a kernel's grids is launched at these sizes of the first one, in these dtypes: the first grid,
+    and those that add launches for the same rows."""
+    first = grids[0]
+    added = [
+        {**axes, "size": [size for size in sizes if size in axes["size"]], "dtype": dtypes}
+        for axes in grids[1:]
+        if axes["rows"] == first["rows"]
+    ]
+    return [{**first, "size": sizes, "dtype": dtypes}, *(axes for axes in added if axes["size"])]
 
 
 def near_default(points: Sequence[Point]) -> Point:

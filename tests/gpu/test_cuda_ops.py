@@ -98,6 +98,22 @@ def test_large_tensors(name: str, num_warps: int, block_size: int, columns: int,
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
+# So many elements that odd rows get copies of weight and bias: several rows a block, one, a cluster of them,
+# and rows of fewer elements than an access has. Parameters may begin inside 16 bytes, too.
+@pytest.mark.parametrize(("block_size", "num_warps"), [(1024, 4), (16384, 16), (64, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(600000, 7), (5400, 781), (420, 10001), (80, 60001), (70, 262143)]
+)
+@pytest.mark.parametrize("begins", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_many_odd_rows(
+    name: str, block_size: int, num_warps: int, rows: int, columns: int, begins: int, dtype: torch.dtype
+) -> None:
+    x, *parameters = inputs_of(name, (rows, columns + 1), dtype)
+    inputs = (x[:, :columns].contiguous(), *(p[begins:][:columns] for p in parameters))
+    check(name, cuda(name, inputs, block_size, num_warps), inputs)
+
+
 def test_elements_that_are_not_floats_are_refused(name: str) -> None:
     inputs = tuple(x.int() for x in inputs_of(name, (4, 4)))
     with pytest.raises(RuntimeError, match=r"must be float32, bfloat16 or float16, not Int$"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kernels
-from kernels.contract import Kernel, Shape, launch_grid
+from kernels.contract import Kernel, Shape, elements_together, known_columns, launch_grid
 from kernels.point import AXES as AXIS_NAMES
 from tests.kernels.kernel_cases import EVERY, FLOATS, KERNELS, Case, params, small
 
@@ -155,3 +155,18 @@ def test_a_grid_is_never_larger_than_a_launch() -> None:
     assert launch_grid(2**31 - 1) == (2**31 - 1,)
     with pytest.raises(ValueError, match="2147483648"):
         launch_grid(2**31)
+
+
+def test_kernels_are_compiled_for_columns_that_unroll() -> None:
+    assert known_columns(1) == 1
+    assert known_columns(32768) == 32768
+    assert known_columns(32769) is None
+
+
+def test_elements_are_taken_together_where_all_rows_begin_at_16_bytes() -> None:
+    x = torch.zeros(4, 64)
+    assert elements_together(x) == 4
+    assert elements_together(x.bfloat16()) == 8
+    assert elements_together(x[:, :37]) == 4, "the columns of a row don't matter"
+    assert elements_together(x[:, 1:]) == 1
+    assert elements_together(torch.zeros(4, 52)) == 1, "Triton knows of multiples of 16 elements alone"

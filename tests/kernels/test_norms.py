@@ -71,6 +71,19 @@ def test_adding_to_a_row_changes_nothing(case: Case) -> None:
     )
 
 
+# What a row begins with says nothing of the rest: distances to it would be large, and their squares rounded.
+@pytest.mark.parametrize("columns", [16384, 16383])
+@pytest.mark.parametrize("case", cases(lambda case: case.provider.name == "triton_online"))
+def test_a_streamed_rows_beginning_may_be_far_off(case: Case, columns: int) -> None:
+    x, *parameters = case.kernel.inputs((2, columns), torch.float32, case.device, 0)
+    x[0, :64] += 1000
+    x[1, 0] = 3e4
+    out = case.run(x, *parameters, block_size=64).double()
+    exact = case.kernel.reference(x, *parameters)
+    wrong = (out - exact).norm(dim=1) / exact.norm(dim=1)
+    assert (wrong < 5e-6).all(), wrong
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_factor_changes_nothing(case: Case) -> None:
     x, *parameters = case.inputs(261, torch.float32)

@@ -393,6 +393,18 @@ def test_sets_are_a_name_or_a_list() -> None:
     ]
 
 
+def test_launches_that_further_grids_add_are_looked_into() -> None:
+    grids = [
+        {"size": [256, 8192], "dtype": ["float32", "bfloat16"], "num_warps": [4], "rows": [None]},
+        {"size": [256, 781], "dtype": ["float32"], "num_warps": [1], "rows": [None]},
+        {"size": [781], "dtype": ["float32"], "num_warps": [1], "rows": [None]},
+        {"size": [8192], "dtype": ["float32"], "num_warps": [8], "rows": [37]},
+    ]
+    first, second = choice.grids_of_first(grids, [256, 8192], ["float32"])
+    assert first == {**grids[0], "dtype": ["float32"]}
+    assert second == {**grids[1], "size": [256]}
+
+
 def test_best_and_default_are_told_apart() -> None:
     """Of the roles that the report shows, each point has its own."""
     rows = [

@@ -3,8 +3,10 @@
 An event pair costs 1 to 4 us itself, which is in the number. The second-level cache is written over
 between launches when the measurement is a cold one, as often as it takes the host to make the launch
 meanwhile: else the device would wait for the host between the events. (Written over once, an H200 gave 70 us
-for what torch.compile made of a softmax of one row of 781 columns, 4.4 us for a Triton kernel.) In a hot
-measurement the host's time shows.
+for what torch.compile made of a softmax of one row of 781 columns, 4.4 us for a Triton kernel.) Where the
+host is late all the same, the device has passed the first event before the host is done with the second:
+such samples are left out, and the cache is written over twice as often. In a hot measurement the host's time
+shows.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import torch
 
 from pipeline.measure.stopping import Stopping
 from pipeline.measure.timer import Samples, Workload, checked_output, input_bytes
-from pipeline.measure.timer.events import recorded
+from pipeline.measure.timer.events import passed, recorded
 
 BATCH = 20
 """Launches that are queued before the host waits for their events."""
@@ -27,8 +29,8 @@ MARGIN = 2.0
 """The device's work before a launch over the time that the host takes to make it, at least."""
 
 MOST_WRITES = 32
-"""Writes before a launch at most: a call that synchronizes takes the host as long as the device, whatever
-that has to do."""
+"""Writes before a launch at most, where late samples count: a call that synchronizes takes the host as long
+as the device, whatever that has to do."""
 
 
 class EventTimer:
@@ -47,16 +49,22 @@ class EventTimer:
         writes = self._writes(flush, lambda: workload.call(*next(inputs)))
         samples: list[float] = []
         begin = perf_counter()
-        while not stop.done(samples, perf_counter() - begin):
-            pairs = []
+        while not samples or not stop.done(samples, perf_counter() - begin):
+            launches = []
             for _ in range(BATCH):
                 for _ in range(writes):
                     flush.zero_()
                 start = recorded()
                 workload.call(*next(inputs))
-                pairs.append((start, recorded()))
+                end = recorded()
+                launches.append((start, end, passed(start)))
             torch.cuda.synchronize()
-            samples += [start.elapsed_time(end) * 1e3 for start, end in pairs]
+            with_late = not 0 < writes < MOST_WRITES
+            samples += [
+                start.elapsed_time(end) * 1e3 for start, end, late in launches if with_late or not late
+            ]
+            if any(late for *_, late in launches):
+                writes = min(2 * writes, MOST_WRITES)
         touched = self.flush_bytes + input_bytes(workload)
         return Samples("event", tuple(samples), checked_output(workload), touched)
 

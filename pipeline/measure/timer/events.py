@@ -10,3 +10,8 @@ def recorded() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+def passed(event: torch.cuda.Event) -> bool:
+    """Whether the device has come to the event."""
+    return bool(event.query())  # type: ignore[no-untyped-call]
