@@ -246,7 +246,7 @@ def test_every_kind_of_provider_is_there_and_the_texts_are_kept(tmp_path: Path) 
 
 
 def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Callable[..., Said]) -> None:
-    done = said_here("a=triton_online/1024x8w", "b=triton_online/1024x4w", "size=64")
+    done = said_here("a=triton_row/8w", "b=triton_row/4w", "size=4096")
     assert done.code == 0, done.err
     table = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.split()}
     assert table["threads"] == ["256", "128", "-128"]
@@ -254,7 +254,7 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ca
     assert int(registers[1]) - int(registers[0]) == int(registers[2]) > 0
     assert "the same in both:" in done.out
     listings = {path.name for path in (tmp_path / "artifacts/codegen/softmax").glob("*/*.txt")}
-    assert listings == {f"triton_online-float32-1024x{w}w-64-sm_90.txt" for w in (4, 8)}, "of both"
+    assert listings == {f"triton_row-float32-{w}w-4096-sm_90.txt" for w in (4, 8)}, "of both"
 
 
 @pytest.mark.parametrize(

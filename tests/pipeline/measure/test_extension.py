@@ -66,7 +66,7 @@ def test_every_kernel_compiles_for_every_architecture(kernel: str) -> None:
         assert len(names) == len(set(names)) > 0
         assert all(any(f"::{function}<" in name for name in names) for function in functions)
     # A block of 1024 threads has 64 registers a thread: some row kernels keep a few words elsewhere there.
-    assert all(max(row.spill_stores, row.spill_loads) <= 48 for row in rows)
+    assert all(max(row.spill_stores, row.spill_loads) <= 64 for row in rows)
 
 
 @needs_nvcc
