@@ -269,11 +269,12 @@ def known_columns(columns: int) -> int | None:
     return columns if columns <= UNROLLED_COLUMNS else None
 
 
-def elements_together(x: torch.Tensor) -> int:
-    """How many neighbouring elements of a matrix a thread of a Triton program loads at once: 16 bytes of them
-    where Triton knows that all rows begin at multiples of 16 bytes, else one."""
+def elements_together(x: torch.Tensor, block_size: int) -> int:
+    """How many neighbouring elements of a matrix a thread of a Triton program that takes ``block_size`` in a
+    step loads at once: 16 bytes of them where Triton knows that all rows begin at multiples of 16 bytes, else
+    one."""
     aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0
-    return 16 // x.element_size() if aligned else 1
+    return min(16 // x.element_size(), block_size) if aligned else 1
 
 
 def launch_grid(programs: int) -> tuple[int]:

@@ -40,10 +40,24 @@ __device__ uint4 load_across(const T* from) {
 
 // N neighbouring elements of a row's weight or bias. Every row uses them again, so they stay in the caches; no kernel
 // writes them, so that the compiler may load them before it has stored what comes before. With kPolicy L2 is told to
-// keep them.
-template <bool kAligned, bool kPolicy, typename T, int N>
+// keep them. With kWritten the launch before this one writes them: they are not read-only then, and are loaded where the
+// program says, after the wait for that launch. (The assembler moves read-only loads to before it.)
+template <bool kAligned, bool kPolicy, bool kWritten, typename T, int N>
 __device__ Bits<T, N> parameters(const T* from, uint64_t policy) {
-  if constexpr (kAligned && kPolicy && N * sizeof(T) == 16) {
+  static_assert(!kWritten || (kAligned && N * sizeof(T) == 16));
+  if constexpr (kWritten) {
+    uint4 bits;
+    if constexpr (kPolicy) {
+      asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                   : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                   : "l"(from), "l"(policy));
+    } else {
+      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                   : "l"(from));
+    }
+    return bits;
+  } else if constexpr (kAligned && kPolicy && N * sizeof(T) == 16) {
     uint4 bits;
     asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
         : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
@@ -101,10 +115,10 @@ struct Factors {
   template <bool kAligned, bool kPolicy, typename Index>
   __device__ void load(const Parameters<T>& of, Index column, uint64_t policy) {
     if constexpr (Op::kWeight) {
-      weight = parameters<kAligned, kPolicy, T, N>(of.weight + column, policy);
+      weight = parameters<kAligned, kPolicy, kAligned && kShifted<Op>, T, N>(of.weight + column, policy);
     }
     if constexpr (Op::kBias) {
-      bias = parameters<kAligned, kPolicy, T, N>(of.bias + column, policy);
+      bias = parameters<kAligned, kPolicy, kAligned && kShifted<Op>, T, N>(of.bias + column, policy);
     }
   }
 

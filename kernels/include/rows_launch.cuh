@@ -254,7 +254,7 @@ void launch_rows(const char* operation, const Tensor& x, const Tensor& y, const 
     launch_rows_of<T, 1, false>(matrix, op, block_size, threads, x);
   } else if (whole) {
     launch_rows_of<T, kWidest<T>, false>(matrix, op, block_size, threads, x);
-  } else if (!Op::kWeight || x.numel() < kWorthCopying) {
+  } else if (!Op::kWeight || !worth_copying<T>(x)) {
     launch_rows_of<T, kWidest<T>, true>(matrix, op, block_size, threads, x);
   } else if constexpr (Op::kWeight) {
     Tensor memory;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "async.cuh"
 #include "rows_factors.cuh"
@@ -41,10 +42,15 @@ __global__ void copy_shifted(const Parameters<T> of, T* copies, int64_t columns,
   }
 }
 
-// The copies are a launch more, which takes about half a microsecond on an H200. For so many elements of a matrix they
-// are worth it: with 4096 rows, layernorm of 1823 bfloat16 columns takes 11.9 us instead of 12.8 and of 50257 258 instead
-// of 287, but rmsnorm of 781 5.4 instead of 4.9.
-constexpr int64_t kWorthCopying = int64_t{1} << 22;
+// Whether copies are worth it. They are a launch more, which takes about half a microsecond on an H200: with 4096 rows,
+// layernorm of 1823 bfloat16 columns takes 11.9 us instead of 12.8 and of 50257 258 instead of 287, but rmsnorm of 781 5.4
+// instead of 4.9. And they are written for each place where a row may begin: of few rows that would be more than the rows.
+template <typename T>
+bool worth_copying(const Tensor& x) {
+  constexpr int64_t kElements = int64_t{1} << 22;
+  constexpr int64_t kRowsPerCopy = 16;
+  return x.numel() >= kElements && x.size(0) >= kRowsPerCopy * kWidest<T>;
+}
 
 // An operation with its copies, in memory that `memory` keeps.
 template <typename T, typename Op>

@@ -101,10 +101,10 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
-    Each GROUP of neighbouring columns of the block, which are a thread's, keeps the mean of its steps and the
-    sum of the squared distances to it; they meet once, after the first pass (Chan, Golub and LeVeque,
-    "Algorithms for Computing the Sample Variance", 1983). The row is marked to stay in the caches for the
-    second pass, which marks it to go.
+    Each GROUP of neighbouring columns of the block, a thread's where it has so many, keeps the mean of its
+    steps and the sum of the squared distances to it; they meet once, after the first pass (Chan, Golub and
+    LeVeque, "Algorithms for Computing the Sample Variance", 1983). The row is marked to stay in the caches
+    for the second pass, which marks it to go.
     """
     if COLUMNS is not None:
         columns = COLUMNS
@@ -134,8 +134,9 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
         count += tl.minimum(tl.maximum(rest - group, 0), GROUP).to(tl.float32)
         mean, squares = _take_step(distance, mean, squares, 1.0 / tl.maximum(count, 1.0))
 
-    near = tl.load(x).to(tl.float32)
-    mean -= near
+    # A mean of means that their sum has rounded, and what it is off by: equal numbers are their own mean.
+    near = tl.sum(count / columns * mean, axis=0)
+    mean = tl.where(count > 0.0, mean - near, 0.0)
     offset = tl.sum(count * mean, axis=0) / columns
     variance = tl.sum(squares + count * (mean - offset) * (mean - offset), axis=0) / columns
     row_mean = near + offset
@@ -191,7 +192,7 @@ def layernorm_online(
             x.shape[1],
             COLUMNS=known_columns(x.shape[1]),
             BLOCK_SIZE=block_size,
-            GROUP=elements_together(x),
+            GROUP=elements_together(x, block_size),
             WHOLE=x.shape[1] % block_size == 0,
             num_warps=num_warps,
         )

@@ -72,9 +72,9 @@ def _softmax_online(
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
 
-    Each GROUP of neighbouring columns of the block, which are a thread's, keeps the maximum and the sum of
-    its steps; they meet once, after the first pass, so that no step waits for a reduction across the block.
-    The row is marked to stay in the caches for the second pass, which marks it to go.
+    Each GROUP of neighbouring columns of the block, a thread's where it has so many, keeps the maximum and
+    the sum of its steps; they meet once, after the first pass, so that no step waits for a reduction across
+    the block. The row is marked to stay in the caches for the second pass, which marks it to go.
     """
     if COLUMNS is not None:
         columns = COLUMNS
@@ -96,9 +96,15 @@ def _softmax_online(
                 x + column, mask=column < columns, other=float("-inf"), eviction_policy="evict_last"
             ).to(tl.float32)
         # A NaN is never the larger and so never a maximum, but it makes a weight NaN, and the sum with it.
-        larger = tl.maximum(maximum, tl.max(values, axis=1))
-        weight = tl.exp(values - larger[:, None])
-        total = total * tl.exp(maximum - larger) + tl.sum(weight, axis=1)
+        highest = tl.max(values, axis=1)
+        larger = tl.maximum(maximum, highest)
+        if GROUP == 1:
+            # Of the factor that rescales the sum and the new weight one is always 1, the other this.
+            weight = tl.exp(-tl.abs(highest - maximum))
+            total = tl.where(highest > maximum, total * weight + 1.0, total + weight)
+        else:
+            weights = tl.exp(values - larger[:, None])
+            total = total * tl.exp(maximum - larger) + tl.sum(weights, axis=1)
         maximum = larger
 
     row_maximum = tl.max(maximum, axis=0)
@@ -158,7 +164,7 @@ def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Te
             x.shape[1],
             COLUMNS=known_columns(x.shape[1]),
             BLOCK_SIZE=block_size,
-            GROUP=elements_together(rows),
+            GROUP=elements_together(rows, block_size),
             WHOLE=x.shape[1] % block_size == 0,
             num_warps=num_warps,
         )

@@ -34,12 +34,13 @@ def grids_of_first(
     """What of a kernel's grids is launched at these sizes of the first one, in these dtypes: the first grid,
     and those that add launches for the same rows."""
     first = grids[0]
+    wanted = {"size": sizes, "dtype": dtypes}
     added = [
-        {**axes, "size": [size for size in sizes if size in axes["size"]], "dtype": dtypes}
+        {**axes, **{name: [one for one in wanted[name] if one in axes[name]] for name in wanted}}
         for axes in grids[1:]
         if axes["rows"] == first["rows"]
     ]
-    return [{**first, "size": sizes, "dtype": dtypes}, *(axes for axes in added if axes["size"])]
+    return [{**first, **wanted}, *(axes for axes in added if axes["size"] and axes["dtype"])]
 
 
 def near_default(points: Sequence[Point]) -> Point:

@@ -165,8 +165,9 @@ def test_kernels_are_compiled_for_columns_that_unroll() -> None:
 
 def test_elements_are_taken_together_where_all_rows_begin_at_16_bytes() -> None:
     x = torch.zeros(4, 64)
-    assert elements_together(x) == 4
-    assert elements_together(x.bfloat16()) == 8
-    assert elements_together(x[:, :37]) == 4, "the columns of a row don't matter"
-    assert elements_together(x[:, 1:]) == 1
-    assert elements_together(torch.zeros(4, 52)) == 1, "Triton knows of multiples of 16 elements alone"
+    assert elements_together(x, 256) == 4
+    assert elements_together(x.bfloat16(), 256) == 8
+    assert elements_together(x.bfloat16(), 4) == 4
+    assert elements_together(x[:, :37], 256) == 4, "the columns of a row don't matter"
+    assert elements_together(x[:, 1:], 256) == 1
+    assert elements_together(torch.zeros(4, 52), 256) == 1, "Triton knows of multiples of 16 elements alone"

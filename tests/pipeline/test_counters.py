@@ -399,6 +399,7 @@ def test_launches_that_further_grids_add_are_looked_into() -> None:
         {"size": [256, 781], "dtype": ["float32"], "num_warps": [1], "rows": [None]},
         {"size": [781], "dtype": ["float32"], "num_warps": [1], "rows": [None]},
         {"size": [8192], "dtype": ["float32"], "num_warps": [8], "rows": [37]},
+        {"size": [8192], "dtype": ["bfloat16"], "num_warps": [2], "rows": [None]},
     ]
     first, second = choice.grids_of_first(grids, [256, 8192], ["float32"])
     assert first == {**grids[0], "dtype": ["float32"]}
