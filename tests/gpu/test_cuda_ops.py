@@ -114,6 +114,15 @@ def test_many_odd_rows(
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_odd_rows_get_the_parameters_of_their_call(name: str, dtype: torch.dtype) -> None:
+    x, *parameters = inputs_of(name, (4096, 1823), dtype)
+    for shift in range(20):
+        # The copies of the last call's parameters lie where those of this one's will.
+        inputs = (x, *(parameter.roll(shift) for parameter in parameters))
+        check(name, cuda(name, inputs, 2048, 4), inputs)
+
+
 def test_elements_that_are_not_floats_are_refused(name: str) -> None:
     inputs = tuple(x.int() for x in inputs_of(name, (4, 4)))
     with pytest.raises(RuntimeError, match=r"must be float32, bfloat16 or float16, not Int$"):
