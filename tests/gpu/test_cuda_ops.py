@@ -98,11 +98,11 @@ def test_large_tensors(name: str, num_warps: int, block_size: int, columns: int,
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
-# So many elements that odd rows get copies of weight and bias: several rows a block, one, a cluster of them,
-# and rows of fewer elements than an access has. Parameters may begin inside 16 bytes, too.
+# So many rows and elements that odd rows get copies of weight and bias: several rows a block, one, a cluster
+# of them, and rows of fewer elements than an access has. Parameters may begin inside 16 bytes, too.
 @pytest.mark.parametrize(("block_size", "num_warps"), [(1024, 4), (16384, 16), (64, 1)])
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(600000, 7), (5400, 781), (420, 10001), (80, 60001), (70, 262143)]
+    ("rows", "columns"), [(600000, 7), (5400, 781), (420, 10001), (140, 60001), (130, 262143)]
 )
 @pytest.mark.parametrize("begins", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
