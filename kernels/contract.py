@@ -269,6 +269,20 @@ def known_columns(columns: int) -> int | None:
     return columns if columns <= UNROLLED_COLUMNS else None
 
 
+FEW_ROWS = 64
+"""Rows up to which a Triton kernel that holds rows is compiled for their number of columns."""
+
+
+def known_columns_of_few(rows: int, columns: int) -> int | None:
+    """The same for a Triton kernel that holds rows: few rows take as long as its instructions do, and for a
+    known number there are fewer.
+
+    On an H200 layernorm of 37 rows of 781 float32 columns took 1.95 us instead of 2.07; but rmsnorm of 4096
+    rows 8.2 instead of 7.6.
+    """
+    return columns if rows <= FEW_ROWS else None
+
+
 def elements_together(x: torch.Tensor, block_size: int) -> int:
     """How many neighbouring elements of a matrix a thread of a Triton program that takes ``block_size`` in a
     step loads at once: 16 bytes of them where Triton knows that all rows begin at multiples of 16 bytes, else

@@ -1,5 +1,5 @@
-// Copies and messages that run while threads go on: from device memory to shared memory (sm_80), and from block to
-// block of a cluster (sm_90). Instructions that CUDA C++ has no name for; PTX ISA, "Asynchronous operations".
+// Copies and messages that run while threads go on: from device memory to shared memory (sm_80), back, and from block
+// to block of a cluster (sm_90). Instructions that CUDA C++ has no name for; PTX ISA, "Asynchronous operations".
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ __device__ inline void wait_for_launch_before() {
 
 #if __CUDA_ARCH__ >= 900
 
-// A barrier in shared memory that a phase passes when one thread has said how many bytes to expect and these are there.
+// A barrier in shared memory that a phase passes when one thread has arrived, and the bytes are there that it said to
+// expect, if any.
 __device__ inline void init_barrier(uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(shared_address(barrier)) : "memory");
 }
@@ -57,18 +58,59 @@ __device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
                : "memory");
 }
 
-// Until the first phase has passed.
-__device__ inline void wait_for_bytes(uint64_t* barrier) {
+__device__ inline void arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(barrier)) : "memory");
+}
+
+// Until a phase has passed, the first of parity 0, the next of 1, and so on.
+__device__ inline void wait_for_phase(uint64_t* barrier, int parity) {
   asm volatile(
       "{\n"
       ".reg .pred passed;\n"
       "again%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 passed, [%0], 0;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 passed, [%0], %1;\n"
       "@!passed bra again%=;\n"
       "}"
       :
-      : "r"(shared_address(barrier))
+      : "r"(shared_address(barrier)), "r"(parity)
       : "memory");
+}
+
+// By one thread: starts to copy a multiple of 16 bytes to shared memory, and counts them at `barrier`; past the
+// registers, L1 and the queue of loads and stores.
+__device__ inline void copy_in(void* to, const void* from, int bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :
+               : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// The same from shared memory, where other threads may have written after each has said so.
+__device__ inline void copy_out(void* to, const void* from, int bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;"
+      :
+      : "l"(to), "r"(shared_address(from)), "r"(bytes)
+      : "memory");
+}
+__device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+
+// Until all but the last `kLeft` copies of this thread to device memory have read what they copy.
+template <int kLeft>
+__device__ inline void wait_until_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(kLeft) : "memory");
+}
+
+// Adds to a number that the threads of a block share, and returns what it was. A thread sees what those had written that
+// added before it.
+__device__ inline int add_shared(int* to, int value) {
+  int before;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(shared_address(to)), "r"(value)
+               : "memory");
+  return before;
 }
 
 // Writes to where `to` is in another block of the cluster, and counts the bytes at its `barrier`.

@@ -95,6 +95,9 @@ __device__ void take_maximum(uint4& bits, const uint4& others) {
   memcpy(&bits, words, sizeof(bits));
 }
 
+// As far as the compiler knows, these bits are others now.
+__device__ inline void forget(uint4& bits) { asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w)); }
+
 // A sum in parts, so that an addition need not wait for the one before.
 struct Sum {
   static constexpr int kParts = 4;

@@ -9,7 +9,9 @@
 // A multiprocessor has nearly as much of it, elements of 2 bytes take 2, and its few registers a thread let several
 // blocks share a multiprocessor, so that one's loads run while another computes or stores.
 //
-// rows_streamed: for rows that neither holds. A block, or several whose partial results meet in device
+// rows_resident (rows_resident.cuh): for many rows of more columns than that, in blocks that stay for one after another.
+//
+// rows_streamed: for rows that none of these holds. A block, or several whose partial results meet in device
 // memory between two launches, reads its part of the row twice; the second time from L2 where it fits.
 //
 // An operation is a struct with

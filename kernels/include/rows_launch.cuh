@@ -3,10 +3,11 @@
 // num_warps: a block has 32 x num_warps threads. block_size: the elements that a block takes on, 8 a thread at the
 // fewest. Up to kMost a thread are held in registers, more in shared memory. A block that takes on more than a row takes
 // several rows, or a row and no more where they lie in shared memory; a row of more than that gets a cluster of blocks
-// (sm_90). With fewer rows than multiprocessors, clusters are made larger, so that few rows use many of them. Where 16
-// blocks don't hold a row, or blocks form no clusters, or clusters would leave most multiprocessors idle, a row is
-// streamed, kStreamed elements a thread at a time: by one block, or by several in two launches when rows are too few to
-// fill the GPU.
+// (sm_90). A norm's rows of more than 32768 columns, if they are many, get clusters that stay for one row after another,
+// where block_size is at least 8 packs of 16 bytes a thread, less than twice that, and num_warps at most 16. With fewer
+// rows than multiprocessors, clusters are made larger, so that few rows use many of them. Where 16 blocks don't hold a row,
+// or blocks form no clusters, or clusters would leave most multiprocessors idle, a row is streamed, kStreamed elements a
+// thread at a time: by one block, or by several in two launches when rows are too few to fill the GPU.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <string>
 
 #include "rows.cuh"
+#include "rows_resident.cuh"
 #include "rows_shifted.cuh"
 
 namespace kernels {
@@ -27,13 +29,10 @@ constexpr int kMost = V == 1 ? 16 : sizeof(T) == 2 && Op::kBias ? 64 : 32;
 template <int V>
 constexpr int kStreamed = V == 1 ? 8 : 16;
 
-// Blocks of a cluster that every GPU with clusters runs, and at most where a kernel asks for more.
-constexpr int kPortableCluster = 8;
-constexpr int kMaxCluster = 16;
-
 struct Device {
   int multiprocessors;
-  int shared_memory;  // bytes that a block may ask for
+  int shared_memory;         // bytes that a block may ask for
+  int shared_memory_of_all;  // bytes that the blocks of a multiprocessor share, 1024 of each taken by the driver
   int64_t largest_cluster;
   bool launches_overlap;  // where a launch may begin before the one that it waits for has ended
 
@@ -41,6 +40,7 @@ struct Device {
     int major = 0;
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, index);
     cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+    cudaDeviceGetAttribute(&shared_memory_of_all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, index);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
     // 9.0 and 10.x let a kernel ask for more than the portable 8.
     launches_overlap = major >= 9;
@@ -111,6 +111,19 @@ inline unsigned grid(int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
+// Lets a kernel have clusters of so many blocks and, if any, so many bytes of shared memory for rows.
+template <typename... Parameters>
+void allow(void (*kernel)(Parameters...), int64_t blocks_per_row, int64_t bytes) {
+  if (blocks_per_row > kPortableCluster) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  if (bytes > 0) {
+    // As many blocks on a multiprocessor as their shared memory leaves room for.
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  }
+}
+
 // Launches a kernel whose blocks form clusters of those that share a row. Shared memory: `staged` bytes, and what
 // Meeting has. Where it may overlap, it begins while the launch before it still runs, and itself waits for that.
 template <typename Meeting, typename... Parameters, typename... Arguments>
@@ -133,15 +146,7 @@ void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& 
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  if (blocks > kPortableCluster) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  }
-  if (staged > 0) {
-    // As many blocks on a multiprocessor as their shared memory leaves room for.
-    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(config.dynamicSmemBytes));
-  }
+  allow(kernel, blocks, staged > 0 ? static_cast<int64_t>(config.dynamicSmemBytes) : 0);
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
@@ -161,6 +166,54 @@ void launch_staged(const Matrix<T>& matrix, const Op& op, int threads, const Spr
   launch_sharing<Meeting<Unchanged, true>>(rows_staged<T, V, kEdges, Unchanged>, matrix.rows, how.sharing, threads,
                                            int64_t{16} * how.capacity, kShifted<Op> && device.launches_overlap, stream,
                                            matrix, Unchanged(op), how.sharing, how.capacity);
+}
+
+// rows_resident, where rows are long and many, and block_size gives a thread as many packs as it takes: whether it was
+// launched. The grid is as many clusters as run at the same time.
+template <typename T, typename Op>
+bool launch_resident(const Matrix<T>& matrix, const Op& op, int64_t block_size, int threads, const Device& device,
+                     cudaStream_t stream) {
+  // On an H200, layernorm of 4096 rows of 65536 float32 columns took 528 us instead of 553, of 32768 as long as before, of
+  // 16384 145 instead of 135: beginning and end, where not all of it overlaps, are a larger part there.
+  constexpr int64_t kMostColumns = 32 << 10;
+  constexpr int64_t kLeastRows = 8;
+  const int64_t elements = int64_t{kPacksResident} * kWidest<T> * threads;
+  const int64_t blocks = power_of_two_from(ceil_div(matrix.columns, elements));
+  if (matrix.columns <= kMostColumns || threads > kMostResident || block_size < elements ||
+      block_size >= 2 * elements || blocks > device.largest_cluster) {
+    return false;
+  }
+  const Sharing sharing{1, threads, 0, log2_from(blocks),
+                        static_cast<int>(ceil_div(matrix.columns / kWidest<T>, blocks))};
+  // As many blocks on a multiprocessor as their registers leave room for.
+  constexpr auto kOther = static_cast<int64_t>(sizeof(ResidentMemory<Op>));
+  const int64_t room = std::min<int64_t>(device.shared_memory,
+                                         int64_t{device.shared_memory_of_all} * threads / kMostResident - 1024);
+  const int64_t slot = int64_t{16} * packs_of_slot(sharing);
+  const int slots = static_cast<int>(std::min<int64_t>((room - kOther) / slot, kMostSlots));
+  if (slots < kFewestSlots) {
+    return false;
+  }
+  const auto kernel = rows_resident<T, Op>;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = threads;
+  config.dynamicSmemBytes = slots * slot + kOther;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  allow(kernel, blocks, slots * slot + kOther);
+  int clusters = 0;
+  cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+  if (clusters == 0 || matrix.rows < kLeastRows * clusters) {
+    return false;
+  }
+  config.gridDim = static_cast<unsigned>(clusters * blocks);
+  cudaLaunchKernelEx(&config, kernel, matrix, op, sharing, slots);
+  return true;
 }
 
 // Whether clusters would leave three quarters of the multiprocessors idle while each block has more to read than two
@@ -210,6 +263,11 @@ void launch_rows_of(const Matrix<T>& matrix, const Op& op, int64_t block_size, i
   const cudaStream_t stream = current_stream(x);
   if (too_few_for_clusters(matrix.rows, matrix.columns * static_cast<int64_t>(sizeof(T)), device)) {
     return launch_streamed<T, V, kEdges>(matrix, op, block_size, threads, device, x);
+  }
+  if constexpr (Op::kWeight && V == kWidest<T> && !kEdges) {
+    if (launch_resident(matrix, op, block_size, threads, device, stream)) {
+      return;
+    }
   }
   switch (how.elements) {
     case 8:

@@ -69,6 +69,10 @@ struct Sharing {
   int share;  // packs of a row for each of its blocks
 };
 
+// Blocks of a cluster that every GPU with clusters runs, and at most where a kernel asks for more.
+constexpr int kPortableCluster = 8;
+constexpr int kMaxCluster = 16;
+
 // Partials that each warp of a cluster merges itself, where kBlocksFirst. Of more, each block first merges its warps',
 // at the price of a barrier more, and of registers, which rows held in registers don't have.
 constexpr int kMergedAtOnce = 64;
@@ -153,7 +157,7 @@ struct Meeting {
         }
       }
     }
-    wait_for_bytes(arrived);
+    wait_for_phase(arrived, 0);
     return merge_all<Op>(received, senders * blocks_per_row);
 #else
     return own;

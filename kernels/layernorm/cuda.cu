@@ -1,13 +1,14 @@
 // layernorm over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers,
-// staged in shared memory, or streamed.
+// staged in shared memory, taken by blocks that stay, or streamed.
 //
 // A warp takes the mean of its elements and the sum of their squared distances to it, in one pass over them; those of
 // all warps of a row merge as in Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983. The
 // elements stay where they are; weight and bias are read for each row, from L1 or L2, 8 or 16 registers of them ahead of
-// their use. A row is read once from device memory and written once. DRAM bandwidth limits float32, beside the weights'
-// way from L2 for rows too long for L1; of 16-bit elements there are twice as many for the same bytes, and instructions
-// limit it: an element is converted twice, and so are weight and bias for each row. Where rows don't start at multiples
-// of 16 bytes, 16 bytes of weight or bias take two loads, or are copied once beforehand.
+// their use, or once by blocks that stay, which hold them in registers. A row is read once from device memory and written
+// once. DRAM bandwidth limits float32, beside the weights' way from L2 for rows too long for L1; of 16-bit elements there
+// are twice as many for the same bytes, and instructions limit it: an element is converted twice, and so are weight and
+// bias for each row. Where rows don't start at multiples of 16 bytes, 16 bytes of weight or bias take two loads, or are
+// copied once beforehand.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 

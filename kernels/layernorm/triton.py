@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import elements_together, known_columns, launch_grid
+from kernels.contract import elements_together, known_columns, known_columns_of_few, launch_grid
 from kernels.layernorm import EPS
 
 _EPS = tl.constexpr(EPS)
@@ -29,12 +29,15 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     row_stride: tl.int64,
     rows: tl.int64,
     columns: tl.int64,
+    COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
     """A program reads BLOCK_SIZE / WIDTH rows, holds them whole in registers, and writes them; WIDTH >=
     columns."""
+    if COLUMNS is not None:
+        columns = COLUMNS
     # Weight and bias are asked for before the reductions, unless they would crowd the row out of registers.
     EARLY: tl.constexpr = WIDTH <= EARLY_WIDTH
     # Short rows leave the caches to weight and bias.
@@ -168,6 +171,7 @@ def layernorm_tile(
             bias.contiguous(),
             x.stride(0),
             *x.shape,
+            COLUMNS=known_columns_of_few(*x.shape),
             WIDTH=width,
             BLOCK_SIZE=block_size,
             WHOLE=x.shape[1] == width,

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import check_dtype, elements_together, known_columns, launch_grid
+from kernels.contract import check_dtype, elements_together, known_columns, known_columns_of_few, launch_grid
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -33,18 +33,21 @@ def _softmax_row(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _softmax_tile(
+def _softmax_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     out: tl.tensor,
     x: tl.tensor,
     row_stride: tl.int64,
     rows: tl.int64,
     columns: tl.int64,
+    COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
     """``_softmax_row`` for BLOCK_SIZE / WIDTH rows a program, so that short rows fill it; WIDTH >=
     columns."""
+    if COLUMNS is not None:
+        columns = COLUMNS
     POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
     row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
@@ -145,6 +148,7 @@ def softmax_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tens
             matrix,
             matrix.stride(0),
             *x.shape,
+            COLUMNS=known_columns_of_few(*x.shape),
             WIDTH=width,
             BLOCK_SIZE=block_size,
             WHOLE=x.shape[1] == width,

@@ -123,6 +123,30 @@ def test_odd_rows_get_the_parameters_of_their_call(name: str, dtype: torch.dtype
         check(name, cuda(name, inputs, 2048, 4), inputs)
 
 
+# Of the norms, whose clusters of a GPU take these rows one after another.
+@pytest.mark.parametrize(("rows", "columns"), [(301, 40000), (277, 65536), (131, 262144)])
+@pytest.mark.parametrize("padding", [0, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_many_long_rows(name: str, rows: int, columns: int, padding: int, dtype: torch.dtype) -> None:
+    x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
+    inputs = (x[:, :columns], *(p[:columns].contiguous() for p in parameters))
+    for block_size, num_warps in ((16384, 16), (32768, 16), (16384, 8), (8192, 8), (4096, 4), (4096, 2)):
+        check(name, cuda(name, inputs, block_size, num_warps), inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_long_row_leaves_the_others_alone(name: str, dtype: torch.dtype) -> None:
+    x, *parameters = inputs_of(name, (300, 65536), dtype)
+    expected = cuda(name, (x, *parameters), 32768 if dtype == torch.bfloat16 else 16384, 16)
+    x[3] = float("nan")
+    x[35, 7] = float("inf")
+    x[299] = 0.0
+    result = cuda(name, (x, *parameters), 32768 if dtype == torch.bfloat16 else 16384, 16)
+    same = [row for row in range(300) if row not in {3, 35, 299}]
+    assert torch.equal(result[same], expected[same])
+    assert bool(result[3].isnan().all())
+
+
 def test_elements_that_are_not_floats_are_refused(name: str) -> None:
     inputs = tuple(x.int() for x in inputs_of(name, (4, 4)))
     with pytest.raises(RuntimeError, match=r"must be float32, bfloat16 or float16, not Int$"):

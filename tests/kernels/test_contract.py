@@ -11,7 +11,14 @@ import pytest
 import torch
 
 import kernels
-from kernels.contract import Kernel, Shape, elements_together, known_columns, launch_grid
+from kernels.contract import (
+    Kernel,
+    Shape,
+    elements_together,
+    known_columns,
+    known_columns_of_few,
+    launch_grid,
+)
 from kernels.point import AXES as AXIS_NAMES
 from tests.kernels.kernel_cases import EVERY, FLOATS, KERNELS, Case, params, small
 
@@ -161,6 +168,11 @@ def test_kernels_are_compiled_for_columns_that_unroll() -> None:
     assert known_columns(1) == 1
     assert known_columns(32768) == 32768
     assert known_columns(32769) is None
+
+
+def test_kernels_that_hold_rows_are_compiled_for_the_columns_of_few() -> None:
+    assert known_columns_of_few(64, 781) == 781
+    assert known_columns_of_few(65, 781) is None
 
 
 def test_elements_are_taken_together_where_all_rows_begin_at_16_bytes() -> None:
