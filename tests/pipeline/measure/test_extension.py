@@ -90,6 +90,22 @@ def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> 
 
 
 @needs_nvcc
+@pytest.mark.parametrize(("kernel", "tensors"), [("layernorm", 2), ("rmsnorm", 1)])
+def test_blocks_that_stay_read_weights_once_and_spill_nothing(kernel: str, tensors: int) -> None:
+    """Spilt registers made them half as fast, and stores of registers a third."""
+    resident = [one for one in functions_of(kernel, ["90"]).functions if one.name.startswith("rows_resident")]
+    assert len(resident) == 3
+    for function in resident:
+        opcodes = [one.opcode for one in function.analysis.instructions]
+        kinds = {opcode.split(".")[0] for opcode in opcodes}
+        assert not kinds & {"LDL", "STL", "STG"}, function.name
+        assert {"UBLKCP.S.G", "UBLKCP.G.S"} <= set(opcodes)
+        loads = [at for at, opcode in enumerate(opcodes) if opcode.startswith("LDG.")]
+        assert len(loads) == 8 * tensors, "8 packs of each"
+        assert max(loads) < opcodes.index("UBLKCP.G.S")
+
+
+@needs_nvcc
 @pytest.mark.usefixtures("no_gpu")
 def test_the_compiler_from_pypi_without_a_system_one(project: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
