@@ -269,7 +269,8 @@ def _elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
 
 
 def _freshness(rows: pd.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """From which commits each machine's rows are, and when they were measured."""
+    """From which commits each machine's rows are, how many of another source than today's, and when they were
+    measured."""
     lines = []
     for slug, name in names.items():
         of_machine = rows[rows["gpu"] == slug]
@@ -282,6 +283,7 @@ def _freshness(rows: pd.DataFrame, names: Mapping[str, str]) -> list[dict[str, A
                     "dirty": bool(dirty),
                     "kernels": ", ".join(sorted(group["kernel"].unique())),
                     "count": len(group),
+                    "changed": int(group["changed"].sum()),
                     "days": " to ".join(dict.fromkeys((days[0], days[-1]))),
                 }
             )

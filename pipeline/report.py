@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +21,7 @@ from pipeline import pages, plots
 from pipeline.config import ReportConfig, console, run_stage
 from pipeline.errors import UserError
 from pipeline.field import meetings
-from pipeline.measure import device, table
+from pipeline.measure import device, grid, table
 from pipeline.measure.evidence import Evidence
 from pipeline.measure.evidence import load as load_evidence
 from pipeline.measure.ledger import write_atomically
@@ -97,6 +98,7 @@ def describe(kernel: str, providers: set[str]) -> About:
 def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Content:
     """Work out everything that the report says."""
     rows = frame(results.measurements)
+    rows["changed"] = changed_since(rows)
     about = {
         name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in results.kernels
     }
@@ -126,6 +128,22 @@ def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Cont
         evidence=evidence,
         styles=styles,
         unreadable=unreadable,
+    )
+
+
+def changed_since(rows: pd.DataFrame) -> pd.Series:
+    """Whether what a row was measured from is not what is here now: another source, or none."""
+    today: dict[tuple[str, str], str] = {}
+    for kernel, provider in rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False):
+        try:
+            today[kernel, provider] = grid.source_digest(kernel, kernels.load(kernel).provider(provider))
+        except KeyError:
+            # A peer whose package is missing here, or a kernel whose folder is gone.
+            with suppress(OSError):
+                today[kernel, provider] = grid.peer_digest(kernel)
+    pairs = zip(rows["kernel"], rows["provider"], rows["source"], strict=True)
+    return pd.Series(
+        [today.get((kernel, name)) != source for kernel, name, source in pairs], index=rows.index
     )
 
 

@@ -259,9 +259,17 @@ class Sweep:
         rows = [row for point in points if (row := self.ledger.get(point)) is not None]
         table.show(console, rows, {self.kernel.name: self.kernel.baseline}, str(self.ledger.path))
         noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
+        # Those of a sweep that was stopped before it came to them.
+        older = sum(row.key != self.key(row.point) for row in rows)
+        others = (
+            f" {older} more are of an older source, environment or timing: "
+            "run the same command to measure them."
+            if older
+            else ""
+        )
         console.print(
             f"{len(self.measured)} points measured in {monotonic() - self.begin:.1f} s{noise}. "
-            f"{len(rows)} of {len(points)} are in {self.ledger.path}.",
+            f"{len(rows) - older} of {len(points)} are in {self.ledger.path}.{others}",
             highlight=False,
             soft_wrap=True,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -181,6 +182,26 @@ def test_a_sweep_that_is_stopped_keeps_and_prints_what_was_measured(
         assert rows == sorted(rows, key=lambda row: (row.point.provider, row.point.size))
         assert f"{len(rows)} points measured" in out
         assert f"{len(rows)} of {POINTS} are in outputs/timings/quick/" in out
+
+
+def test_a_stopped_sweep_says_what_it_did_not_come_to(tmp_path: Path) -> None:
+    tree = cpu_tree(tmp_path, "quick")
+    assert tree.sweep(*QUICK).returncode == 0
+    contract = tree.root / "kernels" / "quick" / "__init__.py"
+    contract.write_text(contract.read_text() + "\n# Another source.\n")
+    process = tree.start(*QUICK)
+    until(lambda: lines(tree) > POINTS, process)
+    process.send_signal(signal.SIGTERM)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert len(tree.rows("quick")) == POINTS, "the rows of the old source are kept"
+    new = re.search(r"(\d+) points measured", out)
+    assert new is not None
+    assert 0 < int(new[1]) < POINTS
+    assert f"{new[1]} of {POINTS} are in outputs/timings/quick/" in out
+    assert f" {POINTS - int(new[1])} more are of an older source, environment or timing: run the same" in out
 
 
 @dataclass

@@ -15,10 +15,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+import kernels
 from pipeline import report
 from pipeline.config import ROOT, ReportConfig
 from pipeline.errors import UserError
 from pipeline.measure import ledger, results
+from pipeline.measure.grid import peer_digest, source_digest
 from tests.factory import COMMIT, CPU, H100, H200, grid, measurement, write_results
 
 # The command draws for long, and most of the tests look at what it drew once.
@@ -281,14 +283,31 @@ def test_the_page_tells_what_could_not_be_measured(page, written):
 
 def test_the_page_tells_commits_and_machines(page):
     fresh = next(table for table in page.tables if "commit" in table[0])
-    found = {tuple(line[:4]) for line in fresh[1:]}
-    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "square") in found
-    assert ("NVIDIA H200", f"{COMMIT[:10]} with uncommitted changes", "2", "gelu") in found
+    found = {tuple(line[:5]) for line in fresh[1:]}
+    # None of the made-up rows has a source that there is.
+    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "square") in found
+    assert ("NVIDIA H200", f"{COMMIT[:10]} with uncommitted changes", "2", "2", "gelu") in found
     assert sum(int(line[2]) for line in fresh[1:]) == len(synthetic())
     machines = next(table for table in page.tables if table[-1][0] == "platform")
     assert machines[0] == ["", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "AMD EPYC"]
     assert ["copy ceiling", "3000 GB/s", "4270 GB/s", "40.0 GB/s"] in machines
     assert ["driver", "580.82.07", "580.82.07", ""] in machines
+
+
+def test_rows_of_another_source_than_todays_are_counted():
+    softmax = kernels.load("softmax")
+    triton = source_digest("softmax", softmax.provider("triton_row"))
+    rows = [
+        measurement("softmax", "triton_row", 256, source=triton),
+        measurement("softmax", "triton_row", 1024, source=triton[::-1]),
+        measurement("softmax", "cuda", 256, source=triton),
+        measurement("softmax", "a_peer_not_here", 256, source=peer_digest("softmax")),
+        measurement("softmax", "a_peer_not_here", 1024, source=triton),
+        measurement("relu", "torch", 256),
+    ]
+    found = results.frame(rows)
+    assert report.changed_since(found).tolist() == [False, True, True, False, True, True]
+    assert report.changed_since(results.frame([])).empty
 
 
 def test_the_plot_has_a_panel_a_machine_and_dtype(written):
