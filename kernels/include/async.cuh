@@ -47,8 +47,10 @@ __device__ inline void init_barrier(uint64_t* barrier) {
 // By the thread that made it, before it arrives at the cluster.
 __device__ inline void show_barrier_to_cluster() { asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory"); }
 
-// All threads of a cluster wait for each other. Relaxed: it shows others nothing but show_barrier_to_cluster().
+// All threads of a cluster wait for each other. Relaxed: it shows others nothing but show_barrier_to_cluster(); the second
+// shows all that a thread has written.
 __device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory"); }
+__device__ inline void arrive_and_show() { asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory"); }
 __device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory"); }
 
 __device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
@@ -62,7 +64,8 @@ __device__ inline void arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(barrier)) : "memory");
 }
 
-// Until a phase has passed, the first of parity 0, the next of 1, and so on.
+// Until a phase has passed, the first of parity 0, the next of 1, and so on. Acquires for the block, as CUTLASS does where
+// other blocks write here: for the cluster it would invalidate L1 besides, by which shared memory does not come.
 __device__ inline void wait_for_phase(uint64_t* barrier, int parity) {
   asm volatile(
       "{\n"

@@ -111,17 +111,20 @@ inline unsigned grid(int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
-// Lets a kernel have clusters of so many blocks and, if any, so many bytes of shared memory for rows.
+// Lets a kernel have clusters of so many blocks. What a kernel may have is the same for all its launches, also those of
+// other threads: it is never set to less.
 template <typename... Parameters>
-void allow(void (*kernel)(Parameters...), int64_t blocks_per_row, int64_t bytes) {
+void allow_clusters(void (*kernel)(Parameters...), int64_t blocks_per_row) {
   if (blocks_per_row > kPortableCluster) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   }
-  if (bytes > 0) {
-    // As many blocks on a multiprocessor as their shared memory leaves room for.
-    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  }
+}
+
+// Lets a kernel keep rows in shared memory, as many blocks on a multiprocessor as that leaves room for.
+template <typename... Parameters>
+void allow_shared_memory(void (*kernel)(Parameters...), const Device& device) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_memory);
 }
 
 // Launches a kernel whose blocks form clusters of those that share a row. Shared memory: `staged` bytes, and what
@@ -146,7 +149,7 @@ void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& 
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  allow(kernel, blocks, staged > 0 ? static_cast<int64_t>(config.dynamicSmemBytes) : 0);
+  allow_clusters(kernel, blocks);
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
@@ -163,9 +166,11 @@ template <typename T, int V, bool kEdges, typename Op>
 void launch_staged(const Matrix<T>& matrix, const Op& op, int threads, const Spread& how, const Device& device,
                    cudaStream_t stream) {
   using Unchanged = typename Op::Unchanged;
-  launch_sharing<Meeting<Unchanged, true>>(rows_staged<T, V, kEdges, Unchanged>, matrix.rows, how.sharing, threads,
-                                           int64_t{16} * how.capacity, kShifted<Op> && device.launches_overlap, stream,
-                                           matrix, Unchanged(op), how.sharing, how.capacity);
+  const auto kernel = rows_staged<T, V, kEdges, Unchanged>;
+  allow_shared_memory(kernel, device);
+  launch_sharing<Meeting<Unchanged, true>>(kernel, matrix.rows, how.sharing, threads, int64_t{16} * how.capacity,
+                                           kShifted<Op> && device.launches_overlap, stream, matrix, Unchanged(op),
+                                           how.sharing, how.capacity);
 }
 
 // rows_resident, where rows are long and many, and block_size gives a thread as many packs as it takes: whether it was
@@ -205,9 +210,13 @@ bool launch_resident(const Matrix<T>& matrix, const Op& op, int64_t block_size, 
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  allow(kernel, blocks, slots * slot + kOther);
+  allow_clusters(kernel, blocks);
+  allow_shared_memory(kernel, device);
   int clusters = 0;
-  cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+    cudaGetLastError();  // or the check of the launch would find it
+    return false;
+  }
   if (clusters == 0 || matrix.rows < kLeastRows * clusters) {
     return false;
   }

@@ -158,9 +158,9 @@ __global__ void __launch_bounds__(kMostResident, 1)
     init_barrier(&memory.arrived[lane][warp]);
     show_barrier_to_cluster();
   }
-  // All of a cluster's threads arrive together.
+  // All of a warp's threads arrive together.
   __syncwarp();
-  arrive_at_cluster();
+  arrive_and_show();
 
   // The cluster's rows: one of `step`.
   const int step = static_cast<int>(gridDim.x) >> sharing.log2_blocks_per_row;

@@ -97,8 +97,9 @@ struct LayerNorm {
     if (count == 0.0f) {
       return empty();
     }
-    // Not below zero by rounding; and not NaN where the squares are too large for a float.
-    const float squared = distance * distance * kernels::reciprocal(count);
+    // Not below zero by rounding; and not NaN where the squares are too large for a float. Divided first: the sum of many
+    // large numbers, squared, is larger than their squares.
+    const float squared = distance * (distance * kernels::reciprocal(count));
     return {count, near, distance, of_near < INFINITY ? fmaxf(of_near - squared, 0.0f) : of_near};
   }
 

@@ -109,6 +109,15 @@ def test_one_extreme_value_among_normal_ones(case: Case, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", cases(slow=True))
+def test_rows_of_the_largest_numbers(case: Case, dtype: torch.dtype) -> None:
+    """Whose sums, squared, are larger than any number."""
+    x, *parameters = case.kernel.inputs((3, 2500), dtype, case.device, 0)
+    x = x.sign() * min(torch.finfo(dtype).max, case.kernel.largest)
+    case.check(case.run(x, *parameters), x, *parameters)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 # torch's norm loses equal large numbers to the rounding of their mean; the norms written here don't.
 @pytest.mark.parametrize(
     "case", cases(lambda case: case.is_own or case.kernel.largest == math.inf, slow=True)
