@@ -92,7 +92,7 @@ def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> 
 @needs_nvcc
 @pytest.mark.parametrize(("kernel", "tensors"), [("layernorm", 2), ("rmsnorm", 1)])
 def test_blocks_that_stay_read_weights_once_and_spill_nothing(kernel: str, tensors: int) -> None:
-    """Spilt registers made them half as fast, and stores of registers a third."""
+    """Spilt registers cost them a sixth of their speed, and stores of registers a third."""
     resident = [one for one in functions_of(kernel, ["90"]).functions if one.name.startswith("rows_resident")]
     assert len(resident) == 3
     for function in resident:
