@@ -8,7 +8,7 @@
 // once. DRAM bandwidth limits float32, beside the weights' way from L2 for rows too long for L1; of 16-bit elements there
 // are twice as many for the same bytes, and instructions limit it: an element is converted twice, and so are weight and
 // bias for each row. Where rows don't start at multiples of 16 bytes, 16 bytes of weight or bias take two loads, or are
-// copied once beforehand.
+// copied once beforehand, or are read by blocks that stay, which take rows in such an order that they do so seldom.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 

@@ -4,7 +4,8 @@
 // A warp takes the sum of its elements' squares, and those of all warps of a row add up; the elements stay where they
 // are. The weight is read for each row, from L1 or L2, 8 or 16 registers of it ahead of its use, or once by blocks that
 // stay, which hold it in registers. DRAM bandwidth is the limit: a row is read once from device memory and written once.
-// Where rows don't start at multiples of 16 bytes, 16 bytes of weight take two loads, or are copied once beforehand.
+// Where rows don't start at multiples of 16 bytes, 16 bytes of weight take two loads, or are copied once beforehand, or
+// are read by blocks that stay, which take rows in such an order that they do so seldom.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 

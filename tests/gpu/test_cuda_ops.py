@@ -124,11 +124,15 @@ def test_odd_rows_get_the_parameters_of_their_call(name: str, dtype: torch.dtype
 
 
 # Of the norms, whose clusters of a GPU take these rows one after another.
-@pytest.mark.parametrize(("rows", "columns"), [(301, 40000), (277, 65536), (131, 262144)])
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(701, 40000), (277, 65536), (131, 262144), (701, 33001), (650, 50258), (277, 100003), (131, 262143)],
+)
 @pytest.mark.parametrize("padding", [0, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_many_long_rows(name: str, rows: int, columns: int, padding: int, dtype: torch.dtype) -> None:
     x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
+    x[:, columns:] = float("nan")  # read beside a row's last elements, but not its own
     inputs = (x[:, :columns], *(p[:columns].contiguous() for p in parameters))
     for block_size, num_warps in (
         (16384, 16),
@@ -155,9 +159,10 @@ def test_rows_of_large_numbers(name: str, rows: int, columns: int, dtype: torch.
             check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
+@pytest.mark.parametrize("columns", [65536, 100001])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_long_row_leaves_the_others_alone(name: str, dtype: torch.dtype) -> None:
-    x, *parameters = inputs_of(name, (300, 65536), dtype)
+def test_a_long_row_leaves_the_others_alone(name: str, columns: int, dtype: torch.dtype) -> None:
+    x, *parameters = inputs_of(name, (300, columns), dtype)
     expected = cuda(name, (x, *parameters), 32768 if dtype == torch.bfloat16 else 16384, 16)
     x[3] = float("nan")
     x[35, 7] = float("inf")
