@@ -90,16 +90,16 @@ __device__ inline void copy_in(void* to, const void* from, int bytes, uint64_t* 
 
 // The same from shared memory, where other threads may have written after each has said so.
 __device__ inline void copy_out(void* to, const void* from, int bytes) {
-  asm volatile(
-      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;"
-      :
-      : "l"(to), "r"(shared_address(from)), "r"(bytes)
-      : "memory");
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :
+               : "l"(to), "r"(shared_address(from)), "r"(bytes)
+               : "memory");
 }
+// What this thread has copied out since the last time, if anything, is a group.
+__device__ inline void end_group() { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
 __device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 
-// Until all but the last `kLeft` copies of this thread to device memory have read what they copy.
+// Until all but the last `kLeft` of this thread's groups have read what they copy.
 template <int kLeft>
 __device__ inline void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(kLeft) : "memory");

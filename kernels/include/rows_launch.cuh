@@ -181,8 +181,7 @@ Residence residence_of(int64_t columns, int64_t blocks, int threads, const Devic
   const int64_t share = ceil_div(ceil_div(columns, kWidest<T>), blocks * kAlignedPacks) * kAlignedPacks;
   Residence residence{threads / kThreadsPerWarp, static_cast<int>(blocks), static_cast<int>(share), 0, 1};
   // As many blocks on a multiprocessor as their registers leave room for.
-  const int64_t room = std::min<int64_t>(device.shared_memory,
-                                         int64_t{device.shared_memory_of_all} * threads / kMostResident - 1024);
+  const int64_t room = std::min(device.shared_memory, device.shared_memory_of_all / (kMostResident / threads) - 1024);
   const int64_t slots = (room - static_cast<int64_t>(sizeof(ResidentMemory<T, Op>))) /
                         (int64_t{16} * residence.room_of_row<kEdges>());
   residence.slots = slots < kFewestSlots ? 0 : static_cast<int>(std::min<int64_t>(slots, kMostSlots));

@@ -361,8 +361,11 @@ __global__ void __launch_bounds__(kMostResident, 1)
     show_to_copies();
     __syncwarp();
     T* const to = matrix.y + portion.row * matrix.columns;
-    if (lane == 0 && portion.count > 0) {
-      copy_out(to + portion.column, packs, portion.count * kBytes);
+    if (lane == 0) {
+      if (portion.count > 0) {
+        copy_out(to + portion.column, packs, portion.count * kBytes);
+      }
+      end_group();
     }
     if (kEdges && portion.has_edge(lane)) {
       const int edge = portion.edge(lane);
