@@ -202,11 +202,14 @@ class Codegen:
             made = launches.observe([(self.key(point), point) for point in points], self.config.seed)
         ours = {one.name: one for one in found.functions if one.architecture == self.native}
         rows = []
+        unknown: dict[str, list[str]] = {}
         for point in points:
-            for launch in made.get(self.key(point), ()):
-                function = ours.get(library.known_name(launch.name))
-                if function is None:
-                    continue
+            launched = made.get(self.key(point), [])
+            known = [one for one in launched if library.known_name(one.name) in ours]
+            if launched and not known:
+                unknown.setdefault(launched[-1].name, []).append(variant(point))
+            for launch in known:
+                function = ours[library.known_name(launch.name)]
                 dynamic = max(0, launch.shared - function.analysis.resources.shared)
                 rows.append(
                     CodeRow(
@@ -217,6 +220,11 @@ class Codegen:
                         **used(function.analysis, function.architecture, launch.threads, dynamic),
                     )
                 )
+        for name, variants in unknown.items():
+            warn(
+                f"CUDA points without a row: {len(variants)}, for example {variants[0]}. They launch {name}, "
+                "which is none of the library's functions."
+            )
         return rows
 
     def inductor(self, points: Sequence[Point]) -> list[CodeRow]:

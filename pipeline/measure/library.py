@@ -74,10 +74,11 @@ def architecture_of(path: Path) -> str:
 
 
 def known_name(function: str) -> str:
-    """A function's name as every tool would write it: no namespaces, booleans as 1 and 0.
+    """A function's name as every tool would write it: no namespaces, booleans as 1 and 0, no space before a
+    ``>``.
 
     ``void softmax::rows<c10::Half, (int)4, true>(...)`` becomes ``rows<Half, 4, 1>``. ncu spells a namespace
-    without a name ``<unnamed>``.
+    without a name ``<unnamed>``; CUPTI ends a template in a template with ``> >``, cu++filt with ``>>``.
     """
-    plain = re.sub(r"(?:\w+|<unnamed>)::", "", short(function))
+    plain = re.sub(r"(?:\w+|<unnamed>)::", "", short(function)).replace(" >", ">")
     return re.sub(r"\bfalse\b", "0", re.sub(r"\btrue\b", "1", plain))

@@ -73,8 +73,10 @@ def test_counters_are_read_or_say_why_not(tmp_path: Path) -> None:
     assert (tmp_path / "artifacts" / found[0]["report"]).stat().st_size > 10_000
 
 
-def test_code_is_joined_to_the_points_that_launch_it(tmp_path: Path) -> None:
-    found = rows(tmp_path, "codegen", "kernel=softmax", "provider=[triton_row,cuda]", "size=64")
+# layernorm's functions have a template among their arguments.
+@pytest.mark.parametrize("kernel", ["softmax", "layernorm"])
+def test_code_is_joined_to_the_points_that_launch_it(tmp_path: Path, kernel: str) -> None:
+    found = rows(tmp_path, "codegen", f"kernel={kernel}", "provider=[triton_row,cuda]", "size=64")
     joined = [row for row in found if row["native"] and row["launch_known"]]
     assert {row["provider"] for row in joined} == {"triton_row", "cuda"}
     for row in joined:

@@ -171,6 +171,11 @@ def test_names_of_a_function_agree_whoever_writes_them() -> None:
     assert (
         library.known_name("void at::<unnamed>::rows<float, at::<unnamed>::Sum>(T1 *)") == "rows<float, Sum>"
     )
+    nested = (
+        "void kernels::rows_held<float, 4, 2, true, layernorm::LayerNorm<float> >(kernels::Matrix<float>)",
+        "void kernels::rows_held<float, 4, 2, (bool)1, layernorm::LayerNorm<float>>(kernels::Matrix<T1>)",
+    )
+    assert {library.known_name(name) for name in nested} == {"rows_held<float, 4, 2, 1, LayerNorm<float>>"}
 
 
 def test_the_listing_of_one_variant(tmp_path: Path, said_here: Callable[..., Said]) -> None:
