@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -200,16 +200,26 @@ class Codegen:
         self.alone()
         with DeviceLock(self.device, self.config.wait_s, warn):
             made = launches.observe([(self.key(point), point) for point in points], self.config.seed)
+        return self.of_launches(points, made, found)
+
+    def of_launches(
+        self,
+        points: Sequence[Point],
+        made: Mapping[str, Sequence[launches.Launch]],
+        found: library.CudaLibrary,
+    ) -> list[CodeRow]:
+        """A row for each function of the library among the launches made, by the points' keys. Says which points
+        launch none of these."""
         ours = {one.name: one for one in found.functions if one.architecture == self.native}
         rows = []
-        unknown: dict[str, list[str]] = {}
+        without: dict[str, list[Point]] = {}
         for point in points:
-            launched = made.get(self.key(point), [])
-            known = [one for one in launched if library.known_name(one.name) in ours]
-            if launched and not known:
-                unknown.setdefault(launched[-1].name, []).append(variant(point))
-            for launch in known:
-                function = ours[library.known_name(launch.name)]
+            launched = [
+                (ours.get(library.known_name(one.name)), one) for one in made.get(self.key(point), ())
+            ]
+            for function, launch in launched:
+                if function is None:
+                    continue
                 dynamic = max(0, launch.shared - function.analysis.resources.shared)
                 rows.append(
                     CodeRow(
@@ -220,10 +230,12 @@ class Codegen:
                         **used(function.analysis, function.architecture, launch.threads, dynamic),
                     )
                 )
-        for name, variants in unknown.items():
+            if launched and not any(function for function, _ in launched):
+                without.setdefault(launched[-1][1].name, []).append(point)
+        for name, some in without.items():
             warn(
-                f"CUDA points without a row: {len(variants)}, for example {variants[0]}. They launch {name}, "
-                "which is none of the library's functions."
+                f"CUDA points without a row: {len(some)}, for example {variant(some[0])}. "
+                f"They launch {name}, which is none of the library's functions."
             )
         return rows
 

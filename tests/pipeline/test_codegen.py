@@ -19,7 +19,7 @@ import pytest
 from kernels.point import Point
 from pipeline import codegen
 from pipeline.config import ROOT, CodegenConfig, run_stage
-from pipeline.measure import code, disassembler, grid, library, programs
+from pipeline.measure import code, disassembler, grid, launches, library, programs
 from pipeline.measure.resources import resources
 from pipeline.measure.toolchain import find_nvcc
 from tests.pipeline.measure.tiny import needs_nvcc
@@ -176,6 +176,37 @@ def test_names_of_a_function_agree_whoever_writes_them() -> None:
         "void kernels::rows_held<float, 4, 2, (bool)1, layernorm::LayerNorm<float>>(kernels::Matrix<T1>)",
     )
     assert {library.known_name(name) for name in nested} == {"rows_held<float, 4, 2, 1, LayerNorm<float>>"}
+
+
+@needs_nvcc
+def test_launches_are_joined_to_functions_and_unknown_ones_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As CUPTI spells them on a GPU, of which there is none here."""
+    stages: list[codegen.Codegen] = []
+    monkeypatch.setattr(sys, "argv", ["codegen", *smallest(tmp_path)])
+    with pytest.raises(SystemExit):
+        run_stage("codegen", CodegenConfig, lambda config: stages.append(codegen.Codegen(config)))
+    (stage,) = stages
+    stage.native = "90"
+    found = library.functions_of("softmax", ["90"])
+    function = found.functions[0]
+
+    def launch(name: str) -> launches.Launch:
+        return launches.Launch(name=name, threads=128, blocks=1, registers=0, shared=0, duration_us=1.0)
+
+    spelled = f"void kernels::{function.name.replace('>', ' >')}(kernels::Matrix<float>)"
+    several, other, refused = (Point("softmax", "cuda", 4096, "float32", 1024, warps) for warps in (4, 8, 16))
+    made = {
+        stage.key(several): [launch("void at::native::copy<float>(float*)"), launch(spelled)],
+        stage.key(other): [launch("void kernels::renamed<float>(float*)")],
+        stage.key(refused): [],
+    }
+    joined = stage.of_launches([several, other, refused], made, found)
+    assert [(row.function, row.key) for row in joined] == [(function.name, stage.key(several))]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "CUDA points without a row: 1, for example cuda-float32-1024x8w" in said
+    assert "void kernels::renamed<float>(float*)" in said
 
 
 def test_the_listing_of_one_variant(tmp_path: Path, said_here: Callable[..., Said]) -> None:
