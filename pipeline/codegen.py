@@ -208,8 +208,8 @@ class Codegen:
         made: Mapping[str, Sequence[launches.Launch]],
         found: library.CudaLibrary,
     ) -> list[CodeRow]:
-        """A row for each function of the library among the launches made, by the points' keys. Says which points
-        launch none of these."""
+        """A row for each function of the library among the launches made, by the points' keys. Says which
+        points launch none of these."""
         ours = {one.name: one for one in found.functions if one.architecture == self.native}
         rows = []
         without: dict[str, list[Point]] = {}
