@@ -65,7 +65,7 @@ $(VENV)/.ready-%:
 	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(SITE) "$(VENV)"
 	$(INSTALL) --editable '.[dev]'
 	@# The pipeline's own search decides whether a CUDA compiler is there.
-	@python -c 'from pipeline.measure.toolchain import find_nvcc; find_nvcc()' 2>/dev/null || \
+	@python -c 'from pipeline.machine.compilers import find_nvcc; find_nvcc()' 2>/dev/null || \
 		{ set -x; $(INSTALL) --editable '.[nvcc]'; }
 	@python -c 'import pathlib, sysconfig as s; exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' || \
 		echo 'note: Python.h is missing, torch.compile and Triton need it (apt-get install python3-dev)'

@@ -1,35 +1,136 @@
-"""The contract between a kernel and whoever measures it.
+"""The contract between a kernel and whoever measures it: all that a kernel's author reads.
 
-A kernel is an operation: how its inputs are made, what the right answer is, and how many bytes and
-floating-point operations the answer needs at least. A provider is one implementation of it. Nothing
-here knows of timing, DVC, Hydra or MLflow.
+A kernel is an operation: the problems it can be given, how inputs are made, what the right answer is, and the
+least work that an answer takes. A provider is one implementation of it, with parameters of its own. A kernel's
+folder holds its declaration, ``__init__.py``, which imports no torch, so that whoever only plans starts at once;
+beside it ``reference.py`` and the files that the providers' entries name. Nothing here knows of timing, DVC,
+Hydra or MLflow.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import importlib.metadata
+import inspect
 import math
-from collections.abc import Callable, Sequence
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
 
-import torch
+Value = int | bool | str
+"""What a dimension or a parameter may be."""
 
-from kernels.point import DTYPE_NAMES, Point, Shape
+LANGUAGES = ("torch", "triton", "gluon", "cuda", "cpp", "numba")
+"""What a provider may be written in."""
 
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
-"""torch's dtype for each name."""
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""The distance from 1 to the next number, by dtype: torch.finfo without torch."""
 
-Inputs = tuple[torch.Tensor, ...]
+ITEM_BYTES = {
+    **{"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2},
+    **{"int8": 1, "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1},
+}
+"""Bytes of an element, by dtype."""
 
-MAX_HELD_ROW = 65536
-"""Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most
-there are."""
 
-MAX_ELEMENTS = 64
-"""Most elements of a step that a thread of a Triton program takes on, a quarter of the registers it can have:
-with more, no launch was any provider's fastest on an H200, and Triton compiled for seconds or, in the widest
-rows, tens of seconds."""
+class ContractError(Exception):
+    """A declaration that can't be; the text is a sentence for the kernel's author."""
+
+
+def one_of(*values: Value, default: Value | None = None, unit: str | None = None) -> Any:
+    """A dimension or parameter that takes one of these values; the first is the default unless another is named.
+
+    ``unit`` makes for short labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size is the
+    number alone. Without one it is ``name=value``.
+    """
+    chosen = values[0] if default is None else default
+    if chosen not in values:
+        raise ContractError(f"the default {chosen!r} is none of the values {', '.join(map(repr, values))}.")
+    return field(default=chosen, metadata={"values": values, "unit": unit})
+
+
+def same_as(name: str) -> Any:
+    """A dimension that is another one's value unless it is given."""
+    return field(default=None, metadata={"same_as": name})
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A dimension of a problem or a parameter of a provider, as it was declared.
+
+    ``values`` is None for a number that may be any from 1 on; ``default`` is None for a dimension that has to be
+    given, and for one that is the ``same_as`` another.
+    """
+
+    name: str
+    type: type
+    values: tuple[Value, ...] | None
+    default: Value | None
+    unit: str | None = None
+    same_as: str | None = None
+
+    def check(self, value: object) -> Value:
+        """The value, if it is one. Raises ValueError with a clause that says what it has to be."""
+        if self.type is bool and value in (0, 1) and not isinstance(value, str):
+            value = bool(value)
+        if type(value) is not self.type:
+            kind = {int: "a whole number", bool: "true or false", str: "a word"}[self.type]
+            raise ValueError(f"must be {kind}, not {value!r}")
+        if self.values is not None and value not in self.values:
+            raise ValueError(f"must be {_either(self.values)}, not {shown(value)}")
+        if self.values is None and self.type is int and typing.cast("int", value) < 1:
+            raise ValueError(f"must be at least 1, not {value}")
+        return typing.cast("Value", value)
+
+
+def shown(value: object) -> str:
+    """A value as it is written on a command line and in YAML."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _either(values: Sequence[Value]) -> str:
+    words = [shown(value) for value in values]
+    return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
+
+
+def variables(declared: type) -> dict[str, Variable]:
+    """The fields of a problem's or a parameters' dataclass, in their order. Raises ContractError for a type that
+    no command line can write."""
+    hints = typing.get_type_hints(declared)
+    found = {}
+    for one in dataclasses.fields(declared):
+        kind = hints[one.name]
+        if isinstance(kind, types.UnionType):  # ``int | None`` of a dimension that is the same as another
+            kind = next(member for member in typing.get_args(kind) if member is not type(None))
+        if kind not in (int, bool, str):
+            raise ContractError(f"{declared.__name__}.{one.name} must be int, bool or str, not {kind}.")
+        values = one.metadata.get("values")
+        if kind is bool and values is None:
+            values = (False, True)
+        if kind is str and values is None and "same_as" not in one.metadata:
+            raise ContractError(f"{declared.__name__}.{one.name} is a word: say which by one_of(...).")
+        default = None if one.default is dataclasses.MISSING else one.default
+        found[one.name] = Variable(
+            one.name, kind, values, default, one.metadata.get("unit"), one.metadata.get("same_as")
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a provider may ask of a GPU before it says that a configuration fits; known without torch.
+
+    ``capability`` is the compute capability, ``(9, 0)``; sizes are in bytes, ``shared_memory`` what a block may
+    ask for, ``l2_cache`` the whole device's.
+    """
+
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_memory: int
+    l2_cache: int
 
 
 @dataclass(frozen=True)
@@ -41,277 +142,216 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
+class Work:
+    """The least that a problem needs: bytes moved, each input read once and each output written once, and
+    operations by the arithmetic that does them (``float32``, ``tf32``, ``bfloat16``, ``float16``, ``int8``)."""
+
+    bytes: int
+    operations: Mapping[str, int]
+
+    @property
+    def flops(self) -> int:
+        """All operations."""
+        return sum(self.operations.values())
+
+
+def nothing_against(problem: Any, parameters: Any, gpu: Gpu | None) -> str | None:
+    """What ``fits`` says where every configuration fits."""
+    del problem, parameters, gpu
+
+
+@dataclass(frozen=True)
 class Provider:
     """One implementation of a kernel.
 
-    call:
-        ``call(*inputs, **axes) -> Tensor``, a new tensor; takes exactly the axes listed in ``axes``.
-        Raises ValueError with a sentence for inputs it refuses.
-    axes:
-        The members of ``AXES`` it obeys. torch obeys none, so it is measured once a size.
-    source:
-        File in the kernel's folder that holds the implementation; a point is measured again when it
-        changes. A ``.cu`` or ``.cpp`` file is an extension that must be built and loaded
-        before ``call``; ``call`` then finds it as ``torch.ops.<kernel>.<provider>``.
+    entry:
+        ``FILE:FUNCTION`` in the kernel's folder: ``triton.py:softmax_row`` is a Python function,
+        ``cuda.cu:cuda`` an operator that the library built from the file registers as
+        ``torch.ops.<kernel>.cuda``. It is called ``f(*inputs, **arguments, **parameters)`` and returns a new
+        tensor, or a tuple of them; it raises ValueError with a sentence for inputs that it refuses.
+    parameters:
+        A frozen dataclass of what the provider can be tuned by, or None.
+    fits:
+        ``fits(problem, parameters, gpu)`` answers why the provider can't do a problem in this configuration
+        ("one block holds a row: ..."), or None when it can. ``gpu`` is None where there is none.
+    language:
+        One of ``LANGUAGES``; read off the entry's file where that tells: ``.cu``, ``.cpp``, and Python files
+        named ``torch``, ``triton``, ``gluon``, ``numba`` or with that word before an underscore.
+    compiled:
+        Whether the entry is to be called through ``torch.compile``.
+    extension:
+        The C++ or CUDA source that has to be built and loaded before a Python entry is called.
     devices:
-        Device types on which it can be timed. A Triton provider is verified on a CPU by the interpreter.
-    refuse:
-        ``refuse(point, shape)`` answers why the provider can't do a point that its axes allow
-        ("one block holds a row: ..."), or None when it can.
+        Device types that can time it; read off the language. A Triton provider is verified on a CPU by the
+        interpreter.
+    needs:
+        The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``.
     package:
-        The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What
-        a peer gives is verified like any other's, but its limits are its own.
+        The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What a peer gives
+        is verified like any other's, but its limits are its own.
+    compile_weight:
+        How long a configuration takes to compile beside the others; those that take longest are begun first.
     """
 
     name: str
-    call: Callable[..., torch.Tensor]
-    axes: tuple[str, ...] = ()
-    source: str = "__init__.py"
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    dtypes: tuple[str, ...] = tuple(DTYPES)
-    refuse: Callable[[Point, Shape], str | None] = field(default=lambda point, shape: None)
+    entry: str
+    parameters: type | None = None
+    fits: Callable[[Any, Any, Gpu | None], str | None] = nothing_against
+    language: str = ""
+    compiled: bool = False
+    extension: str | None = None
+    devices: tuple[str, ...] = ()
+    needs: str | None = None
     package: str | None = None
+    compile_weight: Callable[[Any], float] | None = None
+
+    def __post_init__(self) -> None:
+        file, colon, function = self.entry.partition(":")
+        if not colon or not function:
+            raise ContractError(f"entry {self.entry!r} of {self.name} must be FILE:FUNCTION.")
+        suffix = PurePosixPath(file).suffix
+        if suffix in (".cu", ".cpp") and self.extension is None:
+            object.__setattr__(self, "extension", file)
+        if not self.language:
+            object.__setattr__(self, "language", self._told_language(file, suffix))
+        if self.language not in LANGUAGES:
+            raise ContractError(f"{self.name}: say which language {file} is, one of {', '.join(LANGUAGES)}.")
+        if not self.devices:
+            told = {"torch": ("cpu", "cuda"), "cpp": ("cpu",)}
+            object.__setattr__(self, "devices", told.get(self.language, ("cuda",)))
+
+    def _told_language(self, file: str, suffix: str) -> str:
+        source = PurePosixPath(self.extension or file)
+        if source.suffix in (".cu", ".cpp"):
+            return {".cu": "cuda", ".cpp": "cpp"}[source.suffix]
+        return PurePosixPath(file).stem.partition("_")[0] if suffix == ".py" else ""
 
     @property
-    def is_triton(self) -> bool:
-        """Whether the interpreter can run it where there is no GPU."""
-        return self.source == "triton.py"
+    def file(self) -> str:
+        """The file of the entry, in the kernel's folder."""
+        return self.entry.partition(":")[0]
 
     @property
-    def compiles_itself(self) -> bool:
-        """Whether the first call for a shape compiles it, in the process that calls."""
-        return isinstance(self.call, compiled)
+    def function(self) -> str:
+        """The function or operator of the entry."""
+        return self.entry.partition(":")[2]
 
     @property
-    def extension(self) -> str | None:
-        """Name of the C++ or CUDA source that must be built and loaded first, or None."""
-        return self.source if self.source.endswith((".cu", ".cpp")) else None
+    def is_own(self) -> bool:
+        """Whether it is written here, as against what torch or a peer brings."""
+        return self.package is None and self.language != "torch"
 
-    def unsupported(self, point: Point, shape: Shape) -> str | None:
-        """Why this provider can't do the point on any device, or None when it can."""
-        if point.dtype not in self.dtypes:
-            return f"{self.name} has no {point.dtype}; it has {', '.join(self.dtypes)}"
-        return self.refuse(point, shape)
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package that it needs is there; imports nothing."""
+        if self.package is None:
+            return True
+        try:
+            return bool(importlib.metadata.version(self.package))
+        except importlib.metadata.PackageNotFoundError:
+            return False
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether an interpreter can verify it where there is no GPU."""
+        return self.language == "triton" and self.package is None
+
+    def variables(self) -> dict[str, Variable]:
+        """Its parameters; none for a provider without any."""
+        return {} if self.parameters is None else variables(self.parameters)
+
+    def runs_on(self, gpu: Gpu) -> str | None:
+        """Why the provider can't run on this GPU, or None when it can."""
+        if self.needs is None:
+            return None
+        wanted = self.needs.removeprefix("sm_")
+        only = wanted[-1].isalpha()
+        digits = wanted.rstrip("abcdefghijklmnopqrstuvwxyz")
+        capability = (int(digits[:-1]), int(digits[-1]))
+        if gpu.capability == capability or (not only and gpu.capability > capability):
+            return None
+        return f"needs {self.needs}, this GPU is sm_{gpu.capability[0]}{gpu.capability[1]}"
+
+
+def as_it_is(problem: Any) -> Any:
+    """A problem that an interpreter can do whole."""
+    return problem
 
 
 @dataclass(frozen=True)
 class Kernel:
     """An operation, its reference and its providers.
 
-    size_means:
-        What ``size`` stands for, as a reader of a table or an axis label needs it.
-    shape:
-        ``shape(size)``: the shape of the first input at that size.
-    inputs:
-        ``inputs(shape, dtype, device, seed)``: seeded random inputs; never zeros.
-    reference:
-        ``reference(*inputs)``: the answer in float64, from inputs of any dtype.
-    bytes:
-        ``bytes(shape, dtype)``: the fewest bytes moved, each input read once, each output written once.
-    flops:
-        ``flops(shape)``: floating-point operations, as the kernel's docstring counts them.
+    problem:
+        A frozen dataclass of the problem's dimensions, dtype and other words among them.
+    size:
+        The dimensions that a single size stands for.
+    work:
+        ``work(problem)``: the least work, as the kernel's docstring counts it.
     tolerance:
-        ``tolerance(dtype)``: how far an output may be from the reference.
+        ``tolerance(problem)``: how far an output may be from the reference, one for all or one for each.
+    headline:
+        What people compare: ``gbps`` or ``tflops``.
+    arguments:
+        The dimensions that entries and the reference are given by name, beside their inputs: those that no
+        input's shape or dtype tells, as ``causal``.
+    in_place:
+        Whether the outputs are the first inputs, written over; every entry returns them or nothing.
+    reference:
+        The file that has ``inputs(problem, device, seed)``, seeded random tensors, never zeros;
+        ``reference(*inputs, **arguments)``, the answer in float64, or exactly in integers; and
+        ``outputs(problem)``, the shape and dtype of each output.
+    interpreted:
+        ``interpreted(problem)``: the problem, made as small as an interpreter needs to do it in seconds.
     largest:
-        The largest finite magnitude of an element for which the tolerance is promised.
+        The largest finite magnitude of an input for which the tolerance is promised.
     baseline:
         The provider that the others are compared with ("x torch").
     """
 
-    name: str
-    size_means: str
-    shape: Callable[[int], Shape]
-    inputs: Callable[[Shape, torch.dtype, torch.device, int], Inputs]
-    reference: Callable[..., torch.Tensor]
-    bytes: Callable[[Shape, torch.dtype], int]
-    flops: Callable[[Shape], int]
-    tolerance: Callable[[torch.dtype], Tolerance]
+    problem: type
+    size: tuple[str, ...]
+    work: Callable[[Any], Work]
+    tolerance: Callable[[Any], Tolerance | tuple[Tolerance, ...]]
     providers: Sequence[Provider]
+    headline: str = "gbps"
+    arguments: tuple[str, ...] = ()
+    in_place: bool = False
+    reference: str = "reference.py"
+    interpreted: Callable[[Any], Any] = as_it_is
     largest: float = math.inf
     baseline: str = "torch"
+
+    def __post_init__(self) -> None:
+        known = variables(self.problem)
+        for name in (*self.size, *self.arguments):
+            if name not in known:
+                raise ContractError(f"{name} is no dimension; the problem has {', '.join(known)}.")
+        if self.headline not in ("gbps", "tflops"):
+            raise ContractError(f"headline must be gbps or tflops, not {self.headline!r}.")
+        names = [provider.name for provider in self.providers]
+        if self.baseline not in names:
+            raise ContractError(f"baseline {self.baseline!r} is no provider; there are {', '.join(names)}.")
+        if len(set(names)) < len(names):
+            raise ContractError(f"providers need names of their own: {', '.join(names)}.")
+        for provider in self.providers:
+            if clash := known.keys() & provider.variables().keys():
+                raise ContractError(f"{', '.join(clash)} of {provider.name} is a dimension's name too.")
 
     def provider(self, name: str) -> Provider:
         """Raises KeyError for a name that is not a provider of this kernel."""
         return {provider.name: provider for provider in self.providers}[name]
 
-    @property
-    def rows(self) -> int | None:
-        """The rows that every shape has, and of which a point may name another number; None where they follow
-        from the size.
-
-        Read off ``shape`` and no field of its own: a kernel's source is part of the keys of its measurements,
-        and naming the number there a second time would have all of them made again.
-        """
-        one, other = self.shape(1)[0], self.shape(2)[0]
-        return one if one == other else None
-
-    def shape_of(self, point: Point) -> Shape:
-        """The shape of the first input at a point: its size's, with the point's rows where it names any."""
-        shape = self.shape(point.size)
-        return shape if point.rows is None else (point.rows, *shape[1:])
-
-    def interpreted_shape(self, point: Point) -> Shape:
-        """``shape_of`` with few rows, for Triton's interpreter, which is slow.
-
-        Few rows are enough: programs that differ only in their row run the same code.
-        """
-        rows, *rest = self.shape_of(point)
-        return (min(rows, 8), *rest)
+    def dimensions(self) -> dict[str, Variable]:
+        """The problem's dimensions, in their order."""
+        return variables(self.problem)
 
 
-def installed(*peers: Provider) -> tuple[Provider, ...]:
-    """Those of the peers whose package is installed; a kernel has no others. Imports none of them."""
-
-    def is_there(package: str) -> bool:
-        try:
-            return bool(importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            return False
-
-    return tuple(peer for peer in peers if peer.package is None or is_there(peer.package))
+def bytes_of(dtype: str, *shapes: Sequence[int]) -> int:
+    """Bytes of tensors of these shapes and one dtype."""
+    return ITEM_BYTES[dtype] * sum(map(math.prod, shapes))
 
 
-def numel(shape: Shape) -> int:
-    """Number of elements in a tensor of this shape."""
-    return math.prod(shape)
-
-
-def read_once_write_once(shape: Shape, dtype: torch.dtype) -> int:
-    """Bytes of an operation that reads one tensor and writes one like it."""
-    return 2 * numel(shape) * dtype.itemsize
-
-
-def normal_inputs(shapes: Sequence[Shape], dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
-    """Tensors of standard normal values, the same for the same seed on the same kind of device."""
-    if device.type == "meta":
-        return tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
-    generator = torch.Generator(device=device).manual_seed(seed)
-    return tuple(
-        torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
-        for shape in shapes
-    )
-
-
-def normal_input(shape: Shape, dtype: torch.dtype, device: torch.device, seed: int) -> Inputs:
-    """One tensor of standard normal values."""
-    return normal_inputs([shape], dtype, device, seed)
-
-
-def row_too_wide(columns: int) -> str | None:
-    """Why a Triton program can't hold rows of so many columns, or None when it can."""
-    if columns > MAX_HELD_ROW:
-        return f"one block holds a row: {columns} columns > {MAX_HELD_ROW}"
-    return None
-
-
-def threads_too_full(elements: int, num_warps: int) -> str | None:
-    """Why so many elements are not for so few warps of a Triton program, or None when they are."""
-    of_thread = elements // (32 * num_warps)
-    if of_thread > MAX_ELEMENTS:
-        return f"too much for the registers: {of_thread} elements a thread > {MAX_ELEMENTS}"
-    return None
-
-
-def refuse_wide_rows(point: Point, shape: Shape) -> str | None:
-    """Why a Triton program can't hold such a row, or not with so few warps, or None when it can."""
-    reason = row_too_wide(shape[-1])
-    if reason is None and point.num_warps is not None:
-        padded = 1 << (shape[-1] - 1).bit_length()
-        reason = threads_too_full(padded, point.num_warps)
-    return reason
-
-
-def refuse_full_threads(point: Point, shape: Shape) -> str | None:
-    """Why a block_size is not for so few warps of a Triton program, or None when it is."""
-    return threads_too_full(point.block_size or 0, point.num_warps or 1)
-
-
-def refuse_narrow_tiles(point: Point, shape: Shape) -> str | None:
-    """Why a Triton program that holds rows whole can't obey a block_size, or None when it can."""
-    if point.block_size is not None and shape[-1] > point.block_size:
-        return f"one block holds whole rows: {shape[-1]} columns > block_size {point.block_size}"
-    return row_too_wide(shape[-1]) or refuse_full_threads(point, shape)
-
-
-def check_matrix(kernel: str, x: torch.Tensor) -> None:
-    """Raises ValueError for a tensor that has no rows of at least one column."""
-    if x.dim() != 2:
-        raise ValueError(f"{kernel} needs rows and columns, got shape {tuple(x.shape)}")
-    if x.shape[1] == 0:
-        raise ValueError(f"{kernel} needs at least one column, got shape {tuple(x.shape)}")
-
-
-def check_parameter(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tensor) -> None:
-    """Raises ValueError for a weight or bias that is not one number for each column of x, of its dtype."""
-    if parameter.shape != x.shape[1:] or parameter.dtype != x.dtype:
-        raise ValueError(
-            f"{kernel} needs a {name} of shape ({x.shape[1]},) and {x.dtype}, "
-            f"got shape {tuple(parameter.shape)} and {parameter.dtype}"
-        )
-
-
-def check_dtype(x: torch.Tensor) -> None:
-    """Raises ValueError for a dtype that a kernel which computes in float32 can't serve in full."""
-    if x.dtype not in DTYPES.values():
-        raise ValueError(f"needs {', '.join(DTYPES)}, got {str(x.dtype).removeprefix('torch.')}")
-
-
-UNROLLED_COLUMNS = 32768
-"""Columns up to which a Triton kernel that streams rows is compiled for their number."""
-
-
-def known_columns(columns: int) -> int | None:
-    """The number of columns to compile a Triton kernel for, or None for one that takes any.
-
-    Loops over a known number of columns come out unrolled, with more loads under way: on an H200 layernorm of
-    16384 bfloat16 columns took 65.9 us instead of 74.7. Of 65536 columns nothing was gained.
-    """
-    return columns if columns <= UNROLLED_COLUMNS else None
-
-
-FEW_ROWS = 64
-"""Rows up to which a Triton kernel that holds rows is compiled for their number of columns."""
-
-
-def known_columns_of_few(rows: int, columns: int) -> int | None:
-    """The same for a Triton kernel that holds rows: few rows take as long as its instructions do, and for a
-    known number there are fewer.
-
-    On an H200 layernorm of 37 rows of 781 float32 columns took 1.95 us instead of 2.07; but rmsnorm of 4096
-    rows 8.2 instead of 7.6.
-    """
-    return columns if rows <= FEW_ROWS else None
-
-
-def elements_together(x: torch.Tensor, block_size: int) -> int:
-    """How many neighbouring elements of a matrix a thread of a Triton program that takes ``block_size`` in a
-    step loads at once: 16 bytes of them where Triton knows that all rows begin at multiples of 16 bytes, else
-    one."""
-    aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0
-    return min(16 // x.element_size(), block_size) if aligned else 1
-
-
-def launch_grid(programs: int) -> tuple[int]:
-    """A one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
-    if programs > 2**31 - 1:
-        raise ValueError(f"a launch has at most 2**31 - 1 programs, this needs {programs}")
-    return (programs,)
-
-
-class compiled:  # noqa: N801 - a decorator of functions, like functools.partial
-    """``torch.compile(function)``, made on the first call, compiled anew for each shape."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        self.function = function
-
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The function's result."""
-        return self._once(*inputs)
-
-    @functools.cached_property
-    def _once(self) -> Callable[..., torch.Tensor]:
-        import torch._dynamo
-
-        # Past 8 shapes Dynamo by default runs the function eagerly, and a sweep would time that.
-        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2**20
-        return torch.compile(self.function, dynamic=False, fullgraph=True)
+def summary(module: types.ModuleType) -> str:
+    """What a kernel's declaration says of it first, on one line."""
+    return " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())

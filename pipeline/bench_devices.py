@@ -11,10 +11,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from pipeline.config import BenchDevicesConfig, console, run_stage
-from pipeline.errors import UserError
-from pipeline.measure import device
-from pipeline.measure.benchmark import Seconds, calibrated, compared, timed
+from pipeline import UserError
+from pipeline.command.config import BenchDevicesConfig, console, run_stage
+from pipeline.execution.benchmark import Seconds, calibrated, compared, timed
+from pipeline.machine import device
 
 
 def run(config: BenchDevicesConfig) -> None:

@@ -16,10 +16,11 @@ import tempfile
 from pathlib import Path
 
 import kernels
-from pipeline.config import BenchSweepConfig, console, run_stage
-from pipeline.errors import UserError
-from pipeline.measure import device, grid
-from pipeline.measure.benchmark import Seconds, calibrated, compared, timed
+from pipeline import UserError
+from pipeline.command.config import BenchSweepConfig, console, run_stage
+from pipeline.execution.benchmark import Seconds, calibrated, compared, timed
+from pipeline.machine import device
+from pipeline.points import grid
 
 
 def run(config: BenchSweepConfig) -> None:
@@ -34,7 +35,7 @@ def run(config: BenchSweepConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(chosen), Path(folder))
         ways = {
-            "textbook": ["pipeline.textbook", json.dumps(points)],
+            "textbook": ["pipeline.execution.textbook", json.dumps(points)],
             "sweep": ["pipeline.sweep", *pins, f"output={folder}", "remeasure=true", "tracking=none"],
         }
         found: dict[str, list[Seconds]] = {way: [] for way in ways}

@@ -11,13 +11,14 @@ from rich import box
 from rich.table import Table
 
 import kernels
-from pipeline.config import BuildConfig, console, run_stage
-from pipeline.errors import UserError, unknown
-from pipeline.measure import device, results
-from pipeline.measure.extension import CUDA_SOURCE, HERE, SOURCES, Place, build
-from pipeline.measure.ledger import write_atomically
-from pipeline.measure.resources import BuildReport, resources
-from pipeline.measure.toolchain import find_cxx, find_nvcc
+from pipeline import UserError, unknown
+from pipeline.command.config import BuildConfig, console, run_stage
+from pipeline.machine import device
+from pipeline.machine.compilers import find_cxx, find_nvcc
+from pipeline.store import results
+from pipeline.store.ledger import write_atomically
+from pipeline.toolchain.extension import CUDA_SOURCE, HERE, SOURCES, Place, build
+from pipeline.toolchain.resources import BuildReport, resources
 
 
 def build_kernel(kernel: str, architectures: Sequence[str], place: Place = HERE) -> BuildReport:

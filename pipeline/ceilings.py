@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline.config import CeilingsConfig, console, run_stage
-from pipeline.measure import calibration, device, results
-from pipeline.measure.lock import DeviceLock
-from pipeline.measure.settings import TimingSettings
-from pipeline.measure.supervisor import Supervisor
+from pipeline.command.config import CeilingsConfig, console, run_stage
+from pipeline.execution import calibration
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import device
+from pipeline.machine.lock import DeviceLock
+from pipeline.store import results
+from pipeline.timing.settings import TimingSettings
 
 TIMEOUT_S = 300.0
 """Far more than the measurement takes."""

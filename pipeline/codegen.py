@@ -18,23 +18,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kernels.point import Point
 
 import kernels
 from kernels.contract import Kernel
-from kernels.point import Point
-from pipeline.config import CodegenConfig, console, run_stage, validated
-from pipeline.errors import UserError
-from pipeline.measure import device, disassembler, grid, inductor, launches, library, programs, results
-from pipeline.measure.code import used
-from pipeline.measure.codetable import comparison, table
-from pipeline.measure.evidence import CodeRow, joined, write_lines
-from pipeline.measure.extension import CUDA_SOURCE
-from pipeline.measure.ledger import write_atomically
-from pipeline.measure.listing import heading, of_ptx, of_sass, portable
-from pipeline.measure.lock import DeviceLock
-from pipeline.measure.ptx import parse
-from pipeline.measure.table import print_wide
-from pipeline.measure.variant import Variant, variant
+from pipeline import UserError
+from pipeline.command.config import CodegenConfig, console, run_stage, validated
+from pipeline.inspection import disassembler, inductor, launches, library, programs
+from pipeline.inspection.code_table import comparison, table
+from pipeline.inspection.listing import heading, of_ptx, of_sass, portable
+from pipeline.inspection.ptx import parse
+from pipeline.inspection.usage import used
+from pipeline.machine import device
+from pipeline.machine.lock import DeviceLock
+from pipeline.points import grid
+from pipeline.points.notation import Variant, variant
+from pipeline.reporting.table import print_wide
+from pipeline.store import results
+from pipeline.store.evidence import CodeRow, joined, write_lines
+from pipeline.store.ledger import write_atomically
+from pipeline.toolchain.extension import CUDA_SOURCE
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 

@@ -25,16 +25,19 @@ from rich.table import Table
 
 import kernels
 from kernels.contract import Kernel
-from pipeline.config import ROOT, CountersConfig, console, run_stage
-from pipeline.errors import UserError
-from pipeline.measure import device, grid, ncu, results
-from pipeline.measure.choice import Chosen, best_default_baseline, each_provider, few, grids_of_first
-from pipeline.measure.counters import bound, by_point
-from pipeline.measure.evidence import CounterRow, joined, write_lines
-from pipeline.measure.ledger import write_atomically
-from pipeline.measure.lock import DeviceLock
-from pipeline.measure.ncu import Ncu, Unavailable
-from pipeline.measure.table import number, print_wide
+from pipeline import UserError
+from pipeline.command.config import ROOT, CountersConfig, console, run_stage
+from pipeline.inspection import ncu
+from pipeline.inspection.ncu import Ncu, Unavailable
+from pipeline.inspection.ncu_pages import bound, by_point
+from pipeline.machine import device
+from pipeline.machine.lock import DeviceLock
+from pipeline.points import grid
+from pipeline.points.choice import Chosen, best_default_baseline, each_provider, few, grids_of_first
+from pipeline.reporting.table import number, print_wide
+from pipeline.store import results
+from pipeline.store.evidence import CounterRow, joined, write_lines
+from pipeline.store.ledger import write_atomically
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
@@ -150,7 +153,7 @@ def count(
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
         if chosen.uuid is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
-        command = [sys.executable, "-m", "pipeline.measure.counted", str(plan), str(failures)]
+        command = [sys.executable, "-m", "pipeline.inspection.counted", str(plan), str(failures)]
         with console.status(f"Counting {len(keys)} points …"):
             tool.profile(command, report.absolute(), config.sets, config.timeout_s, ROOT)
         return tool, json.loads(failures.read_text()) if failures.is_file() else {}

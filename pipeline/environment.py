@@ -11,9 +11,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from pipeline.config import ROOT, EnvironmentConfig, console, run_stage
-from pipeline.measure import device, results
-from pipeline.measure.ledger import write_atomically
+from pipeline.command.config import ROOT, EnvironmentConfig, console, run_stage
+from pipeline.machine import device
+from pipeline.store import results
+from pipeline.store.ledger import write_atomically
 
 CURRENT = Path("build/environment.json")
 """The machine at hand, below the repository's root."""

@@ -20,23 +20,26 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import torch
+from kernels.point import Point
 from rich import box
 from rich.table import Table
 
 import kernels
 from kernels.contract import DTYPES, Kernel
-from kernels.point import Point
-from pipeline.config import ROOT, ProfileConfig, console, run_stage
-from pipeline.errors import UserError
-from pipeline.measure import device, extension, grid, results
-from pipeline.measure.choice import each_provider, few, grids_of_first
-from pipeline.measure.evidence import ProfileRow, joined, write_lines
-from pipeline.measure.ledger import write_atomically
-from pipeline.measure.lock import DeviceLock
-from pipeline.measure.profiler import ACTIVE, Profiled, a_call, record
-from pipeline.measure.table import number, print_wide
-from pipeline.measure.trial import bind
-from pipeline.measure.variant import variant
+from pipeline import UserError
+from pipeline.command.config import ROOT, ProfileConfig, console, run_stage
+from pipeline.execution.trial import bind
+from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
+from pipeline.machine import device
+from pipeline.machine.lock import DeviceLock
+from pipeline.points import grid
+from pipeline.points.choice import each_provider, few, grids_of_first
+from pipeline.points.notation import variant
+from pipeline.reporting.table import number, print_wide
+from pipeline.store import results
+from pipeline.store.evidence import ProfileRow, joined, write_lines
+from pipeline.store.ledger import write_atomically
+from pipeline.toolchain import extension
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 

@@ -18,22 +18,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernels.point import Point
 from rich import box
 from rich.progress import Progress
 from rich.table import Table
 
-from kernels.point import Point
-from pipeline import tracking
-from pipeline.config import PublishConfig, console, run_stage
-from pipeline.errors import UserError
-from pipeline.measure import evidence, results
-from pipeline.measure.ceiling import Ceilings
-from pipeline.measure.device import TOLD, Environment
-from pipeline.measure.evidence import Evidence
-from pipeline.measure.record import Measurement
-from pipeline.measure.results import Results, axes
-from pipeline.tracking import CHANGES, Change, Run, Store, Sweep, TrackerError, Value
-from pipeline.why import longest, native
+from pipeline import UserError
+from pipeline.command.config import PublishConfig, console, run_stage
+from pipeline.machine.device import TOLD, Environment
+from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting.mlflow_store import CHANGES, Change, Run, Store, Sweep, TrackerError, Value
+from pipeline.reporting.why import longest, native
+from pipeline.store import evidence, results
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.evidence import Evidence
+from pipeline.store.record import Measurement
+from pipeline.store.results import Results, axes
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci", "gbps", "tflops", "ceiling_fraction")
 STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")

@@ -17,16 +17,19 @@ import numpy as np
 import pandas as pd
 
 import kernels
-from pipeline import pages, plots
-from pipeline.config import ReportConfig, console, run_stage
-from pipeline.errors import UserError
-from pipeline.field import meetings
-from pipeline.measure import device, grid, table
-from pipeline.measure.evidence import Evidence
-from pipeline.measure.evidence import load as load_evidence
-from pipeline.measure.ledger import write_atomically
-from pipeline.measure.record import Status
-from pipeline.measure.results import (
+from pipeline import UserError
+from pipeline.command.config import ReportConfig, console, run_stage
+from pipeline.machine import device
+from pipeline.points import grid
+from pipeline.reporting import pages, plots, table
+from pipeline.reporting.field import meetings
+from pipeline.reporting.pages import About, Content
+from pipeline.reporting.roofline import dram_bytes, roofline
+from pipeline.store.evidence import Evidence
+from pipeline.store.evidence import load as load_evidence
+from pipeline.store.ledger import write_atomically
+from pipeline.store.record import Status
+from pipeline.store.results import (
     BY_SIZE,
     Results,
     against_baseline,
@@ -37,8 +40,6 @@ from pipeline.measure.results import (
     load,
     without_rows,
 )
-from pipeline.pages import About, Content
-from pipeline.roofline import dram_bytes, roofline
 
 PLOT_COLUMNS = ["size", "gbps", "provider", "configuration", "gpu", "dtype", "median_us", "speedup"]
 """The columns of ``plots/KERNEL.csv``, for ``dvc plots``: every provider's best configuration at the kernel's

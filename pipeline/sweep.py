@@ -1,6 +1,7 @@
-"""Stage ``sweep``: verify and time the grid of one kernel on one device.
+"""Stage ``sweep``: verify and time the points of one kernel on one device.
 
     python -m pipeline.sweep kernel=softmax block_size=[512,1024] provider=triton_online
+    python -m pipeline.sweep kernel=matmul m=16 n=8192 k=[4096,8192] provider=[torch,triton_tiled]
 
 Measures the points that the ledger does not hold yet, appends each as it is measured, and ends with
 a table. Stopped in any way, the same command goes on where it was.
@@ -8,131 +9,131 @@ a table. Stopped in any way, the same command goes on where it was.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import yaml
 
-import kernels
-from kernels.point import Point
-from pipeline.config import ROOT, SweepConfig, console, run_stage
-from pipeline.errors import UserError
-from pipeline.measure import calibration, commit, device, grid, results, table
-from pipeline.measure.ceiling import Ceilings, rate
-from pipeline.measure.compiler import CompilePool
-from pipeline.measure.crew import Crew
-from pipeline.measure.ledger import Ledger, write_atomically
-from pipeline.measure.lock import DeviceLock
-from pipeline.measure.progress import Progress
-from pipeline.measure.record import Measurement, Origin, Outcome
-from pipeline.measure.schedule import Schedule
-from pipeline.measure.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    from kernels.contract import Kernel
+from pipeline import ROOT, UserError
+from pipeline.command.options import PublishConfig, SweepConfig
+from pipeline.command.run import console, run_stage
+from pipeline.execution import calibration
+from pipeline.execution.compile_pool import CompilePool
+from pipeline.execution.crew import Crew
+from pipeline.execution.identity import Identity
+from pipeline.execution.schedule import Schedule
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
+from pipeline.machine.lock import DeviceLock
+from pipeline.points import problems
+from pipeline.points.plan import Plan, Target, plan
+from pipeline.points.point import Point
+from pipeline.reporting import table
+from pipeline.reporting.progress import Progress
+from pipeline.store import commit, results
+from pipeline.store.ceilings import Ceilings, rate
+from pipeline.store.environment import Environment
+from pipeline.store.files import write_atomically
+from pipeline.store.ledger import Ledger
+from pipeline.store.record import Measurement, Origin, Outcome
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
 
 warn = partial(console.print, style="yellow", highlight=False)
 
 
 def run(config: SweepConfig) -> None:
     """Measure what the ledger lacks, print the table, publish."""
+    entry = config.entry
     devices = device.resolve_all(config.device)
-    environment = device.fingerprint(devices[0])
+    environment = fingerprint(devices[0])
+    target = Target(devices[0].kind, device.capabilities(devices[0]))
+    wanted = plan(entry, config.preset.name, target, config.pin, config.provider)
     with ExitStack() as stack:
         # Held from before the ledger is read: a second sweep finds in it what the first one measured.
         for chosen in devices:
             stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
-        workers = [
-            stack.enter_context(Supervisor(chosen, config.timing, config.seed, config.point_timeout_s))
-            for chosen in devices
-        ]
-        pool = None
-        if environment.compute_capability is not None:
-            # Both take seconds to be ready; this process needs them too, to import torch.
-            for worker in workers:
-                worker.start()
-            pool = stack.enter_context(CompilePool(environment.compute_capability))
-        kernel = kernels.load(config.kernel.name)
-        points = grid.expand(kernel, config.provider, config.grids())
-        sweep = Sweep(config, workers, pool, environment, kernel)
+        sweep = Sweep(config, devices, environment, wanted)
+        missing = sweep.missing()
         try:
-            sweep.measure(sweep.missing(points))
+            sweep.measure(missing, stack)
         except BaseException:
             # A full disk stops both; the first error's sentence is the one that says how to go on.
             with suppress(UserError):
-                sweep.compact(points)
-            sweep.show(points)
+                sweep.compact()
+            sweep.show()
             raise
-        sweep.compact(points)
-        sweep.show(points)
+        sweep.compact()
+        sweep.show()
     if config.tracking.name != "none":
-        publish(config)
+        publish(config, sweep.output)
 
 
 class Sweep:
     """One run over the points of one kernel on the devices of one model."""
 
     def __init__(
-        self,
-        config: SweepConfig,
-        workers: Sequence[Supervisor],
-        pool: CompilePool | None,
-        environment: device.Environment,
-        kernel: Kernel,
+        self, config: SweepConfig, devices: Sequence[device.Device], environment: Environment, wanted: Plan
     ) -> None:
         self.config = config
-        self.workers = workers
-        self.pool = pool
-        self.device = workers[0].device
-        self.slug = self.device.slug
+        self.entry = config.entry
+        self.loaded = self.entry.loaded
+        self.devices = devices
         self.environment = environment
-        self.kernel = kernel
-        self.sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
-        self.commit, self.dirty = commit.head(ROOT)
-        self.ledger = Ledger(results.ledger_path(config.output, kernel.name, self.slug), warn)
+        self.plan = wanted
+        self.slug = devices[0].slug
+        self.output = results.folder_for(config.output, devices[0].kind)
+        self.identity = Identity(self.loaded, environment, config.timing, config.seed)
+        self.run = commit.new_run()
+        self.command = commit.command_line("sweep")
+        self.tool, tool_dirty = commit.head(ROOT)
+        # A kernel outside of the repository is of a commit of its own.
+        self.commit, self.dirty = (
+            commit.head(self.loaded.folder, ["."]) if self.loaded.is_outside else (self.tool, tool_dirty)
+        )
+        self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.measured: set[Point] = set()
         self.noise_floor: float | None = None
         self.begin = monotonic()
 
-    def key(self, point: Point) -> str:
-        """The key that a measurement of the point would have now."""
-        return grid.key(
-            point,
-            self.sources[point.provider],
-            self.environment.digest,
-            self.config.timing,
-            self.config.seed,
-        )
-
-    def missing(self, points: Sequence[Point]) -> list[Point]:
+    def missing(self) -> list[Point]:
         """The points that have to be measured."""
         if self.config.remeasure:
-            return list(points)
+            return list(self.plan.points)
         known = {row.key for row in self.ledger.rows()}
-        return [point for point in points if self.key(point) not in known]
+        return [point for point in self.plan.points if self.identity.key(point) not in known]
 
-    def measure(self, points: Sequence[Point]) -> None:
-        """Measure the points and append each to the ledger."""
+    def measure(self, points: Sequence[Point], stack: ExitStack) -> None:
+        """Measure the points and append each to the ledger; ``stack`` ends the processes that do it."""
         if not points:
-            console.print(
-                f"Nothing to measure: {self.ledger.path} holds every point. "
-                "Write remeasure=true to measure again.",
-                highlight=False,
-            )
+            if self.plan.points:
+                console.print(
+                    f"Nothing to measure: {self.ledger.path} holds every point. "
+                    "Write remeasure=true to measure again.",
+                    highlight=False,
+                )
             return
-        compiling = self.compile_ahead(points)
-        ceilings = self.describe(self.workers[0])
-        for worker in self.workers:
+        workers = [
+            stack.enter_context(
+                Supervisor(chosen, self.config.timing, self.config.seed, self.config.point_timeout_s)
+            )
+            for chosen in self.devices
+        ]
+        for worker in workers:
+            worker.start()
+        compiling = self.compile_ahead(points, stack)
+        ceilings = self.describe(workers[0])
+        for worker in workers:
             worker.overhead = ceilings.overhead
         broken = self.build(points)
-        with Progress(console, f"{self.kernel.name} on {self.slug}", len(points)) as progress:
+        with Progress(console, f"{self.entry.name} on {self.slug}", len(points)) as progress:
 
             def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:
                 self.ledger.append(self.measurement(point, outcome, measured_on, ceilings))
@@ -141,62 +142,68 @@ class Sweep:
 
             for point in points:
                 if reason := broken.get(point.provider):
-                    shape = self.kernel.shape_of(point)
-                    outcome = Outcome(status="compile_error", error=reason, shape=shape)
-                    report(point, outcome, self.device)
+                    report(point, Outcome(status="compile_error", error=reason), self.devices[0])
             sound = [point for point in points if point.provider not in broken]
-            crew = Crew(self.kernel, self.workers, self.control(points), report)
-            schedule = Schedule(sound, compiling, self.compiles_itself, len(self.workers))
+            crew = Crew(self.loaded.where, workers, self.control(points), report)
+            schedule = Schedule(sound, compiling, self.compiles_itself, len(workers))
             self.noise_floor = crew.measure(schedule, len(sound))
 
     def control(self, points: Sequence[Point]) -> Point:
-        """The point that is measured again and again for the noise floor: the baseline at a middle size, with
-        rows of its own only where no point is without."""
-        rows = None if any(point.rows is None for point in points) else points[0].rows
-        sizes = sorted({point.size for point in points if point.rows == rows})
-        middle = sizes[len(sizes) // 2]
-        return Point(self.kernel.name, self.kernel.baseline, middle, points[0].dtype, rows=rows)
+        """The point that is measured again and again for the noise floor: the baseline at a middle problem."""
+        order = list(dict.fromkeys(point.problem for point in points))
+        middle = order[len(order) // 2]
+        baseline = self.loaded.kernel.provider(self.loaded.kernel.baseline)
+        parameters = problems.make(baseline.parameters, {}) if baseline.parameters else None
+        return Point(
+            kernel=self.entry.name,
+            provider=baseline.name,
+            problem=middle,
+            parameters=problems.values_of(parameters),
+        )
 
     def compiles_itself(self, point: Point) -> bool:
         """Whether the point is compiled by the worker that measures it."""
-        return self.kernel.provider(point.provider).compiles_itself
+        return self.loaded.kernel.provider(point.provider).compiled
 
-    def compile_ahead(self, points: Sequence[Point]) -> Mapping[Point, Future[None]]:
+    def compile_ahead(self, points: Sequence[Point], stack: ExitStack) -> Mapping[Point, Future[None]]:
         """Start to compile the Triton points, where there is a GPU to compile for."""
-        if self.pool is None:
+        if self.environment.compute_capability is None:
             return {}
-        triton = [point for point in points if self.kernel.provider(point.provider).is_triton]
-        return self.pool.submit(triton)
+        triton = [point for point in points if self.loaded.kernel.provider(point.provider).interpreted]
+        if not triton:
+            return {}
+        pool = stack.enter_context(CompilePool(self.environment.compute_capability))
+        return pool.submit(self.loaded.where, triton)
 
     def describe(self, worker: Supervisor) -> Ceilings:
         """Write beside the ledger what it can't be read without: the environment, the ceilings and the
         configuration. Returns the ceilings."""
-        output = self.config.output
         write_atomically(
-            results.environment_path(output, self.slug),
+            results.environment_path(self.output, self.slug),
             self.environment.model_dump_json(indent=2).encode() + b"\n",
         )
+        # What names a tracker may hold a password.
+        options = self.config.model_dump(mode="json", exclude={"tracking"})
         write_atomically(
-            results.config_path(output, self.kernel.name, self.slug),
-            yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=True).encode(),
+            results.config_path(self.output, self.entry.name, self.slug),
+            yaml.safe_dump(options, sort_keys=True).encode(),
         )
-        path = results.ceilings_path(output, self.slug)
-        known = [path, results.ceilings_path(ROOT / "results", self.slug)]
+        path = results.ceilings_path(self.output, self.slug)
+        repository = results.folder_for(ROOT / "results", self.devices[0].kind)
+        known = [path, results.ceilings_path(repository, self.slug)]
         return calibration.known_or_measured(worker, self.environment, known, path)
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""
-        from pipeline.measure import extension
-
         broken = {}
         for name in sorted({point.provider for point in points}):
-            provider = self.kernel.provider(name)
-            if provider.extension is None or self.device.kind not in provider.devices:
+            source = self.loaded.kernel.provider(name).extension
+            if source is None:
                 continue
             try:
-                extension.build(self.kernel.name, [provider.extension])
+                extension.build(Place.of(self.loaded), [source])
             except UserError as error:
-                warn(f"{self.kernel.name}/{name} was not built: {error}")
+                warn(f"{self.entry.name}/{name} was not built: {error}")
                 broken[name] = str(error)
         return broken
 
@@ -204,91 +211,82 @@ class Sweep:
         self, point: Point, outcome: Outcome, measured_on: device.Device, ceilings: Ceilings
     ) -> Measurement:
         """The ledger's line for an outcome."""
-        from kernels.contract import DTYPES
-
-        dtype = DTYPES[point.dtype]
+        work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, point.problem))
         timing = outcome.timing
+        parts = self.identity.parts(point)
         return Measurement(
-            key=self.key(point),
+            key=parts.key,
             point=point,
+            workload=self.plan.workloads[point],
             outcome=outcome,
-            rate=timing
-            and rate(
-                timing.median_us,
-                self.kernel.bytes(outcome.shape, dtype),
-                self.kernel.flops(outcome.shape),
-                point.dtype,
-                ceilings,
-            ),
+            rate=timing and rate(timing.median_us, work, ceilings),
+            parts=parts,
             origin=Origin(
                 gpu=self.slug,
                 device=str(measured_on),
-                environment=self.environment.digest,
-                source=self.sources[point.provider],
+                run=self.run,
+                command=self.command,
                 commit=self.commit,
                 dirty=self.dirty,
+                tool=self.tool if self.loaded.is_outside else None,
                 measured_at=datetime.now(UTC),
                 image=self.environment.image,
                 base_image=self.environment.base_image,
             ),
         )
 
-    def compact(self, points: Sequence[Point]) -> None:
-        """Compact the ledger.
-
-        Rows of points that this sweep did not ask for stay while they were measured from today's source in
-        today's environment, those of a peer also where its package is missing; others could only mislead.
-        """
-        asked = set(points)
-        peer = grid.peer_digest(self.kernel.name)
-        for measured in self.ledger.rows():
-            if measured.point in self.measured:
-                self.ledger.replace(measured.with_noise_floor(self.noise_floor))
-        self.ledger.compact(
-            lambda row: (
-                row.point in asked
-                or (
-                    row.origin.source == self.sources.get(row.point.provider, peer)
-                    and row.origin.environment == self.environment.digest
-                )
+    def compact(self) -> None:
+        """Compact the ledger; every row stays, and those of this run are given its noise floor."""
+        if self.measured:
+            self.ledger.compact(
+                lambda row: row.with_noise_floor(self.noise_floor) if row.origin.run == self.run else row
             )
-        )
 
-    def show(self, points: Sequence[Point]) -> None:
-        """Print this sweep's table and closing line."""
-        rows = [row for point in points if (row := self.ledger.get(point)) is not None]
-        table.show(console, rows, {self.kernel.name: self.kernel.baseline}, str(self.ledger.path))
+    def rows(self) -> list[Measurement]:
+        """What the ledger holds of this sweep's points."""
+        found = (self.ledger.get(point, self.identity.settings_digest) for point in self.plan.points)
+        return [row for row in found if row is not None]
+
+    def show(self) -> None:
+        """Print this sweep's table, what was left out and why, and the closing line."""
+        rows = self.rows()
+        table.show(console, rows, {self.entry.name: self.loaded.kernel.baseline}, str(self.ledger.path))
+        for line in self.plan.refusals():
+            console.print(line, highlight=False, soft_wrap=True)
         noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
-        # Those of a sweep that was stopped before it came to them.
-        older = sum(row.key != self.key(row.point) for row in rows)
-        others = (
-            f" {older} more are of an older source, environment or timing: "
-            "run the same command to measure them."
-            if older
-            else ""
-        )
         console.print(
             f"{len(self.measured)} points measured in {monotonic() - self.begin:.1f} s{noise}. "
-            f"{len(rows) - older} of {len(points)} are in {self.ledger.path}.{others}",
+            f"{len(rows) - len(self.stale(rows))} of {len(self.plan.points)} are in {self.ledger.path}."
+            f"{self.staleness(rows)}",
             highlight=False,
             soft_wrap=True,
         )
 
+    def stale(self, rows: Sequence[Measurement]) -> list[Measurement]:
+        """Those of a sweep that was stopped before it came to them."""
+        return [row for row in rows if row.key != self.identity.key(row.point)]
 
-def publish(config: SweepConfig) -> None:
-    """Log the ledger to MLflow, in a process of its own: a tracker in trouble harms no measurement."""
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline.publish",
-        f"input={config.output}",
-        "reports=null",
-        "artifacts=null",
-    ]
-    command += [f"kernel={config.kernel.name}", f"tracking={config.tracking.name}"]
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    if code:
-        sys.exit(code)
+    def staleness(self, rows: Sequence[Measurement]) -> str:
+        """How many rows are old, and what about them is."""
+        stale = self.stale(rows)
+        if not stale:
+            return ""
+        counts = Counter(
+            part for row in stale for part in row.parts.differences(self.identity.parts(row.point))
+        )
+        reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
+        return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
+
+
+def publish(config: SweepConfig, output: Path) -> None:
+    """Log the ledger to MLflow; a tracker in trouble has harmed no measurement."""
+    from pipeline import publish as stage
+
+    stage.publish(
+        PublishConfig(
+            input=output, reports=None, artifacts=None, kernel=config.entry.name, tracking=config.tracking
+        )
+    )
 
 
 if __name__ == "__main__":

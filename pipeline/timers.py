@@ -21,29 +21,30 @@ from time import perf_counter
 
 import matplotlib
 import torch
+from kernels.point import AXES, Point
 from matplotlib.figure import Figure
 from rich.table import Table
 
 import kernels
 from kernels.contract import DTYPES, Inputs, Kernel
-from kernels.point import AXES, Point
-from pipeline.config import TimersConfig, console, run_stage
-from pipeline.errors import unknown
-from pipeline.measure import device, extension
-from pipeline.measure.ceiling import NO_OVERHEAD
-from pipeline.measure.ledger import write_atomically
-from pipeline.measure.lock import DeviceLock
-from pipeline.measure.record import Record
-from pipeline.measure.settings import TimingSettings
-from pipeline.measure.statistics import quantile
-from pipeline.measure.stopping import Either
-from pipeline.measure.stopping.budget import Budget
-from pipeline.measure.stopping.confidence import Confidence
-from pipeline.measure.stopwatch import COLD_FACTOR, Stopwatch, last_level_cache, ring
-from pipeline.measure.timer import Samples, Workload, cupti
-from pipeline.measure.timer.graph import capture
-from pipeline.measure.timer.overhead import calibrate
-from pipeline.measure.timer.wall import WallTimer
+from pipeline import unknown
+from pipeline.command.config import TimersConfig, console, run_stage
+from pipeline.machine import device
+from pipeline.machine.lock import DeviceLock
+from pipeline.points.frozen import Record
+from pipeline.store.ceilings import NO_OVERHEAD
+from pipeline.store.ledger import write_atomically
+from pipeline.timing.settings import TimingSettings
+from pipeline.timing.statistics import quantile
+from pipeline.timing.stopping import Either
+from pipeline.timing.stopping.budget import Budget
+from pipeline.timing.stopping.confidence import Confidence
+from pipeline.timing.stopwatch import COLD_FACTOR, Stopwatch, last_level_cache, ring
+from pipeline.timing.timers import Samples, Workload, cupti
+from pipeline.timing.timers.graph import capture
+from pipeline.timing.timers.overhead import calibrate
+from pipeline.timing.timers.wall import WallTimer
+from pipeline.toolchain import extension
 
 TIMERS = ("graph", "event", "do_bench", "wall")
 

@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline import tracking
-from pipeline.config import PublishConfig, run_stage
-from pipeline.errors import UserError
+from pipeline import UserError
+from pipeline.command.config import PublishConfig, run_stage
 from pipeline.publish import publish_quietly, say
+from pipeline.reporting import mlflow_store as tracking
 
 HOST = "127.0.0.1"
 PORTS = range(5000, 5010)

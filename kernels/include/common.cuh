@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include "common.h"
+#include "launch_record.h"
 
 namespace kernels {
 
@@ -141,6 +142,18 @@ inline cudaStream_t current_stream(const Tensor& x) {
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
   return static_cast<cudaStream_t>(stream);
+}
+
+// Right after a launch, for whoever asked what was launched. A cluster's blocks are side by side.
+inline void record_launch(const char* function, const char* strategy, const dim3& grid, const dim3& block,
+                          int blocks_of_cluster = 1, int64_t shared_bytes = 0, int stages = 0) {
+  record_launch({function,
+                 strategy,
+                 {grid.x, grid.y, grid.z},
+                 {block.x, block.y, block.z},
+                 {static_cast<unsigned>(blocks_of_cluster), 1, 1},
+                 shared_bytes,
+                 stages});
 }
 
 // Right after a launch, on the host: a launch that the driver refuses would otherwise be silent.

@@ -59,6 +59,7 @@ void launch_elementwise(const Tensor& x, const Tensor& y, int block_size, int nu
   const Caching caching = caching_of(x.numel() * static_cast<int64_t>(sizeof(T)), x.get_device_index());
   kernel<<<static_cast<unsigned>(blocks), threads, 0, current_stream(x)>>>(input<T>(x), output<T>(y), x.numel(),
                                                                            block_size, caching, f);
+  record_launch("elementwise", "block_stride", static_cast<unsigned>(blocks), threads);
 }
 
 // y[i] = f(x[i]), computed in float32 and rounded once; the answer is contiguous. Elements are loaded and

@@ -128,11 +128,13 @@ void allow_shared_memory(void (*kernel)(Parameters...), const Device& device) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_memory);
 }
 
-// Launches a kernel whose blocks form clusters of those that share a row. Shared memory: `staged` bytes, and what
-// Meeting has. Where it may overlap, it begins while the launch before it still runs, and itself waits for that.
+// Launches a kernel whose blocks form clusters of those that share a row, and records it by these names. Shared memory:
+// `staged` bytes, and what Meeting has. Where it may overlap, it begins while the launch before it still runs, and
+// itself waits for that.
 template <typename Meeting, typename... Parameters, typename... Arguments>
-void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& sharing, int threads, int64_t staged,
-                    bool may_overlap, cudaStream_t stream, const Arguments&... arguments) {
+void launch_sharing(const char* function, const char* strategy, void (*kernel)(Parameters...), int64_t rows,
+                    const Sharing& sharing, int threads, int64_t staged, bool may_overlap, cudaStream_t stream,
+                    const Arguments&... arguments) {
   const int blocks = 1 << sharing.log2_blocks_per_row;
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
@@ -152,6 +154,7 @@ void launch_sharing(void (*kernel)(Parameters...), int64_t rows, const Sharing& 
   config.numAttrs = count;
   allow_clusters(kernel, blocks);
   cudaLaunchKernelEx(&config, kernel, arguments...);
+  record_launch(function, strategy, config.gridDim, config.blockDim, blocks, config.dynamicSmemBytes);
 }
 
 template <typename T, int V, int K, bool kEdges, typename Op>
@@ -159,8 +162,8 @@ void launch_held(const Matrix<T>& matrix, const Op& op, int threads, const Shari
                  cudaStream_t stream) {
   const auto kernel =
       sharing.rows_per_block > 1 ? rows_held<T, V, K, kEdges, true, Op> : rows_held<T, V, K, kEdges, false, Op>;
-  launch_sharing<Meeting<Op, false>>(kernel, matrix.rows, sharing, threads, 0, kShifted<Op> && device.launches_overlap,
-                                     stream, matrix, op, sharing);
+  launch_sharing<Meeting<Op, false>>("rows_held", "register_resident", kernel, matrix.rows, sharing, threads, 0,
+                                     kShifted<Op> && device.launches_overlap, stream, matrix, op, sharing);
 }
 
 template <typename T, int V, bool kEdges, typename Op>
@@ -169,7 +172,8 @@ void launch_staged(const Matrix<T>& matrix, const Op& op, int threads, const Spr
   using Unchanged = typename Op::Unchanged;
   const auto kernel = rows_staged<T, V, kEdges, Unchanged>;
   allow_shared_memory(kernel, device);
-  launch_sharing<Meeting<Unchanged, true>>(kernel, matrix.rows, how.sharing, threads, int64_t{16} * how.capacity,
+  launch_sharing<Meeting<Unchanged, true>>("rows_staged", "shared_memory_resident", kernel, matrix.rows, how.sharing,
+                                           threads, int64_t{16} * how.capacity,
                                            kShifted<Op> && device.launches_overlap, stream, matrix, Unchanged(op),
                                            how.sharing, how.capacity);
 }
@@ -273,6 +277,8 @@ bool launch_resident(const Matrix<T>& matrix, const Op& op, int64_t block_size, 
   }
   const Stay<T, kEdges, Op> stay(residence, clusters, stream);
   cudaLaunchKernelEx(&stay.config, rows_resident<T, kEdges, Op>, matrix, op, residence);
+  record_launch("rows_resident", "persistent", stay.config.gridDim, stay.config.blockDim, residence.blocks,
+                stay.config.dynamicSmemBytes, residence.slots);
   return true;
 }
 
@@ -298,6 +304,8 @@ void launch_streamed(const Matrix<T>& matrix, const Op& op, int64_t block_size, 
     config.gridDim = grid(matrix.rows * blocks_per_row);
     cudaLaunchKernelEx(&config, kernel, matrix, Unchanged(op), static_cast<int>(blocks_per_row), pass,
                        static_cast<Partial*>(partials));
+    record_launch("rows_streamed", pass == Pass::kBoth ? "multi_pass" : "split_multi_pass", config.gridDim,
+                  config.blockDim, 1, config.dynamicSmemBytes);
   };
   // Two blocks a multiprocessor at most, of at least one step each.
   const int64_t blocks = std::min(ceil_div(2 * device.multiprocessors, matrix.rows),

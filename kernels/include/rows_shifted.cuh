@@ -63,6 +63,7 @@ Shifted<T, Op> with_copies(const Op& op, const Tensor& x, Tensor& memory, cudaSt
   memory = torch::stable::new_empty(x, {kTensors * kWidest<T> * length});
   const dim3 grid(static_cast<unsigned>(ceil_div(packs, kThreads)), kWidest<T>, kTensors);
   copy_shifted<T><<<grid, kThreads, 0, stream>>>(parameters_of<T>(op), output<T>(memory), columns, length);
+  record_launch("copy_shifted", "copy", grid, kThreads);
   return {op, input<T>(memory), length};
 }
 

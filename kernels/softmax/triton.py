@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import check_dtype, elements_together, known_columns, known_columns_of_few, launch_grid
+from kernels.rows import elements_together, known_columns, known_columns_of_few, row_too_wide
+from kernels.tensors import check_dtype, check_matrix, launch_grid
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -121,7 +122,9 @@ def _softmax_online(
 
 
 def softmax_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """Softmax of a matrix of at least one column, a program a row, held whole."""
+    """Softmax of a matrix of at least one column, a program a row, held whole. Raises ValueError for rows that no
+    program holds."""
+    _check_held(x)
     columns = x.shape[1]
     rows, out = _prepare(x)
     if rows.shape[0] > 0:
@@ -138,7 +141,8 @@ def softmax_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
 
 def softmax_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """Softmax of a matrix of at least one column, as many rows a program as ``block_size`` elements hold, but
-    one at least."""
+    one at least. Raises ValueError for rows that no program holds."""
+    _check_held(x)
     matrix, out = _prepare(x)
     width = triton.next_power_of_2(x.shape[1])
     block_size = max(block_size, width)
@@ -177,6 +181,13 @@ def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Te
 
 def _prepare(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The matrix with its rows' elements side by side, and a contiguous output for it."""
+    check_matrix("softmax", x)
     check_dtype(x)
     rows = x if x.stride(1) == 1 else x.contiguous()
     return rows, torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _check_held(x: torch.Tensor) -> None:
+    check_matrix("softmax", x)
+    if reason := row_too_wide(x.shape[1]):
+        raise ValueError(reason)

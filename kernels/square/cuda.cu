@@ -47,6 +47,7 @@ kernels::Tensor cuda_naive(const kernels::Tensor& x) {
                     static_cast<unsigned>(std::min<int64_t>(kernels::ceil_div(rows, kTile), 65535)));
     naive<T><<<grid, dim3(kTile, kTile), 0, kernels::current_stream(source)>>>(
         kernels::input<T>(source), kernels::output<T>(result), rows, columns);
+    kernels::record_launch("naive", "naive", grid, dim3(kTile, kTile));
     kernels::check_launched("square::cuda_naive");
   });
   return result;

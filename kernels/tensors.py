@@ -1,0 +1,60 @@
+"""What references and entries share: seeded inputs, checks of what a call was given, a launch's grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+FLOATS = ("float32", "bfloat16", "float16")
+"""The dtypes that a kernel which computes in float32 can serve in full."""
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """torch's dtype of that name."""
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def normal(
+    shapes: Sequence[Sequence[int]], dtype: str, device: torch.device, seed: int
+) -> tuple[torch.Tensor, ...]:
+    """Tensors of standard normal values, the same for the same seed on the same kind of device."""
+    wanted = dtype_of(dtype)
+    if device.type == "meta":
+        return tuple(torch.empty(tuple(shape), dtype=wanted, device=device) for shape in shapes)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    return tuple(
+        torch.randn(tuple(shape), generator=generator, device=device, dtype=torch.float32).to(wanted)
+        for shape in shapes
+    )
+
+
+def check_matrix(kernel: str, x: torch.Tensor) -> None:
+    """Raises ValueError for a tensor that has no rows of at least one column."""
+    if x.dim() != 2:
+        raise ValueError(f"{kernel} needs rows and columns, got shape {tuple(x.shape)}")
+    if x.shape[1] == 0:
+        raise ValueError(f"{kernel} needs at least one column, got shape {tuple(x.shape)}")
+
+
+def check_affine(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tensor) -> None:
+    """Raises ValueError for a weight or bias that is not one number for each column of x, of its dtype."""
+    if parameter.shape != x.shape[1:] or parameter.dtype != x.dtype:
+        raise ValueError(
+            f"{kernel} needs a {name} of shape ({x.shape[1]},) and {x.dtype}, "
+            f"got shape {tuple(parameter.shape)} and {parameter.dtype}"
+        )
+
+
+def check_dtype(x: torch.Tensor) -> None:
+    """Raises ValueError for a dtype that a kernel which computes in float32 can't serve in full."""
+    if str(x.dtype).removeprefix("torch.") not in FLOATS:
+        raise ValueError(f"needs {', '.join(FLOATS)}, got {str(x.dtype).removeprefix('torch.')}")
+
+
+def launch_grid(programs: int) -> tuple[int]:
+    """A one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
+    if programs > 2**31 - 1:
+        raise ValueError(f"a launch has at most 2**31 - 1 programs, this needs {programs}")
+    return (programs,)

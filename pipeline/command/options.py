@@ -1,0 +1,216 @@
+"""What each command line takes: a schema a file of conf/, checked before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from omegaconf import ListConfig
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from kernels.contract import Value
+from pipeline import unknown
+from pipeline.inspection.ncu import SETS
+from pipeline.inspection.occupancy import LIMITS
+from pipeline.points import catalog
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Record
+from pipeline.timing.settings import TimingSettings
+
+
+def as_list(value: Any) -> Any:
+    """A single value as a list of it."""
+    return value if value is None or isinstance(value, (list, tuple, ListConfig)) else [value]
+
+
+def _not_empty(value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    if value == ():
+        raise ValueError("is empty; write a value or a list of values")
+    return value
+
+
+def _architecture(value: Any) -> str:
+    """``90`` for what people write: 90, sm_90, 9.0."""
+    name = str(value).removeprefix("sm_").replace(".", "")
+    if name not in LIMITS:
+        raise ValueError(str(unknown("architecture", str(value), LIMITS)))
+    return name
+
+
+Architecture = Annotated[str, BeforeValidator(_architecture)]
+T = TypeVar("T")
+Pin = Annotated[tuple[T, ...] | None, BeforeValidator(as_list), AfterValidator(_not_empty)]
+"""An option that takes one value, a list, or null for the kernel's own."""
+
+Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
+
+
+class PresetConfig(Record):
+    """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device."""
+
+    name: str
+    min_samples: int = Field(default=50, ge=2)
+    max_seconds: float = Field(default=1.0, gt=0)
+    cpu: str | None = None
+    cuda: str | None = None
+
+
+class TrackingConfig(Record):
+    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is the repository's own SQLite file."""
+
+    name: Literal["local", "server", "none"]
+    uri: str | None
+
+
+class KernelOptions(Record):
+    """A command about one kernel: its name, or the folder of one outside of the repository."""
+
+    kernel: str
+
+    @property
+    def entry(self) -> Entry:
+        """The kernel and its YAML. Raises UserError where they are missing or can't be read."""
+        return catalog.find(self.kernel)
+
+
+class PointsConfig(KernelOptions):
+    """Which points of a kernel, and all else that their keys depend on. ``pin`` holds values of the kernel's own
+    dimensions and its providers' parameters, in place of the YAML's."""
+
+    preset: PresetConfig
+    timing: TimingSettings
+    provider: Pin[str]
+    pin: dict[str, Some] = {}
+    output: Path
+    seed: int
+
+
+class SweepConfig(PointsConfig):
+    """conf/sweep.yaml."""
+
+    tracking: TrackingConfig
+    device: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
+    remeasure: bool
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
+class CodegenConfig(PointsConfig):
+    """conf/codegen.yaml. ``architectures`` None is the GPU's own, or Hopper's without one."""
+
+    device: str
+    architectures: Pin[Architecture]
+    show: Literal["ptx", "sass"]
+    function: str | None
+    a: str | None
+    b: str | None
+    artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
+class ProfileConfig(PointsConfig):
+    """conf/profile.yaml. Problems that are not pinned are three of the preset's first workload."""
+
+    device: str
+    stacks: bool
+    tensorboard: Path | None
+    artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
+def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
+    named = [name for name in value if name in SETS]
+    if named and len(value) > 1:
+        raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
+    for name in value:
+        # A section's name may be anything; one that is nearly a set's is a slip.
+        if name not in SETS and difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7):
+            raise ValueError(str(unknown("set", name, SETS)))
+    return value
+
+
+class CountersConfig(PointsConfig):
+    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
+
+    device: str
+    sets: Annotated[
+        tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty), AfterValidator(_sets)
+    ]
+    report: Path | None
+    timeout_s: float = Field(gt=0)
+    artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
+class EnvironmentConfig(Record):
+    """conf/environment.yaml."""
+
+    device: str
+    output: Path
+
+
+class BuildConfig(KernelOptions):
+    """conf/build.yaml."""
+
+    device: str
+    architectures: Annotated[tuple[str, ...], BeforeValidator(lambda v: [str(a) for a in as_list(v)])]
+    output: Path
+
+
+class CeilingsConfig(Record):
+    """conf/ceilings.yaml."""
+
+    device: str
+    output: Path
+    remeasure: bool
+    wait_s: float | None = Field(ge=0)
+
+
+class ReportConfig(Record):
+    """conf/report.yaml."""
+
+    input: Path
+    output: Path
+    device: str
+
+
+class PublishConfig(Record):
+    """conf/publish.yaml."""
+
+    input: Path
+    reports: Path | None
+    artifacts: Path | None = None
+    kernel: str | None = None
+    tracking: TrackingConfig
+
+
+class TimersConfig(KernelOptions):
+    """conf/timers.yaml. Problems are those of the preset's first workload, unless pinned."""
+
+    provider: str | None
+    pin: dict[str, Some] = {}
+    repeats: int = Field(ge=1)
+    seed: int
+    timing: TimingSettings
+    preset: PresetConfig
+    device: str
+    output: Path
+    wait_s: float | None = Field(ge=0)
+
+
+class BenchSweepConfig(KernelOptions):
+    """conf/bench_sweep.yaml."""
+
+    provider: str
+    preset: PresetConfig
+    pin: dict[str, Some] = {}
+    repeats: int = Field(ge=1)
+    device: str
+
+
+class BenchDevicesConfig(KernelOptions):
+    """conf/bench_devices.yaml."""
+
+    preset: PresetConfig
+    repeats: int = Field(ge=1)

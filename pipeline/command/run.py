@@ -1,0 +1,231 @@
+"""A command line from its words to its end: composed by Hydra, checked, run, and every mistake one sentence.
+
+Names that Hydra does not know are a kernel's own dimensions and parameters: ``block_size=1024`` goes through Hydra
+as ``pin.block_size``, and the kernel says whether it has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+import hydra
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from rich.console import Console
+
+import kernels
+from pipeline import ROOT, UserError, unknown
+from pipeline.command import explanation
+from pipeline.command.options import as_list
+from pipeline.machine import device
+from pipeline.points.frozen import Record
+
+CONF = ROOT / "conf"
+
+CHOSEN = "chosen"
+"""Where a kernel's name passes through Hydra."""
+
+console = Console()
+"""Where a command talks to the user: progress, tables, the closing line."""
+
+
+C = TypeVar("C", bound=Record)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal that ends a stage as Ctrl-C does: what it measured is kept and shown."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped(number)
+
+
+def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
+    """Run a stage's command line: compose conf/NAME.yaml with the overrides, check it, call ``run``.
+
+    Exits with 0, with 2 after a mistake of the user (one sentence on stderr, no traceback), and with 128
+    and its number after a signal: 130 after Ctrl-C, 143 when a scheduler or a container ends it.
+    """
+    # Hydra then raises what it would print, so that the words are ours.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        show_help(name, sys.argv[1:])
+    sys.argv[1:] = for_hydra(sys.argv[1:], schema)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
+            signal.signal(number, _stop)
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)
+    def job(config: DictConfig) -> None:
+        try:
+            config = with_chosen(with_preset(config))
+            if "kernel" in config and OmegaConf.is_missing(config, "kernel"):
+                raise UserError(
+                    f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}."
+                )
+            run(checked(schema, config))
+        except UserError as error:
+            fail(str(error))
+        except (HydraException, OmegaConfBaseException) as error:
+            fail(explain(error, schema))  # here, for Hydra would add words of its own
+
+    try:
+        job()
+    except UserError as error:
+        fail(str(error))
+    except Stopped as stopped:
+        sys.exit(128 + stopped.number)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        fail(explain(error, schema))
+    sys.exit(0)
+
+
+def for_hydra(words: Sequence[str], schema: type[Record]) -> list[str]:
+    """The words of a command line as Hydra can take them.
+
+    What is no option of the command is a pin, where the command takes pins. And ``kernel=`` is written under
+    ``CHOSEN``: Hydra would take it for a file of conf/kernel/, and have none for a folder outside of the repository.
+    """
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name == "kernel":
+            found.append(f"++{CHOSEN}.kernel={_quoted(value)}")
+        elif equals and "pin" in schema.model_fields and name.isidentifier() and name not in schema.model_fields:
+            found.append(f"++pin.{name}={value}")
+        else:
+            found.append(word)
+    return found
+
+
+def _quoted(value: str) -> str:
+    """A path as Hydra's grammar takes it; a list of names, for a multirun, stays one."""
+    return f"'{value}'" if "/" in value and not value.startswith("'") else value
+
+
+def with_chosen(config: DictConfig) -> DictConfig:
+    """The configuration with what was written under ``CHOSEN`` in its place."""
+    chosen = OmegaConf.to_container(config.get(CHOSEN) or OmegaConf.create())
+    rest = {name: config._get_node(name) for name in config if name != CHOSEN}
+    return OmegaConf.create({**rest, **dict(chosen if isinstance(chosen, dict) else {})})
+
+
+def show_help(name: str, words: Sequence[str]) -> NoReturn:
+    """Print what the command does, its options and, with ``kernel=NAME`` among the words, what the kernel takes."""
+    chosen = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), None)
+    try:
+        text = explanation.of_command(name, CONF / f"{name}.yaml", chosen)
+    except UserError as error:
+        fail(str(error))
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+    sys.exit(0)
+
+
+def fail(sentence: str) -> NoReturn:
+    """End the command with a sentence."""
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def with_preset(config: DictConfig) -> DictConfig:
+    """The same configuration with preset ``auto`` replaced by the one for the device."""
+    if "preset" not in config or config.preset.name != "auto":
+        return config
+    wanted = [str(name) for name in as_list(config.device) or ()]
+    if not wanted:
+        raise UserError("device: is empty; write a value or a list of values.")
+    chosen = config.preset[device.resolve_all(wanted)[0].kind]
+    overrides = [o for o in HydraConfig.get().overrides.task if not o.startswith("preset=")]
+    hydra_instance = GlobalHydra.instance().hydra
+    assert hydra_instance is not None, "a stage runs inside Hydra"
+    composed: DictConfig = hydra_instance.compose_config(
+        config_name=HydraConfig.get().job.config_name,
+        overrides=[*overrides, f"preset={chosen}"],
+        run_mode=RunMode.RUN,
+    )
+    with_hydra = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(with_hydra, dict)
+    with_hydra.pop("hydra", None)
+    return OmegaConf.create(with_hydra)
+
+
+def checked(schema: type[C], config: DictConfig) -> C:
+    """The configuration as a typed record. Raises UserError that names every wrong option."""
+    return validated(schema, OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
+
+
+def validated(schema: type[C], values: Any) -> C:
+    """Options as a typed record. Raises UserError that names every wrong one."""
+    try:
+        return schema.model_validate(values)
+    except ValidationError as error:
+        raise UserError(" ".join(_sentence(problem, schema) for problem in error.errors())) from error
+
+
+def _sentence(problem: Any, schema: type[Record]) -> str:
+    path = [part for part in problem["loc"] if isinstance(part, str)]
+    name = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        return str(unknown("option", name, options(schema, path[:-1])))
+    text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+    if problem["type"] != "value_error":
+        text = f"{text[0].lower()}{text[1:]}, not {problem['input']!r}"
+    return f"{name}: {text.rstrip('.')}."
+
+
+def options(schema: type[Record], path: Sequence[str] = ()) -> list[str]:
+    """The options of a group of the schema, as they are written on the command line."""
+    model: Any = schema
+    for part in path:
+        field = (
+            model.model_fields.get(part) if isinstance(model, type) and issubclass(model, Record) else None
+        )
+        model = field.annotation if field else None
+    if not (isinstance(model, type) and issubclass(model, Record)):
+        return []
+    return [".".join([*path, name]) for name in model.model_fields]
+
+
+def explain(error: Exception, schema: type[Record]) -> str:
+    """What an error of Hydra's means for the user, as one sentence."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"can't read {mark.name}, line {mark.line + 1}: {error.problem}."
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return str(unknown(group, name, sorted(error.options)))
+    if isinstance(error, OverrideParseException):
+        return f"can't read '{error.override}': write OPTION=VALUE or OPTION=[VALUE,VALUE]."
+    text = str(error)
+    if match := re.search(r"You must specify '([^']+)'", text):
+        known = ", ".join(sorted(re.findall(r"^\t(\S+)$", text, re.MULTILINE)))
+        return f"{match[1]} is missing: write {match[1]}=NAME with one of {known}."
+    if isinstance(error, ConfigCompositionException) and (
+        match := re.search(r"Could not (?:override|append to) '?([\w.@/]+)'?", text)
+    ):
+        name = match[1]
+        return str(unknown("option", name, options(schema, name.split(".")[:-1]) or options(schema)))
+    return " ".join(text.split())

@@ -1,0 +1,72 @@
+"""Commands of this project, timed as a user waits for them: what the benchmarks of sweeps share."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from rich.table import Table
+
+from pipeline import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long a sweep took: ``loop`` by its own word, from when torch is imported to when the last point is
+    recorded, and ``whole`` for its process from start to end."""
+
+    loop: float
+    whole: float
+
+
+def run(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, float]:
+    """What ``python -m WORDS`` prints, and its seconds. Raises UserError with its last words if it fails."""
+    begin = perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = perf_counter() - begin
+    if done.returncode:
+        raise UserError(f"{' '.join(words)} failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    return done.stdout, seconds
+
+
+def timed(words: Sequence[str], environment: Mapping[str, str]) -> Seconds:
+    """The seconds of a command that ends by saying how long its points took."""
+    printed, whole = run(words, environment)
+    loop = re.search(r"points measured in ([\d.]+) s", printed)
+    assert loop is not None, "every sweep says how long it took"
+    return Seconds(float(loop[1]), whole)
+
+
+def calibrated(device: str, output: Path) -> None:
+    """Measure the device's ceilings into ``output``: a sweep there finds them, as after ``dvc repro``."""
+    run(["pipeline.ceilings", f"device={device}", f"output={output}"], {})
+
+
+def compared(found: Mapping[str, Sequence[Seconds]], title: str) -> Table:
+    """Each way's best seconds, and how many times the first way is slower than it."""
+    table = Table(title=title)
+    first, *_ = found
+    for heading in ("way", "loop s", f"x {first}", "command s", f"x {first}"):
+        table.add_column(heading, justify="left" if heading == "way" else "right")
+    best = {
+        way: Seconds(min(s.loop for s in all_), min(s.whole for s in all_)) for way, all_ in found.items()
+    }
+    for way, seconds in best.items():
+        loop, whole = best[first].loop / seconds.loop, best[first].whole / seconds.whole
+        table.add_row(way, f"{seconds.loop:.1f}", f"{loop:.2f}", f"{seconds.whole:.1f}", f"{whole:.2f}")
+    return table

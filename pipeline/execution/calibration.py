@@ -1,0 +1,31 @@
+"""A device's ceilings: read where they are known, measured by a worker where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.execution.supervisor import Supervisor
+from pipeline.store import results
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.environment import Environment
+from pipeline.store.files import write_atomically
+
+
+def known_or_measured(
+    worker: Supervisor, environment: Environment, known: Sequence[Path], path: Path
+) -> Ceilings:
+    """The ceilings of the worker's device in this environment, from the first of the ``known`` files that has
+    them; else measured now and written to ``path``.
+
+    Raises UserError when they can't be measured or written.
+    """
+    for candidate in known:
+        if candidate.exists():
+            ceilings = results.read(Ceilings, candidate)
+            if ceilings.environment == environment.of_device:
+                return ceilings
+    rates = worker.rates()
+    ceilings = Ceilings(gpu=environment.gpu, environment=environment.of_device, **rates.model_dump())
+    write_atomically(path, ceilings.model_dump_json(indent=2).encode() + b"\n")
+    return ceilings

@@ -1,0 +1,167 @@
+"""What a measurement of a point would be known by, here and now."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import kernels
+from kernels.contract import Provider
+from pipeline import ROOT, UserError
+from pipeline.points import closure, tokens
+from pipeline.points.frozen import digest
+from pipeline.points.point import Point
+from pipeline.store.environment import Environment
+from pipeline.store.record import Parts
+from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+
+INSTRUMENT = ("execution/trial.py", "Trial")
+"""The definition that verifies and times, below ``pipeline/``; with all that it reaches."""
+
+OVERHEAD = ("timing/timers/overhead.py", "calibrate")
+"""What the graph timer takes off is measured by this."""
+
+NOT_INSTRUMENT = (
+    *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
+    *(
+        "pipeline.timing.settings",
+        "pipeline.execution.protocol",
+        "pipeline.execution.launch_recorder",
+        "kernels",
+    ),
+)
+"""Records, planning and building decide no number once a call and its inputs are there."""
+
+TIMERS = {
+    "cpu": ("cpu",),
+    "graph": ("graph", "event", "events", "overhead", "cupti"),
+    "event": ("event", "events"),
+    "do_bench": ("do_bench",),
+    "wall": ("wall",),
+}
+"""The modules of timers that a way of timing runs; a graph that can't be captured falls back to events."""
+
+
+class Identity:
+    """Keys of one kernel's points on one device, by its environment, the timing's settings and the seed."""
+
+    def __init__(
+        self, loaded: kernels.Loaded, environment: Environment, settings: TimingSettings, seed: int
+    ) -> None:
+        self.loaded = loaded
+        self.environment = environment
+        self.settings = settings
+        self.seed = seed
+        self._sources: dict[str, str] = {}
+        self._environments: dict[str, str] = {}
+
+    def key(self, point: Point) -> str:
+        """The key that a measurement of the point would have now."""
+        return self.parts(point).key
+
+    def parts(self, point: Point) -> Parts:
+        """What that key is made of. Raises UserError where a provider's source can't be read."""
+        return Parts(
+            point=digest(point.model_dump()),
+            source=self.source(point.provider),
+            instrument=self.instrument,
+            environment=self._environment(point.provider),
+            settings=self.settings_digest,
+        )
+
+    @cached_property
+    def settings_digest(self) -> str:
+        """Of the timing's settings and the seed."""
+        return digest([self.settings.model_dump(), self.seed])
+
+    @cached_property
+    def instrument(self) -> str:
+        """Of the code that times and verifies with these settings on this device."""
+        return instrument(self.environment.kind, self.settings.timer)
+
+    def source(self, provider: str) -> str:
+        """Of what the provider runs; empty for one that the kernel no longer has."""
+        if provider not in self._sources:
+            try:
+                declared = self.loaded.kernel.provider(provider)
+            except KeyError:
+                return ""
+            self._sources[provider] = source(self.loaded, declared)
+        return self._sources[provider]
+
+    def _environment(self, provider: str) -> str:
+        if provider not in self._environments:
+            felt = self.environment.felt_by(self.loaded.kernel.provider(provider))
+            self._environments[provider] = digest(felt)
+        return self._environments[provider]
+
+
+@cache
+def instrument(kind: str, timer: str) -> str:
+    """The digest of the code that times and verifies, for a kind of device and a timer of the settings."""
+    way = "cpu" if kind == "cpu" else "graph" if timer == "auto" else timer
+    others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
+    stop = (*NOT_INSTRUMENT, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
+    root = ROOT / "pipeline"
+    entries = [(root / file, name) for file, name in (INSTRUMENT, *([OVERHEAD] if way == "graph" else []))]
+    return closure.digest_of(closure.closure(entries, {"pipeline": root}, stop))
+
+
+def source(loaded: kernels.Loaded, provider: Provider) -> str:
+    """The digest of what a provider runs: its entry, the inputs, the reference and the tolerance, with every
+    definition that these reach in the kernel's folder and in ``kernels/``; of C++ and CUDA its files and those of
+    ours that they include, with the compiler's flags.
+
+    Raises UserError with the file for source that can't be read.
+    """
+    kernel, folder = loaded.kernel, loaded.folder
+    reference = folder / kernel.reference
+    entries = [(reference, name) for name in ("inputs", "reference", "outputs")]
+    entries += [_definition(kernel.tolerance), (_file(kernel.problem), f"{kernel.problem.__qualname__}.*")]
+    if provider.interpreted:
+        entries.append(_definition(kernel.interpreted))
+    if provider.file.endswith(".py"):
+        entries.append((folder / provider.file, provider.function))
+    if provider.compiled:
+        entries.append((kernels.ROOT / "compiled.py", "compiled"))
+    roots = {"kernels": kernels.ROOT}
+    if loaded.is_outside:
+        roots[loaded.package] = folder
+    try:
+        found = closure.closure(entries, roots, stop=("kernels.contract",))
+        of_text: dict[str, Any] = {
+            "python": found,
+            "in_place": kernel.in_place,
+            "compiled": provider.compiled,
+        }
+        if provider.extension is not None:
+            of_text["text"] = tokens.closure(folder / provider.extension, [folder, kernels.ROOT])
+            is_cuda = extension.is_cuda(provider.extension)
+            of_text["flags"] = extension.NVCC_FLAGS if is_cuda else extension.CXX_FLAGS
+    except (LookupError, OSError) as error:
+        raise UserError(f"{loaded.name}/{provider.name}: {error}") from error
+    except SyntaxError as error:
+        raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}.") from error
+    return digest(of_text)
+
+
+def _definition(function: Callable[..., Any]) -> tuple[Path, str]:
+    """Where a function is defined. Raises UserError for one without a name of its own."""
+    if "<" in function.__qualname__:
+        raise UserError(f"{_file(function)}: write {function.__qualname__} as a function with a name.")
+    return _file(function), function.__qualname__
+
+
+def _file(definition: Any) -> Path:
+    return Path(inspect.getfile(definition) if not isinstance(definition, type) else _of_class(definition))
+
+
+def _of_class(definition: type) -> str:
+    found = sys.modules[definition.__module__].__file__
+    assert found is not None, "a kernel's module is a file"
+    return found

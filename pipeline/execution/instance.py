@@ -1,0 +1,52 @@
+"""A point made ready to call: its library loaded, its inputs on a device, its parameters filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kernels
+from kernels import Tensors
+from kernels.contract import Provider
+from pipeline.points import problems
+from pipeline.points.point import Point
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A provider at a problem: ``call`` takes inputs alone. ``library`` is the extension that was loaded for it."""
+
+    loaded: kernels.Loaded
+    provider: Provider
+    problem: Any
+    call: Callable[..., Any]
+    library: Path | None
+
+    def inputs(self, device: torch.device, seed: int) -> Tensors:
+        """Inputs of the problem on a device; without data on ``meta``."""
+        return self.loaded.inputs(self.problem, device, seed)
+
+
+def of(where: str, point: Point, interpreted: bool = False) -> Instance:
+    """The instance of a point of the kernel that ``where`` names, with the small problem that an interpreter is
+    given if it is ``interpreted``.
+
+    Raises whatever the kernel's files, the compiler or the loader raise.
+    """
+    loaded = kernels.load(where)
+    provider = loaded.kernel.provider(point.provider)
+    problem = problems.make(loaded.kernel.problem, point.problem)
+    if interpreted:
+        problem = loaded.kernel.interpreted(problem)
+    library = None
+    if provider.extension is not None:
+        library = extension.load(Place.of(loaded), provider.extension)
+    call = partial(loaded.entry(provider), **loaded.arguments(problem), **point.parameters)
+    return Instance(loaded, provider, problem, call, library)

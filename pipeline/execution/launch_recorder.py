@@ -1,0 +1,86 @@
+"""What a call launches, as its provider reports it: no function's name has to be guessed from a profile.
+
+A library built here reports its launches itself (``kernels/include/launch_record.h``). Of Triton's and Gluon's the
+compiled kernel tells all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.execution.instance import Instance
+from pipeline.store.record import Launch
+
+
+@contextmanager
+def recorded(instance: Instance) -> Iterator[Callable[[], tuple[Launch, ...] | None]]:
+    """Record what the instance's calls launch within the context; the answer is asked for after it, and is None for
+    a provider that does not tell."""
+    found: list[Launch] = []
+    if instance.library is not None and instance.provider.language == "cuda":
+        record, told = _reporting(instance.library)
+        record(1)
+        try:
+            yield lambda: tuple(found) or None
+        finally:
+            record(0)
+            found += [Launch.model_validate(one) for one in json.loads(told())]
+    elif instance.provider.language in ("triton", "gluon"):
+        with _triton(found):
+            yield lambda: tuple(found) or None
+    else:
+        yield lambda: None
+
+
+def _reporting(library: Path) -> tuple[Callable[[int], None], Callable[[], bytes]]:
+    """The library's two functions for it; ones that report nothing, where it has none."""
+    loaded = ctypes.CDLL(str(library))
+    try:
+        record, told = loaded.kernels_record_launches, loaded.kernels_recorded_launches
+    except AttributeError:
+        return lambda on: None, lambda: b"[]"
+    told.restype = ctypes.c_char_p
+    return record, told
+
+
+@contextmanager
+def _triton(found: list[Launch]) -> Iterator[None]:
+    from triton.runtime.jit import JITFunction
+
+    run = JITFunction.run
+
+    def run_and_record(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        launched: list[Any] = [grid]
+
+        def seen(meta: Any) -> Any:
+            launched[0] = grid(meta)
+            return launched[0]
+
+        compiled = run(self, *args, grid=seen if callable(grid) else grid, warmup=warmup, **options)
+        if not warmup and compiled is not None:
+            found.append(_launch(compiled, launched[0]))
+        return compiled
+
+    JITFunction.run = run_and_record
+    try:
+        yield
+    finally:
+        JITFunction.run = run
+
+
+def _launch(compiled: Any, grid: Any) -> Launch:
+    metadata = compiled.metadata
+    blocks = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    return Launch(
+        function=metadata.name,
+        grid=(*(int(n) for n in blocks), 1, 1)[:3],
+        block=(32 * metadata.num_warps, 1, 1),
+        cluster=tuple(getattr(metadata, "cluster_dims", (1, 1, 1))),
+        shared_bytes=metadata.shared,
+        stages=getattr(metadata, "num_stages", 0),
+    )

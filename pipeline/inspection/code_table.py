@@ -1,0 +1,88 @@
+"""Tables of generated code for a terminal: one row a program, and two variants side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.inspection.sass import Mix
+from pipeline.store.evidence import CodeRow
+from pipeline.store.results import axes
+
+
+def label(row: CodeRow) -> str:
+    """A row's configuration as people write it; a CUDA function by its name."""
+    if row.provider is None:
+        return f"{row.function} {row.num_warps}w"
+    return f"{row.provider} {axes(row.model_dump())}".rstrip()
+
+
+def spilled(row: CodeRow) -> int:
+    """Bytes that a thread moves to and from local memory."""
+    return row.mix.spilled_bytes if row.mix else 0
+
+
+COUNTED = ("FMA", "MUFU", "SHFL")
+"""The headings of fused multiply-adds, special functions and exchanges, by their SASS names."""
+
+WIDTHS = "loads, stores: instructions on global memory that move 128, 64, 32 and fewer bits a thread."
+
+
+def table(rows: Sequence[CodeRow], title: str) -> RenderableType:
+    """The programs, each once, and below them what could not be compiled."""
+    columns = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    columns.add_column("variant", overflow="fold")
+    for name in ("dtype", "arch"):
+        columns.add_column(name, no_wrap=True)
+    for name in ("regs", "shared", "spilled", "occup.", "loads", "stores", *COUNTED):
+        columns.add_column(name, justify="right", no_wrap=True)
+    seen = set()
+    for row in rows:
+        if row.mix is None or row.artifact is None or (identity := (row.artifact, row.num_warps)) in seen:
+            continue
+        seen.add(identity)
+        m = row.mix
+        columns.add_row(
+            label(row),
+            row.dtype or "",
+            f"sm_{row.architecture}",
+            str(row.registers),
+            str(row.shared),
+            str(spilled(row)),
+            "" if row.occupancy is None else f"{row.occupancy:.0%}",
+            f"{m.global_loads_128}/{m.global_loads_64}/{m.global_loads_32}/{m.global_loads_narrow}",
+            f"{m.global_stores_128}/{m.global_stores_64}/{m.global_stores_32}/{m.global_stores_narrow}",
+            *(str(number) for number in (m.fma, m.special, m.exchanges)),
+            style="yellow" if spilled(row) else None,
+        )
+    notes = [WIDTHS, *(f"{label(row)} {row.dtype}: {row.error}" for row in rows if row.error)]
+    return Group(columns, *(Text(note) for note in dict.fromkeys(notes)))
+
+
+NUMBERS = ("registers", "shared", "stack", "threads", "blocks_per_sm", "occupancy")
+
+
+def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> Table:
+    """What differs between two rows, a number a line; what is equal is left out and named below."""
+    title = " against ".join(f"{text} ({row.function}, sm_{row.architecture})" for text, row in (a, b))
+    shown = Table("", title=title, box=box.SIMPLE_HEAD)
+    for text, _ in (a, b):
+        shown.add_column(text, justify="right", overflow="fold")
+    shown.add_column("change", justify="right")
+    left, right = (row.row() for _, row in (a, b))
+    equal = []
+    for name in (*NUMBERS, "limited_by", *Mix.model_fields):
+        one, other = left[name], right[name]
+        if one == other:
+            equal.append(name)
+            continue
+        number = isinstance(one, int | float) and isinstance(other, int | float)
+        form = "{:.1%}" if name == "occupancy" else "{}"
+        shown.add_row(name, form.format(one), form.format(other), f"{other - one:+.4g}" if number else "")
+    shown.caption = f"the same in both: {', '.join(equal)}" if equal else None
+    shown.caption_justify = "left"
+    return shown

@@ -1,0 +1,139 @@
+"""cuobjdump and nvdisasm: which ones this machine has, and what they say of a cubin or a library.
+
+They come with a CUDA toolkit, as packages from PyPI, and inside Triton's own package. The newest is taken,
+for an older one can't read what a newer assembler wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import util
+from pathlib import Path
+
+from pipeline import UserError
+from pipeline.inspection import sass
+from pipeline.inspection.occupancy import RESERVED_SHARED
+from pipeline.machine.compilers import SYSTEM_CUDA, find_nvcc
+from pipeline.points.frozen import Record
+
+NO_TOOLS = (
+    "neither a CUDA toolkit, PyPI nor Triton brought cuobjdump and nvdisasm: "
+    "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm."
+)
+
+
+class Resources(Record):
+    """What a function asks of a multiprocessor: registers a thread, bytes of static shared memory a block,
+    bytes of stack a thread."""
+
+    registers: int
+    shared: int
+    stack: int
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A function of a cubin: what it uses, and its instructions."""
+
+    symbol: str
+    resources: Resources
+    instructions: tuple[sass.Instruction, ...]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The folder that holds both programs, and their version."""
+
+    folder: Path
+    version: tuple[int, ...]
+
+    def analyse(self, cubin: Path, arch: str) -> tuple[list[Analysis], str]:
+        """The functions of a cubin for a compute capability, and its SASS as text. Raises UserError for a
+        file that is none."""
+        text = self._run("nvdisasm", "-c", "-gi", cubin)
+        used = usage(self._run("cuobjdump", "-res-usage", cubin), arch)
+        try:
+            functions = sass.parse(text)
+        except ValueError as error:
+            raise UserError(
+                f"{cubin} {error}: it is no cubin, or one that this nvdisasm can't read."
+            ) from error
+        return [Analysis(f.symbol, used[f.symbol], f.instructions) for f in functions], text
+
+    def extract(self, library: Path, folder: Path) -> tuple[list[Path], list[Path]]:
+        """Write the cubins and the PTX that a library holds into a folder; the paths of both."""
+        for option in ("-xelf", "-xptx"):
+            self._run("cuobjdump", option, "all", library.absolute(), cwd=folder)
+        return sorted(folder.glob("*.cubin")), sorted(folder.glob("*.ptx"))
+
+    def _run(self, name: str, *arguments: str | Path, cwd: Path | None = None) -> str:
+        done = subprocess.run(
+            [self.folder / name, *arguments], capture_output=True, text=True, check=False, cwd=cwd
+        )
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise UserError(f"{name} can't read {arguments[-1]}: {said[-1] if said else 'it says nothing'}")
+        return done.stdout
+
+
+@cache
+def find_tools() -> Tools:
+    """The newest pair of programs. Raises UserError with the way to get them when there is none."""
+    found = [tools for folder in dict.fromkeys(_folders()) if (tools := _tools_in(folder))]
+    if not found:
+        raise UserError(NO_TOOLS)
+    return max(found, key=lambda tools: tools.version)
+
+
+def _folders() -> Iterator[Path]:
+    with suppress(UserError):
+        yield find_nvcc().path.resolve().parent
+    if on_path := shutil.which("cuobjdump"):
+        yield Path(on_path).parent
+    yield SYSTEM_CUDA / "bin"
+    packages = util.find_spec("nvidia")
+    for folder in (packages.submodule_search_locations or []) if packages else []:
+        yield from sorted(Path(folder).glob("cu*/bin"))
+    triton = util.find_spec("triton")
+    if triton is not None and triton.origin is not None:
+        yield Path(triton.origin).parent / "backends" / "nvidia" / "bin"
+
+
+def _tools_in(folder: Path) -> Tools | None:
+    versions = []
+    for name in ("cuobjdump", "nvdisasm"):
+        if not os.access(folder / name, os.X_OK):
+            return None
+        done = subprocess.run([folder / name, "--version"], capture_output=True, text=True, check=False)
+        match = re.search(r"V(\d+(?:\.\d+)*)", done.stdout)
+        if match is None:
+            return None
+        versions.append(tuple(int(part) for part in match[1].split(".")))
+    return Tools(folder, min(versions))
+
+
+def usage(text: str, arch: str) -> dict[str, Resources]:
+    """What ``cuobjdump -res-usage`` prints, by function."""
+    # From compute capability 9.0 on it counts what the system reserves of every block.
+    reserved = RESERVED_SHARED if int(arch.rstrip("af")) >= 90 else 0
+    found = {}
+    for match in re.finditer(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", text):
+        symbol, registers, stack, shared = match[1], *map(int, match.groups()[1:])
+        found[symbol] = Resources(registers=registers, shared=max(0, shared - reserved), stack=stack)
+    return found
+
+
+def analyse_bytes(cubin: bytes, arch: str) -> tuple[list[Analysis], str]:
+    """``Tools.analyse`` of a cubin in memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "code.cubin")
+        path.write_bytes(cubin)
+        return find_tools().analyse(path, arch)

@@ -1,0 +1,32 @@
+"""What torch.compile makes of a provider: the source that Inductor generated."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+import torch
+from kernels.point import Point
+
+import kernels
+from kernels.contract import DTYPES
+
+
+def generated(point: Point, device: torch.device, seed: int) -> str:
+    """The Python module that Inductor generated for a compiled provider at a point; it holds the kernels as
+    Triton source on a GPU and as C++ on a CPU. Compiles and runs the provider once."""
+    # Inductor's own pool of compile processes costs more to start than one kernel takes.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    from torch._inductor.utils import run_and_get_code
+
+    kernel = kernels.load(point.kernel)
+    inputs = kernel.inputs(kernel.shape_of(point), DTYPES[point.dtype], device, seed)
+    _, sources = run_and_get_code(kernel.provider(point.provider).call, *inputs)
+    return "\n\n".join(sources)
+
+
+def kernel_names(source: str) -> Sequence[str]:
+    """The names of the kernels that an Inductor module defines, in their order."""
+    found = re.findall(r"^(\w+) = async_compile\.\w+\(", source, re.MULTILINE)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,130 @@
+"""An annotated listing: one function's code in blocks, each under the source line that it was made for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+import kernels
+from pipeline.inspection.ptx import Entry
+from pipeline.inspection.ptx import note as ptx_note
+from pipeline.inspection.sass import Instruction, Line, below_kernels, is_constant_move
+from pipeline.store.evidence import CodeRow
+from pipeline.store.results import axes
+
+Row = tuple[Line | None, str, str]
+"""A line of code: where it comes from, its text, and what it does."""
+
+
+def of_ptx(entry: Entry) -> list[str]:
+    """PTX, from the entry and what it declares to its last statement."""
+    registers = ", ".join(f"{count} {kind}" for kind, count in entry.registers.items())
+    head = [
+        f".entry {entry.symbol}({', '.join(entry.parameters)}) {' '.join(entry.directives)}".rstrip(),
+        f"declares virtual registers: {registers}",
+    ]
+    return head + blocks((one.line, one.text, ptx_note(one)) for one in entry.body)
+
+
+def of_sass(instructions: Sequence[Instruction]) -> list[str]:
+    """SASS, each instruction with its offset; and what its lines can't tell."""
+    foreign = {
+        relative(one.line.file) for one in instructions if one.line and not below_kernels(one.line.file)
+    }
+    remark = (
+        f"(what was inlined from {', '.join(sorted(foreign))} stands under its lines there: the line table "
+        "of machine code does not say which of the kernel's own lines called it, PTX does)"
+    )
+    return [remark] * bool(foreign) + blocks(
+        (one.line, f"{one.offset:05x} {one.predicate:>5} {one.opcode} {one.operands}", sass_note(one))
+        for one in instructions
+    )
+
+
+def sass_note(instruction: Instruction) -> str:
+    """What an instruction does, for a reader of a listing; empty where its own text says it."""
+    when = ""
+    if instruction.predicate and instruction.name not in ("BRA", "EXIT"):
+        name = instruction.predicate.lstrip("@!")
+        when = f", only where {name} is {'false' if '!' in instruction.predicate else 'true'}"
+    if instruction.space:
+        access = "store" if instruction.stores else "load"
+        return f"{instruction.space} {access} of {max(1, instruction.bits // 8)} bytes a thread{when}"
+    if is_constant_move(instruction):
+        return "a constant"
+    return next((f"{text}{when}" for names, text in NOTES if instruction.name in names), "")
+
+
+NOTES = (
+    (("SHFL",), "reduction: exchange within the warp"),
+    (("REDUX", "CREDUX"), "reduction: over the warp in one instruction"),
+    (("BAR", "SYNCS"), "barrier: the block's warps wait for each other"),
+    (("MUFU",), "special function unit"),
+    (("FFMA", "FFMA2", "HFMA2", "DFMA"), "multiply and add in one"),
+)
+
+
+def blocks(rows: Iterable[Row]) -> list[str]:
+    """Rows that follow each other and come from one line stand under it."""
+    lines = []
+    for line, group in groupby(rows, key=lambda row: row[0]):
+        lines.append("")
+        lines.append(f"{place(line)}    {source(line)}".rstrip() if line else "(no source line)")
+        for _, text, note in group:
+            lines.append(f"    {text:<72} // {note}" if note else f"    {text}")
+    return lines
+
+
+def place(line: Line) -> str:
+    """A line as people write it; the path from the repository or the package on, never the machine's."""
+    return f"{relative(line.file)}:{line.number}"
+
+
+def relative(path: str) -> str:
+    """A file's path below this repository, or below what installed it."""
+    return below_kernels(path) or re.sub(r"^.*?(?:site-packages|dist-packages|include)/", "", path)
+
+
+def portable(text: str) -> str:
+    """A compiler's text without the folders of this machine."""
+    return re.sub(r"(?<![\w.])/[^\s\"']+/[^\s\"']+", lambda match: relative(match[0]), text)
+
+
+def source(line: Line) -> str:
+    """The text of a source line; empty where the file is not there."""
+    own = below_kernels(line.file)
+    content = _content(str(kernels.ROOT.parent / own) if own else line.file)
+    return content[line.number - 1].strip() if 0 < line.number <= len(content) else ""
+
+
+@cache
+def _content(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def heading(row: CodeRow) -> list[str]:
+    """What a listing begins with: which function for what, and what it uses, in sentences."""
+    point = f"{row.provider} {row.dtype} {axes(row.model_dump())}".rstrip() if row.provider else "CUDA"
+    lines = [f"{row.kernel}/{point}, sm_{row.architecture}: {row.function} ({row.compiler})"]
+    if row.mix is None:
+        return lines
+    mix = row.mix
+    lines.append(
+        f"{row.registers} registers a thread, {row.shared} bytes of shared memory, {row.stack} bytes of "
+        f"stack, {mix.spill_store_bytes + mix.spill_load_bytes} bytes spilled"
+    )
+    if row.occupancy is not None:
+        lines.append(
+            f"occupancy {row.occupancy:.0%}: {row.blocks_per_sm} blocks of {row.threads} threads on a "
+            f"multiprocessor, limited by {row.limited_by}"
+            + ("" if row.launch_known else " (without the shared memory that a launch may ask for)")
+        )
+    counts = ", ".join(f"{value} {name}" for name, value in mix.model_dump().items() if value)
+    lines.append(f"instructions by kind: {counts}")
+    return lines

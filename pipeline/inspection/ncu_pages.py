@@ -1,0 +1,162 @@
+"""Nsight Compute's counters as rows: read from its CSV pages, joined to points by NVTX range, explained."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pipeline.inspection.library import known_name
+from pipeline.store.evidence import Rule
+
+METRICS: dict[str, tuple[str, float]] = {
+    "duration_us": ("gpu__time_duration.sum", 1e-3),
+    "compute_throughput_pct": ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 1),
+    "memory_throughput_pct": ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", 1),
+    "dram_throughput_pct": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 1),
+    "dram_read_bytes": ("dram__bytes_read.sum", 1),
+    "dram_write_bytes": ("dram__bytes_write.sum", 1),
+    "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct", 1),
+    "l2_hit_pct": ("lts__t_sector_hit_rate.pct", 1),
+    "achieved_occupancy_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
+    "theoretical_occupancy_pct": ("sm__maximum_warps_per_active_cycle_pct", 1),
+    "registers": ("launch__registers_per_thread", 1),
+    "shared_static_bytes": ("launch__shared_mem_per_block_static", 1),
+    "shared_dynamic_bytes": ("launch__shared_mem_per_block_dynamic", 1),
+    "grid_size": ("launch__grid_size", 1),
+    "block_size_threads": ("launch__block_size", 1),
+    "waves_per_sm": ("launch__waves_per_multiprocessor", 1),
+}
+"""The counter of each number of a row, in base units, and what turns those into the row's."""
+
+LIMITS = {
+    "blocks": "launch__occupancy_limit_blocks",
+    "registers": "launch__occupancy_limit_registers",
+    "shared memory": "launch__occupancy_limit_shared_mem",
+    "warps": "launch__occupancy_limit_warps",
+    "barriers": "launch__occupancy_limit_barriers",
+}
+"""Blocks that a multiprocessor could hold if only this limited it."""
+
+STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w*_not_issued_)(\w+)_per_issue_active\.ratio")
+READY = frozenset({"selected", "not_selected"})
+"""States of a warp that waits for nothing: it issues, or others do and it is not its turn."""
+
+SECTOR_BYTES = 32
+BUSY_PCT = 60.0
+"""Percent of its peak from which on a unit is what limits a kernel; ncu's own rules draw the line there."""
+
+
+Line = dict[str, str]
+
+
+def lines(text: str) -> list[Line]:
+    """The rows of a CSV page by column; ncu's own remarks before it and the row of units are left out."""
+    begin = re.search(r'^"ID"', text, re.MULTILINE)
+    if begin is None:
+        return []
+    rows = csv.DictReader(text[begin.start() :].splitlines(keepends=True))
+    return [line for line in rows if (line["ID"] or "").strip()]
+
+
+def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
+    """What a report's pages ``raw`` and ``details`` say of each kernel, in the order of launch, by the key in
+    the NVTX range around it. Kernels outside of any such range are left out."""
+    rules: dict[str, list[Rule]] = {}
+    for line in lines(details):
+        if line.get("Rule Name"):
+            rules.setdefault(line["ID"], []).append(_rule(line))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines(raw):
+        match = next((m for cell in _ranges(line) if (m := re.search(r"point:([0-9a-f]{16})", cell))), None)
+        if match is not None:
+            made = found.setdefault(match[1], [])
+            made.append({"launch": len(made), **_numbers(line), **_gain(line, rules.get(line["ID"], []))})
+    return found
+
+
+def _ranges(line: Line) -> Iterator[str]:
+    """The cells that hold NVTX ranges; their columns are named by how a range is written."""
+    return (cell for name, cell in line.items() if name and "Range" in name and cell)
+
+
+def value(line: Mapping[str, str | None], name: str) -> float | None:
+    """A number of a line; None where the report does not have it."""
+    text = (line.get(name) or "").replace(",", "")
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _numbers(line: Line) -> dict[str, Any]:
+    numbers: dict[str, Any] = {"demangled": line.get("Kernel Name"), "function": None}
+    if line.get("Kernel Name"):
+        numbers["function"] = known_name(line["Kernel Name"])
+    for field, (metric, factor) in METRICS.items():
+        found = value(line, metric)
+        numbers[field] = None if found is None else found * factor
+    moved = [numbers[name] for name in ("dram_read_bytes", "dram_write_bytes") if numbers[name] is not None]
+    numbers["dram_gbps"] = None
+    per_second = value(line, "dram__bytes.sum.per_second")
+    if per_second is not None:
+        numbers["dram_gbps"] = per_second / 1e9
+    elif len(moved) == 2 and numbers["duration_us"]:
+        numbers["dram_gbps"] = sum(moved) / numbers["duration_us"] / 1e3
+    for field, op in (("sectors_per_load", "ld"), ("sectors_per_store", "st")):
+        sectors = value(line, f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum")
+        requests = value(line, f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum")
+        numbers[field] = sectors / requests if sectors is not None and requests else None
+    local = [value(line, f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum") for op in ("ld", "st")]
+    known = [sectors for sectors in local if sectors is not None]
+    numbers["local_bytes"] = SECTOR_BYTES * sum(known) if known else None
+    limits = {name: found for name, metric in LIMITS.items() if (found := value(line, metric)) is not None}
+    if limits:
+        fewest = min(limits.values())
+        numbers["limited_by"] = " and ".join(name for name, blocks in limits.items() if blocks == fewest)
+    waits = ((m[1], value(line, name)) for name in line if (m := STALL.fullmatch(name or "")))
+    stalls = {reason: cycles for reason, cycles in waits if cycles}
+    numbers["stalls"] = dict(sorted(stalls.items(), key=lambda item: -item[1]))
+    return numbers
+
+
+def _rule(line: Line) -> Rule:
+    return Rule(
+        name=line["Rule Name"],
+        kind=line.get("Rule Type") or "",
+        text=" ".join((line.get("Rule Description") or "").split()),
+        speedup_pct=value(line, "Estimated Speedup"),
+        scope=line.get("Estimated Speedup Type") or "",
+    )
+
+
+def _gain(line: Line, rules: Sequence[Rule]) -> dict[str, Any]:
+    """The most that a rule promises for the whole kernel, and what that is in microseconds."""
+    most = max((rule.gain_pct for rule in rules if rule.gain_pct is not None), default=None)
+    duration = value(line, METRICS["duration_us"][0])
+    saved = None if most is None or duration is None else duration * 1e-3 * most / 100
+    return {"rules": tuple(rules), "estimated_speedup_pct": most, "runtime_improvement_us": saved}
+
+
+def bound(numbers: Mapping[str, Any]) -> tuple[Literal["memory", "compute", "latency", "grid"] | None, str]:
+    """What limits a kernel, and the sentence that says so with the numbers; None where none was counted."""
+    memory, compute = numbers.get("memory_throughput_pct"), numbers.get("compute_throughput_pct")
+    if memory is None or compute is None:
+        return None, "throughputs were not counted; sets=basic counts them"
+    both = f"memory throughput {memory:.0f} %, compute throughput {compute:.0f} %"
+    waves = numbers.get("waves_per_sm")
+    if max(memory, compute) >= BUSY_PCT:
+        what: Literal["memory", "compute"] = "memory" if memory >= compute else "compute"
+        return what, f"{what} limits it: {both}"
+    if waves is not None and waves < 1:
+        return "grid", f"its grid is too small: {waves:.2g} waves, {both}"
+    stalls: Mapping[str, float] = numbers.get("stalls") or {}
+    longest = next((stall for stall in stalls.items() if stall[0] not in READY), None)
+    waiting = ""
+    if longest:
+        reason, cycles = longest
+        waiting = f", warps wait most for {reason.replace('_', ' ')} ({cycles:.1f} cycles an instruction)"
+    achieved = numbers.get("achieved_occupancy_pct")
+    occupied = "" if achieved is None else f", occupancy {achieved:.0f} %"
+    return "latency", f"latency limits it: {both}{occupied}{waiting}"

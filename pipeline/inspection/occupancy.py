@@ -1,0 +1,87 @@
+"""Theoretical occupancy: how many warps of a kernel a multiprocessor can hold, and what keeps it from more.
+
+The limits are those of the table "Technical Specifications per Compute Capability" in the CUDA C++
+Programming Guide; the granularities those of the occupancy calculator that comes with the CUDA toolkit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from pipeline.points.frozen import Record
+
+REGISTERS = 65536
+"""32-bit registers of a multiprocessor, on every architecture here."""
+
+REGISTER_UNIT = 256
+"""Registers are given to a warp in units of so many."""
+
+WARP_UNIT = 4
+"""A block's warps are spread over a multiprocessor's four schedulers, each with a share of the registers."""
+
+SHARED_UNIT = 128
+"""Shared memory is given to a block in units of so many bytes."""
+
+RESERVED_SHARED = 1024
+"""Bytes of shared memory that the system keeps of every block."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a multiprocessor holds at most: warps, blocks, bytes of shared memory."""
+
+    warps: int
+    blocks: int
+    shared: int
+
+
+LIMITS = {
+    "80": Limits(64, 32, 164 * 1024),
+    "86": Limits(48, 16, 100 * 1024),
+    "87": Limits(48, 16, 164 * 1024),
+    "89": Limits(48, 24, 100 * 1024),
+    "90": Limits(64, 32, 228 * 1024),
+    "100": Limits(64, 32, 228 * 1024),
+    "103": Limits(64, 32, 228 * 1024),
+    "110": Limits(48, 24, 228 * 1024),
+    "120": Limits(48, 24, 100 * 1024),
+    "121": Limits(48, 24, 100 * 1024),
+}
+"""By compute capability without the dot."""
+
+
+class Occupancy(Record):
+    """Blocks that a multiprocessor holds at once, the share of its warps that they are, and what keeps it
+    from holding more: warps, blocks, registers or shared memory, all that come to the same number."""
+
+    blocks_per_sm: int
+    occupancy: float
+    limited_by: str
+
+
+def occupancy(architecture: str, registers: int, shared: int, threads: int) -> Occupancy | None:
+    """The occupancy of blocks of so many threads, registers a thread and bytes of shared memory (what the
+    system reserves comes on top); None for an architecture whose limits are not known here."""
+    limits = LIMITS.get(architecture.rstrip("af"))
+    if limits is None:
+        return None
+    warps = ceil(threads / 32)
+    a_warp = _up(registers * 32, REGISTER_UNIT)
+    by_registers = REGISTERS // a_warp // WARP_UNIT * WARP_UNIT // warps if a_warp else limits.blocks
+    blocks = {
+        "registers": by_registers,
+        "shared memory": limits.shared // _up(shared + RESERVED_SHARED, SHARED_UNIT),
+        "warps": limits.warps // warps,
+        "blocks": limits.blocks,
+    }
+    fewest = min(blocks.values())
+    return Occupancy(
+        blocks_per_sm=fewest,
+        occupancy=fewest * warps / limits.warps,
+        limited_by=" and ".join(name for name, number in blocks.items() if number == fewest),
+    )
+
+
+def _up(value: int, unit: int) -> int:
+    return ceil(value / unit) * unit

@@ -1,0 +1,269 @@
+"""One point under torch.profiler: its table of operators, its trace, and what one call launches."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from kernels.contract import Inputs
+from pipeline.inspection.launches import RANGE, Launch, parse
+from pipeline.store.evidence import Kernel, Operator
+from pipeline.store.ledger import write_atomically
+
+WAIT, WARM_UP, ACTIVE = 1, 2, 3
+"""Calls before the profiler is switched on, while it warms up, and that it records."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What a profile is made of: the rows and the text of the table, the trace, and the device kernels."""
+
+    operators: tuple[Operator, ...]
+    table: str
+    trace: bytes
+    launches: tuple[Launch, ...]
+    outermost: tuple[str, ...]
+    chain: str | None
+    host_us: float
+
+
+def record(
+    call: Callable[..., torch.Tensor],
+    inputs: Inputs,
+    key: str,
+    stacks: bool,
+    tensorboard: Path | None,
+) -> Profiled:
+    """Profile calls on the inputs' device: shapes and memory always, Python stacks if asked, and a copy of
+    the trace for TensorBoard's profiler plugin if a folder is named."""
+    from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+    on_gpu = inputs[0].device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+    synchronize = torch.cuda.synchronize if on_gpu else _nothing
+    call(*inputs)  # what torch.compile and Triton compile is no part of a call
+    synchronize()
+    finished: list[Path] = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def keep(profiler: Any) -> None:
+            path = Path(folder, "trace.json")
+            profiler.export_chrome_trace(str(path))
+            finished.append(path)
+
+        with (
+            _quiet(),
+            profile(
+                activities=activities,
+                schedule=schedule(wait=WAIT, warmup=WARM_UP, active=ACTIVE, repeat=1),
+                on_trace_ready=keep,
+                record_shapes=True,
+                profile_memory=True,
+                with_stack=stacks,
+            ) as profiler,
+        ):
+            for _ in range(WAIT + WARM_UP + ACTIVE):
+                with record_function(RANGE + key):
+                    call(*inputs)
+                    synchronize()
+                profiler.step()
+        raw = re.sub(rb'\n *"host_name": "[^"]*",', b"", finished[0].read_bytes())
+    if tensorboard is not None:
+        # The name that its profiler plugin looks for; the point's key stands for the worker.
+        write_atomically(tensorboard / f"{key}.pt.trace.json", raw)
+    averages: Any = profiler.key_averages(group_by_input_shape=True)
+    order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    trace = json.loads(raw)
+    names = operator_names(trace)
+    frames = {str(e["name"]) for e in trace["traceEvents"] if e.get("cat") == "python_function"}
+    averages[:] = [event for event in averages if str(event.key) not in frames]
+    outermost, chain = nesting(trace)
+    return Profiled(
+        operators=tuple(
+            sorted((_operator(event) for event in averages if str(event.key) in names), key=_by_time)
+        ),
+        table=averages.table(sort_by=order, row_limit=-1, max_name_column_width=90),
+        trace=gzip.compress(raw, mtime=0),
+        launches=tuple(parse(trace).get(key, ())),
+        outermost=outermost,
+        chain=chain,
+        host_us=host_us(trace),
+    )
+
+
+def operator_names(trace: Mapping[str, Any]) -> set[str]:
+    """The names of what a call does: operators, ranges that libraries put around them, and what the runtime
+    and the device did. Recorded Python frames are none of it, nor is what the profiler itself does."""
+    return {
+        str(event["name"])
+        for event in trace["traceEvents"]
+        if event.get("cat") in ("cpu_op", "user_annotation", *LAUNCHING, *ON_DEVICE)
+        and not str(event["name"]).startswith((RANGE, "ProfilerStep"))
+    }
+
+
+def _operator(event: Any) -> Operator:
+    return Operator(
+        name=plain(str(event.key))[:200],
+        shapes="" if not any(event.input_shapes or ()) else str(event.input_shapes),
+        calls=event.count,
+        self_cpu_us=round(event.self_cpu_time_total, 3),
+        cpu_us=round(event.cpu_time_total, 3),
+        self_device_us=round(event.self_device_time_total, 3),
+        device_us=round(event.device_time_total, 3),
+        self_cpu_bytes=event.self_cpu_memory_usage,
+        self_device_bytes=event.self_device_memory_usage,
+    )
+
+
+def _by_time(operator: Operator) -> tuple[float, float, str]:
+    return -operator.self_device_us, -operator.self_cpu_us, operator.name
+
+
+DYNAMO_LOOKUP = "TorchDynamo Cache Lookup"
+"""What the profiler calls Dynamo's search for a compiled function that fits the arguments."""
+
+
+def plain(name: str) -> str:
+    """An operator's name without what differs from one compilation to the next."""
+    name = re.sub(r"## Call CompiledFxGraph \w+ ##", "CompiledFxGraph", name)
+    return re.sub(r"(Torch-Compiled Region): \d+/\d+", r"\1", name)
+
+
+def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
+    """Of the last recorded call: its outermost operators, and the chain of the only one (None if there are
+    several)."""
+    spans = _calls(trace)
+    if not spans:
+        return (), None
+    within = _operators(trace, spans[-1])
+    # What Dynamo does before a compiled function's code is no part of it.
+    outermost = [event for event in _outermost(within) if event["name"] != DYNAMO_LOOKUP]
+    chain = list(outermost) if len(outermost) == 1 else []
+    while chain:
+        parts = _outermost([e for e in within if e is not chain[-1] and _holds(chain[-1], e)])
+        longest = max(parts, key=lambda event: float(event["dur"]), default=None)
+        if longest is None or float(longest["dur"]) < float(chain[-1]["dur"]) / 2:
+            break
+        chain.append(longest)
+    return (
+        tuple(plain(str(event["name"])) for event in outermost),
+        " > ".join(plain(str(event["name"])) for event in chain) or None,
+    )
+
+
+def host_us(trace: Mapping[str, Any]) -> float:
+    """What a call takes on the host, the median of the recorded ones: on a GPU from its begin until its last
+    launch is made, so that what is no operator counts, as Triton's launcher is. What the host does after that
+    the device does not wait for. A call without a launch takes what its outermost operators take, Dynamo's
+    lookup included."""
+    calls = [_until_last_launch(trace, span) for span in _calls(trace)]
+    return median(calls) if calls else 0.0
+
+
+def _until_last_launch(trace: Mapping[str, Any], span: Mapping[str, Any]) -> float:
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    led_to = {e["args"].get("correlation") for e in events if e.get("cat") in ON_DEVICE}
+    launched = [
+        _end(event)
+        for event in events
+        if event.get("cat") in LAUNCHING
+        and event["tid"] == span["tid"]
+        and event.get("args", {}).get("correlation") in led_to
+        and _holds(span, event)
+    ]
+    if launched:
+        return max(launched) - float(span["ts"])
+    return sum(float(event["dur"]) for event in _outermost(_operators(trace, span)))
+
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+LAUNCHING = ("cuda_runtime", "cuda_driver")
+"""The trace's categories of what the device does, and of the host's calls that lead to it."""
+
+
+def _calls(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The ranges around the recorded calls, in their order."""
+    spans = [
+        event
+        for event in trace["traceEvents"]
+        if event.get("ph") == "X"
+        and event.get("cat") == "user_annotation"
+        and str(event["name"]).startswith(RANGE)
+    ]
+    return sorted(spans, key=lambda event: float(event["ts"]))
+
+
+def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The operators of one call by their begin, an outer one before those that it calls."""
+    return sorted(
+        (
+            event
+            for event in trace["traceEvents"]
+            if event.get("ph") == "X"
+            and event.get("cat") == "cpu_op"
+            and event["tid"] == span["tid"]
+            and _holds(span, event)
+        ),
+        key=lambda event: (float(event["ts"]), -float(event["dur"])),
+    )
+
+
+def _end(event: Mapping[str, Any]) -> float:
+    return float(event["ts"]) + float(event["dur"])
+
+
+def _holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+    return float(outer["ts"]) <= float(inner["ts"]) and _end(inner) <= _end(outer)
+
+
+def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of events sorted by their begin, those that lie in no other."""
+    found: list[Mapping[str, Any]] = []
+    for event in events:
+        if not found or not _holds(found[-1], event):
+            found.append(event)
+    return found
+
+
+def a_call(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
+    """The kernels that one call launches, those that take longest first."""
+    count = Counter(launch.name for launch in launches)
+    time: Counter[str] = Counter()
+    for launch in launches:
+        time[launch.name] += launch.duration_us  # type: ignore[assignment]
+    return tuple(
+        Kernel(name=name[:300], launches=count[name] / ACTIVE, us=round(us / ACTIVE, 3))
+        for name, us in time.most_common()
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the lines that torch 2.13's native profiler logs to stderr; Python's own errors still arise."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _nothing() -> None:
+    """A CPU has nothing to wait for."""

@@ -1,0 +1,111 @@
+"""PTX, the text that ptxas assembles: split into entries, each statement with the source line it is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.inspection.sass import Line, own
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One line of a body: its predicate (``@%p1``, ``@!%p1``; empty for none), opcode, whole text, and source
+    line. A label, a comment or a declaration has no opcode."""
+
+    predicate: str
+    opcode: str
+    text: str
+    line: Line | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A ``.entry``: its symbol, its parameters' types, the directives before its body (``.reqntid 256``), the
+    virtual registers that it declares by type, and its body. ptxas maps those registers to real ones."""
+
+    symbol: str
+    parameters: tuple[str, ...]
+    directives: tuple[str, ...]
+    registers: dict[str, int]
+    body: tuple[Statement, ...]
+
+
+def parse(text: str) -> dict[str, Entry]:
+    """The entries of a PTX module by symbol."""
+    files = {int(number): path for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
+    found = {}
+    for match in re.finditer(r"^\.(?:visible|weak)? *\.?entry (\S+?)\(", text, re.MULTILINE):
+        begin = text.index("\n{", match.end())
+        end = text.index("\n}", begin)
+        head, body = text[match.end() : begin], text[begin + 2 : end]
+        parameters, _, directives = head.partition("\n)")
+        found[match[1]] = Entry(
+            symbol=match[1],
+            parameters=tuple(re.findall(r"\.param\s+(?:\.align \d+ )?\.(\w+)", parameters)),
+            directives=tuple(line.strip() for line in directives.splitlines() if line.strip()),
+            registers={t: int(n) - 1 for t, n in re.findall(r"\.reg \.(\w+)\s+%\w+<(\d+)>", body)},
+            body=tuple(_statements(body, files)),
+        )
+    return found
+
+
+def _statements(body: str, files: dict[int, str]) -> Iterator[Statement]:
+    named: dict[str, list[str]] = {}
+    for path in files.values():
+        named.setdefault(path.rpartition("/")[2], []).append(path)
+    line: Line | None = None
+    for row in body.splitlines():
+        text = " ".join(row.split())
+        if place := re.match(r"\.loc\s+(\d+) (\d+)", text):
+            numbered = [place.groups(), *re.findall(r"inlined_at (\d+) (\d+)", text)]
+            chain = [(files.get(int(file), "?"), number) for file, number in numbered]
+            if len(chain) == 1:
+                # Triton tells it in a comment alone, `@[ triton.py:28:36 ]`, and of the file its last name.
+                callers = re.findall(r"@\[ ([^\s:]+):(\d+):\d+", text)
+                chain += [(named[file][0], n) for file, n in callers if len(named.get(file, ())) == 1]
+            # Line 0 is the compiler's word for none.
+            line = own(Line(file, int(number)) for file, number in chain if number != "0")
+        elif text and not text.startswith((".reg", "//")):
+            match = re.match(r"(@!?%\w+\s+)?([a-z][\w:]*(?:\.[\w:]+)*)\s", text)
+            predicate, opcode = match.groups(default="") if match else ("", "")
+            yield Statement(predicate.strip(), opcode, text, line)
+
+
+def note(statement: Statement) -> str:
+    """What an instruction does, for a reader of a listing; empty where its own text says it."""
+    opcode = statement.opcode
+    if match := re.match(r"(ld|st)\.(?:\w+\.)*?(global|shared|local)\b", opcode):
+        access = {"ld": "load", "st": "store"}[match[1]]
+        return f"{match[2]} {access} of {width(opcode)} bytes a thread{_when(statement.predicate)}"
+    for pattern, meaning in MEANINGS:
+        if re.match(pattern, opcode):
+            return meaning + _when(statement.predicate)
+    return ""
+
+
+MEANINGS = (
+    (r"shfl\.", "reduction: exchange within the warp"),
+    (r"redux\.", "reduction: over the warp in one instruction"),
+    (r"bar(rier)?\.", "barrier: the block's warps wait for each other"),
+    (r"(ex2|lg2|rcp|rsqrt|sqrt|sin|cos|tanh)\.approx", "special function unit"),
+    (r"(w?mma|wgmma|tcgen05)\.", "tensor core"),
+    (r"(atom|red)\.", "atomic"),
+    (r"cp\.async", "asynchronous copy to shared memory"),
+    (r"fma\.", "multiply and add in one"),
+)
+
+
+def _when(predicate: str) -> str:
+    if not predicate:
+        return ""
+    name = predicate.lstrip("@!")
+    return f", only where {name} is {'false' if '!' in predicate else 'true'}"
+
+
+def width(opcode: str) -> int:
+    """Bytes that a thread's load or store moves."""
+    vector = re.search(r"\.v([248])(?=\.|$)", opcode)
+    bits = re.findall(r"\.[bfsu](?:16x2|(\d+))(?=\.|$)", opcode)
+    return (int(vector[1]) if vector else 1) * int(bits[-1] or 32) // 8

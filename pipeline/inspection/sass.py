@@ -1,0 +1,172 @@
+"""SASS, the machine code of an NVIDIA GPU: read from nvdisasm's text, and counted by kind of instruction.
+
+The counts are static: an instruction in a loop counts once, however often it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from pipeline.store.evidence import Mix
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of source, as the compiler's line table names it."""
+
+    file: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: its offset, its predicate (``@!P1``, empty for none) and the line it was made for."""
+
+    offset: int
+    predicate: str
+    opcode: str
+    operands: str
+    line: Line | None
+
+    @cached_property
+    def name(self) -> str:
+        """The opcode without its modifiers."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def bits(self) -> int:
+        """Bits that a thread's memory access moves: 32 unless a modifier says otherwise."""
+        widths = re.findall(r"\.(?:ENL2\.)?[US]?(8|16|64|128|256)(?=\.|$)", self.opcode)
+        return int(widths[-1]) if widths else 32
+
+    @property
+    def space(self) -> str | None:
+        """The memory that the instruction accesses: global, shared or local; None for any other."""
+        return SPACES.get(self.name)
+
+    @property
+    def stores(self) -> bool:
+        """Whether a memory access writes."""
+        return self.name.startswith("ST") or self.name in ("RED", "REDG")
+
+
+SPACES = {
+    **dict.fromkeys(("LDG", "STG", "LD", "ST", "LDGSTS", "UBLKCP", "UTMALDG", "UTMASTG", "REDG"), "global"),
+    **dict.fromkeys(("LDS", "STS", "LDSM", "STSM"), "shared"),
+    **dict.fromkeys(("LDL", "STL"), "local"),
+}
+"""The memory that each opcode accesses. A generic access (LD, ST) counts as global: no kernel here makes one
+to anything else."""
+
+FMA = ("FFMA", "FFMA2", "FFMA32I", "HFMA2", "DFMA")
+TENSOR = re.compile(r"[BDHIOQ]MMA|[HIQ]GMMA|UTC\w*MMA")
+EXCHANGES = ("SHFL", "REDUX", "CREDUX")
+BARRIERS = ("BAR", "SYNCS")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A ``__global__`` function by its mangled name, as the GPU runs it."""
+
+    symbol: str
+    instructions: tuple[Instruction, ...]
+
+
+def parse(text: str) -> list[Function]:
+    """The functions in what ``nvdisasm -c -gi`` prints. Raises ValueError for text that holds none."""
+    functions: dict[str, list[Instruction]] = {}
+    current: list[Instruction] | None = None
+    chain: list[Line] = []
+    fresh = False
+    for row in text.splitlines():
+        if match := re.match(r"\s*\.section\s+\.text\.([^\s,]+)", row):
+            current, chain = functions.setdefault(match[1], []), []
+        elif match := re.match(r'\s*//## File "(.*?)", line (\d+)', row):
+            # The innermost place comes first; the places it was inlined at follow, a line each.
+            chain = [*chain, Line(match[1], int(match[2]))] if fresh else [Line(match[1], int(match[2]))]
+            fresh = True
+        elif current is not None and (instruction := _instruction(row, chain)):
+            current.append(instruction)
+            fresh = False
+    found = [Function(symbol, tuple(_without_padding(rows))) for symbol, rows in functions.items()]
+    if not any(function.instructions for function in found):
+        raise ValueError("holds no SASS")
+    return found
+
+
+def _instruction(row: str, chain: list[Line]) -> Instruction | None:
+    match = re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+\{?\s*(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;", row)
+    if match is None:
+        return None
+    offset, predicate, opcode, operands = match.groups(default="")
+    return Instruction(int(offset, 16), predicate.strip(), opcode, operands, own(chain))
+
+
+def own(chain: Iterable[Line]) -> Line | None:
+    """Of the places that an instruction was inlined through, the innermost in a kernel's own file; else the
+    outermost."""
+    lines = list(chain)
+    return next((line for line in lines if below_kernels(line.file)), lines[-1] if lines else None)
+
+
+@cache
+def below_kernels(path: str) -> str | None:
+    """The path of a kernel's file below the repository, wherever that lay when it was compiled; None for any
+    other file."""
+    match = re.search(r"(?:^|/)(kernels/\w+/[\w.]+)$", path)
+    return match[1] if match else None
+
+
+def _without_padding(instructions: list[Instruction]) -> Iterator[Instruction]:
+    """All but what the assembler puts behind the end: a branch to itself and NOPs."""
+    end = len(instructions)
+    while end and instructions[end - 1].name == "NOP":
+        end -= 1
+    if end and instructions[end - 1].name == "BRA" and end < len(instructions):
+        end -= 1
+    yield from instructions[:end]
+
+
+def is_constant_move(instruction: Instruction) -> bool:
+    """Whether an HFMA2 only loads a constant, for which the assembler likes to use it."""
+    return instruction.name == "HFMA2" and "-RZ, RZ" in instruction.operands
+
+
+def mix(instructions: Iterable[Instruction]) -> Mix:
+    """Count instructions by kind."""
+    counts = dict.fromkeys(Mix.model_fields, 0)
+    for instruction in instructions:
+        counts["instructions"] += 1
+        for name in _kinds(instruction):
+            counts[name] += 1
+        if instruction.space == "local":
+            counts[f"spill_{_direction(instruction)}_bytes"] += instruction.bits // 8
+    return Mix(**counts)
+
+
+def _direction(instruction: Instruction) -> str:
+    return "store" if instruction.stores else "load"
+
+
+def _kinds(instruction: Instruction) -> Iterator[str]:
+    space, name = instruction.space, instruction.name
+    if space == "global":
+        bits = min(instruction.bits, 128)
+        yield f"global_{_direction(instruction)}s_{bits if bits >= 32 else 'narrow'}"
+        if instruction.predicate:
+            yield "predicated"
+    elif space is not None:
+        yield f"{space}_{_direction(instruction)}s"
+    elif name in FMA and not is_constant_move(instruction):
+        yield "fma"
+    elif name == "MUFU":
+        yield "special"
+    elif name in EXCHANGES:
+        yield "exchanges"
+    elif name in BARRIERS:
+        yield "barriers"
+    elif TENSOR.fullmatch(name):
+        yield "tensor_core"

@@ -1,0 +1,25 @@
+"""What a function asks of a GPU once its launch is known, for a row of generated code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.inspection.disassembler import Analysis
+from pipeline.inspection.occupancy import occupancy
+from pipeline.inspection.sass import mix
+
+
+def used(analysis: Analysis, architecture: str, threads: int, shared: int) -> dict[str, Any]:
+    """The numbers of a CodeRow that follow from a function and its launch; ``shared`` is what the launch asks
+    for on top."""
+    resources = analysis.resources
+    total = resources.shared + shared
+    limits = occupancy(architecture, resources.registers, total, threads)
+    return {
+        "registers": resources.registers,
+        "shared": total,
+        "stack": resources.stack,
+        "threads": threads,
+        "mix": mix(analysis.instructions),
+        **(limits.model_dump() if limits else {}),
+    }

@@ -1,0 +1,89 @@
+"""The fingerprint of the machine at hand: what its results depend on and the commit does not hold."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pynvml
+
+from pipeline import UserError
+from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
+from pipeline.machine.device import Device, cpu, cpu_threads
+from pipeline.machine.torch import installed_torch
+from pipeline.store.environment import FLAGS, PLACES, Environment
+from pipeline.store.files import write_atomically
+from pipeline.store.results import LOCAL
+
+
+def fingerprint(device: Device) -> Environment:
+    """Read what the device's results depend on."""
+    capability, driver = None, None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device.kind == "cuda":
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            capability = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+            driver = pynvml.nvmlSystemGetDriverVersion()
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        finally:
+            pynvml.nvmlShutdown()
+    torch = installed_torch()
+    return Environment(
+        gpu=device.slug,
+        name=device.name,
+        kind=device.kind,
+        compute_capability=capability,
+        # Whole GiB on a CPU: the kernel's own share of the memory changes from boot to boot.
+        memory_mib=memory >> 20 if device.kind == "cuda" else (memory >> 30) << 10,
+        driver=driver,
+        cuda=torch.cuda,
+        torch=torch.version,
+        triton=metadata.version("triton"),
+        python=".".join(platform.python_version_tuple()[:2]),
+        nvcc=_version(find_nvcc),
+        cxx=_version(find_cxx),
+        cpu=cpu().name,
+        cpu_threads=cpu_threads(),
+        platform=f"{platform.system()}-{platform.machine()}",
+        host=_host() if device.kind == "cpu" else None,
+        flags=flags(device.kind),
+        # docker/run says so: an image can't hold its own digest.
+        image=os.environ.get("PIPELINE_IMAGE"),
+        base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
+    )
+
+
+def flags(kind: str) -> dict[str, str]:
+    """The environment variables that change results or speed on that kind of device, sorted by name."""
+    begin = tuple(word for who, words in FLAGS.items() if who != "cpu" or kind == "cpu" for word in words)
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(begin) and not name.startswith(PLACES)
+    }
+
+
+def _host() -> str:
+    """What tells this checkout on this host from every other, and nothing of either: a number drawn once, with the
+    machine's own id, so that a copied folder is another one."""
+    drawn = LOCAL / "host"
+    if not drawn.exists():
+        write_atomically(drawn, f"{secrets.token_hex(8)}\n".encode())
+    machine = Path("/etc/machine-id")
+    told = machine.read_bytes() if machine.is_file() else b""
+    return hashlib.sha256(drawn.read_bytes() + told).hexdigest()[:16]
+
+
+def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:
+    """The version of the compiler that a build here would use, or None where there is none."""
+    try:
+        return find().version
+    except UserError:
+        return None

@@ -1,1 +1,0 @@
-"""The instrument that the stages share."""

@@ -1,0 +1,184 @@
+"""A kernel as people name it, with what its YAML says is measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+
+import kernels
+from kernels.contract import ContractError, Value
+from pipeline import ROOT, UserError, unknown
+from pipeline.points.frozen import Record
+
+CONF = ROOT / "conf" / "kernel"
+
+
+def as_list(value: Any) -> Any:
+    """A single value as a list of it."""
+    return value if value is None or isinstance(value, (list, tuple)) else [value]
+
+
+Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), Field(min_length=1)]
+"""One value or a list of them."""
+
+
+class Workload(Record):
+    """A named family of problems: the product of its lists of values, by dimension.
+
+    ``size`` stands for the kernel's size dimensions, which lists of their own override. ``problems`` are problems
+    written out, each of which the lists complete. ``x`` is the dimension that a plot has on its x axis.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Some]
+
+    x: str
+    size: Some | None = None
+    problems: tuple[dict[str, Value], ...] | None = None
+    headline: Literal["gbps", "tflops"] | None = None
+
+    @property
+    def lists(self) -> dict[str, tuple[Value, ...]]:
+        """The values of each dimension that has a list of its own."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+Configurations = Literal["all"] | dict[str, Some] | None
+"""``all`` values of all parameters, lists of values by parameter, or nothing but the defaults."""
+
+
+class Group(Record):
+    """Workloads, and the configurations in which a preset measures them, by provider; ``*`` are the others."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Configurations]
+
+    workloads: Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
+
+    @property
+    def configurations(self) -> dict[str, Configurations]:
+        """By provider, and for ``*``."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class KernelConfig(Record):
+    """A kernel's YAML: its workloads, and for each preset the groups of them that it measures."""
+
+    workloads: dict[str, Workload]
+    presets: dict[
+        str,
+        Annotated[tuple[Group, ...], BeforeValidator(as_list), Field(min_length=1)],
+    ]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel and its YAML."""
+
+    loaded: kernels.Loaded
+    config: KernelConfig
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.loaded.name
+
+    def groups(self, preset: str) -> tuple[Group, ...]:
+        """What the preset measures. Raises UserError for a preset that the kernel does not have."""
+        if preset not in self.config.presets:
+            raise unknown(f"preset of {self.name}", preset, self.config.presets)
+        return self.config.presets[preset]
+
+    def x_dimension(self, workload: str) -> str:
+        """The dimension on a workload's x axis."""
+        told = self.config.workloads.get(workload)
+        return self.loaded.kernel.size[0] if told is None or told.x == "size" else told.x
+
+    def headline(self, workload: str) -> str:
+        """What people compare of a workload: ``gbps`` or ``tflops``."""
+        told = self.config.workloads.get(workload)
+        return (told and told.headline) or self.loaded.kernel.headline
+
+
+def find(where: str) -> Entry:
+    """The kernel of that name, or in that folder, with its YAML.
+
+    Raises UserError with what to write instead where either is missing or can't be read.
+    """
+    try:
+        loaded = kernels.load(where)
+    except KeyError:
+        raise unknown("kernel", where, kernels.names()) from None
+    except FileNotFoundError as missing:
+        raise UserError(f"kernel={where}: {missing} is not there; a kernel's folder has one.") from None
+    except ContractError as error:
+        raise UserError(str(error)) from error
+    except Exception as error:  # whatever an author's module raises when it is imported
+        raise UserError(f"kernel={where} can't be imported: {type(error).__name__}: {error}") from error
+    path = loaded.folder / "kernel.yaml" if loaded.is_outside else CONF / f"{loaded.name}.yaml"
+    return Entry(loaded, read(path, loaded), path)
+
+
+def read(path: Path, loaded: kernels.Loaded) -> KernelConfig:
+    """A kernel's YAML, checked against its declaration. Raises UserError that names the file and the place."""
+    try:
+        config = KernelConfig.model_validate(_merged(path))
+    except OSError as error:
+        raise UserError(
+            f"{path} is not there: it says which problems of {loaded.name} are measured."
+        ) from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"can't read {path}, line {line}: {error.problem}.") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise UserError(f"{path}: {place}: {problem['msg']}.") from error
+    _check(config, path, loaded)
+    return config
+
+
+def _merged(path: Path) -> Any:
+    """The file over its ``base:``, another file named from it; mappings are merged, all else is replaced."""
+    content = yaml.safe_load(path.read_text()) or {}
+    base = content.pop("base", None) if isinstance(content, dict) else None
+    return content if base is None else _over(_merged(path.parent / base), content)
+
+
+def _over(below: Any, above: Any) -> Any:
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return above
+    return {**below, **{name: _over(below[name], v) if name in below else v for name, v in above.items()}}
+
+
+def _check(config: KernelConfig, path: Path, loaded: kernels.Loaded) -> None:
+    """Every name in the YAML is one that the kernel declares."""
+    kernel = loaded.kernel
+    dimensions = kernel.dimensions()
+    for name, workload in config.workloads.items():
+        named = {*workload.lists, *(key for problem in workload.problems or () for key in problem)}
+        for word in (*named, *([] if workload.x == "size" else [workload.x])):
+            if word not in dimensions:
+                raise UserError(f"{path}: workload {name}: {unknown('dimension', word, dimensions)}")
+    providers = {provider.name: provider for provider in kernel.providers}
+    for name, groups in config.presets.items():
+        for group in groups:
+            for workload_name in group.workloads:
+                if workload_name not in config.workloads:
+                    raise UserError(
+                        f"{path}: preset {name}: {unknown('workload', workload_name, config.workloads)}"
+                    )
+            for provider, lists in group.configurations.items():
+                if provider != "*" and provider not in providers:
+                    raise UserError(f"{path}: preset {name}: {unknown('provider', provider, providers)}")
+                binding = providers.values() if provider == "*" else [providers[provider]]
+                known = {word for one in binding for word in one.variables()}
+                for word in lists if isinstance(lists, dict) else ():
+                    if word not in known:
+                        raise UserError(f"{path}: preset {name}: {unknown('parameter', word, sorted(known))}")

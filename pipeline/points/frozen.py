@@ -1,0 +1,72 @@
+"""Values that don't change: records, named values, and their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from kernels.contract import Value
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, and nothing unknown gets in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Values(Mapping[str, Value]):
+    """Values by name, in their order, which does not count when two are compared."""
+
+    __slots__ = ("_hash", "_items")
+
+    def __init__(self, values: Mapping[str, Value] | None = None) -> None:
+        self._items: dict[str, Value] = dict(values or {})
+        # True == 1: told apart, as JSON tells them apart.
+        self._hash = hash(frozenset((name, type(v), v) for name, v in self._items.items()))
+
+    def __getitem__(self, name: str) -> Value:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Values) and self._hash == other._hash and self._items == other._items
+
+    def __repr__(self) -> str:
+        return f"Values({self._items})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        scalar = core_schema.union_schema(
+            [
+                core_schema.bool_schema(strict=True),
+                core_schema.int_schema(strict=True),
+                core_schema.str_schema(strict=True),
+            ]
+        )
+        of_dict = core_schema.no_info_after_validator_function(
+            cls, core_schema.dict_schema(core_schema.str_schema(), scalar)
+        )
+        return core_schema.json_or_python_schema(
+            json_schema=of_dict,
+            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), of_dict]),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda values: dict(values)),
+        )
+
+
+def digest(value: Any) -> str:
+    """Sixteen hex digits that identify a JSON-able value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,214 @@
+"""Points in words: a configuration as ``1024x8w``, a problem as ``4096`` or ``rows=37 columns=4096``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import kernels
+from kernels.contract import ContractError, Kernel, Value, Variable, shown
+from pipeline import UserError, unknown
+from pipeline.points.catalog import Entry
+from pipeline.points.point import Point
+
+JOIN = "x"
+"""What stands between two short values."""
+
+
+def configuration(point: Point) -> str:
+    """A point's parameters: ``1024x8w`` where they have units, ``name=value`` for the others; empty for none."""
+    declared = _parameters(point.kernel, point.provider)
+    short = JOIN.join(
+        f"{shown(value)}{declared[name].unit}"
+        for name, value in point.parameters.items()
+        if name in declared and declared[name].unit is not None
+    )
+    named = [
+        f"{name}={shown(value)}"
+        for name, value in point.parameters.items()
+        if name not in declared or declared[name].unit is None
+    ]
+    return ",".join(filter(None, [short, *named]))
+
+
+def label(point: Point) -> str:
+    """A provider in a configuration: ``triton_online 1024x8w``."""
+    return f"{point.provider} {configuration(point)}".rstrip()
+
+
+def extent(point: Point) -> str:
+    """The numbers of a problem: ``4096`` where its size says all, else the dimensions that differ from their
+    defaults: ``rows=37 columns=4096``."""
+    return _extent(point.kernel, tuple(point.problem.items()))
+
+
+@cache
+def _extent(kernel: str, problem: tuple[tuple[str, Value], ...]) -> str:
+    numbers = {
+        name: value for name, value in problem if isinstance(value, int) and not isinstance(value, bool)
+    }
+    declared = _kernel(kernel)
+    if declared is None:
+        return " ".join(f"{name}={value}" for name, value in numbers.items())
+    dimensions = declared.dimensions()
+    rest = {
+        name: value
+        for name, value in numbers.items()
+        if name not in declared.size and not _is_default(dimensions.get(name), value, numbers)
+    }
+    sizes = {numbers.get(name) for name in declared.size}
+    if not rest and len(sizes) == 1:
+        return str(sizes.pop())
+    return " ".join(
+        f"{name}={value}" for name, value in numbers.items() if name in rest or name in declared.size
+    )
+
+
+def words(point: Point) -> str:
+    """The words of a problem, its dtype first: ``bfloat16``, ``float32 tf32``, ``bfloat16 causal``."""
+    return _words(point.kernel, tuple(point.problem.items()))
+
+
+@cache
+def _words(kernel: str, problem: tuple[tuple[str, Value], ...]) -> str:
+    declared = _kernel(kernel)
+    dimensions = {} if declared is None else declared.dimensions()
+    found: list[str] = []
+    for name, value in problem:
+        if isinstance(value, bool):
+            if value:
+                found.append(name)
+        elif isinstance(value, str) and (not found or not _is_default(dimensions.get(name), value, {})):
+            found.append(value)
+    return " ".join(found)
+
+
+def _is_default(variable: Variable | None, value: Value, others: Mapping[str, Value]) -> bool:
+    if variable is None:
+        return False
+    default = others.get(variable.same_as) if variable.same_as else variable.default
+    return value == default
+
+
+def file_name(point: Point) -> str:
+    """A point in one word for a file's name: ``triton_online-float32-1024x8w-4096``."""
+    parts = [point.provider, words(point), configuration(point), extent(point)]
+    return re.sub(r"[^\w.=+-]+", "-", "-".join(filter(None, parts)))
+
+
+@cache
+def _kernel(name: str) -> Kernel | None:
+    """The declaration of a kernel that is there; results may be of others."""
+    try:
+        return kernels.load(name).kernel
+    except (KeyError, ContractError):
+        return next((one.kernel for one in kernels.known() if one.name == name), None)
+
+
+@cache
+def _parameters(kernel: str, provider: str) -> dict[str, Variable]:
+    declared = _kernel(kernel)
+    try:
+        return {} if declared is None else declared.provider(provider).variables()
+    except KeyError:
+        return {}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the words of a variant pin: ``triton_online/1024x8w/bfloat16/sm_90``."""
+
+    text: str
+    provider: str
+    pins: Mapping[str, tuple[Value, ...]]
+    architecture: str | None
+    function: str | None
+
+    @classmethod
+    def read(cls, text: str, entry: Entry) -> Variant:
+        """Read ``PROVIDER/WORD/...``: a word is a configuration (``1024x8w``, ``block_size=1024``), a value of
+        one of the problem's words (``bfloat16``), a size (``4096``), a dimension (``rows=37``), an architecture
+        (``sm_80``), or part of a CUDA function's name.
+
+        Raises UserError for an unknown provider and a word that is none of these; whether the values are any good
+        is the plan's to say.
+        """
+        name, *rest = [word.strip() for word in text.split("/")]
+        kernel = entry.loaded.kernel
+        known = {provider.name: provider for provider in kernel.providers}
+        if name not in known:
+            raise unknown(f"provider of {entry.name}", name, known)
+        pins: dict[str, tuple[Value, ...]] = {}
+        architecture = function = None
+        for word in rest:
+            if match := re.fullmatch(r"sm_(\w+)", word):
+                architecture = match[1]
+            elif found := _pinned(word, kernel, known[name].variables()):
+                pins |= {one: (value,) for one, value in found.items()}
+            elif known[name].language == "cuda" and function is None:
+                function = word
+            else:
+                raise UserError(
+                    f"can't read '{word}' in '{text}': write a configuration ({_example(known[name].variables())}), "
+                    f"a size (4096), DIMENSION=VALUE, a word of the problem (float32) or an architecture (sm_80)."
+                )
+        return cls(text, name, pins, architecture, function)
+
+
+def _pinned(word: str, kernel: Kernel, parameters: Mapping[str, Variable]) -> dict[str, Value]:
+    """What a word pins; nothing for a word that can't be read."""
+    dimensions = kernel.dimensions()
+    if word.isdigit() and not _short(word, parameters):
+        return {"size": int(word)}
+    for name, variable in dimensions.items():
+        if variable.type is str and word in (variable.values or ()):
+            return {name: word}
+        if variable.type is bool and word == name:
+            return {name: True}
+    found: dict[str, Value] = {}
+    for part in word.split(","):
+        name, equals, text = part.partition("=")
+        if equals and (known := {**dimensions, **parameters}.get(name)):
+            found[name] = _value(text, known)
+        elif short := _short(part, parameters):
+            found |= short
+        else:
+            return {}
+    return found
+
+
+def _short(word: str, parameters: Mapping[str, Variable]) -> dict[str, Value]:
+    """``1024x8w`` by the parameters' units; values without a unit go to those parameters in their order."""
+    plain = [name for name, one in parameters.items() if one.unit == ""]
+    units = {one.unit: name for name, one in parameters.items() if one.unit}
+    found: dict[str, Value] = {}
+    parts: Sequence[str] = word.split(JOIN)
+    if all(part.isdigit() for part in parts) and len(parts) < 2:
+        return {}  # a number alone is a size
+    for part in parts:
+        match = re.fullmatch(r"(\d+)([a-z]*)", part)
+        if match is None:
+            return {}
+        if match[2]:
+            if match[2] not in units:
+                return {}
+            found[units[match[2]]] = int(match[1])
+        elif plain:
+            found[plain.pop(0)] = int(match[1])
+        else:
+            return {}
+    return found
+
+
+def _value(text: str, variable: Variable) -> Value:
+    if variable.type is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    return int(text) if variable.type is int and text.isdigit() else text
+
+
+def _example(parameters: Mapping[str, Variable]) -> str:
+    units = [f"{one.default}{one.unit}" for one in parameters.values() if one.unit is not None]
+    names = [f"{name}={shown(one.default)}" for name, one in parameters.items() if one.unit is None]
+    return ",".join(filter(None, [JOIN.join(units), *names])) or "none: it has no parameters"

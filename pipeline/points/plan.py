@@ -1,0 +1,231 @@
+"""The points of a sweep: each provider at every problem, in each of its configurations that fits."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from kernels.contract import Gpu, Provider, Value, Variable, shown
+from pipeline import UserError, unknown
+from pipeline.points import problems
+from pipeline.points.catalog import Configurations, Entry, Group
+from pipeline.points.point import Point
+from pipeline.points.problems import SIZE, values_of
+
+Pins = Mapping[str, Sequence[Value]]
+"""Values by name, in place of those that the YAML has."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What points are planned for: a kind of device, and of a GPU what a provider may ask of it."""
+
+    kind: str
+    gpu: Gpu | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Points in their order, those that share inputs side by side; the workload that each belongs to first, and
+    how many configurations are no points, by provider and reason."""
+
+    points: tuple[Point, ...]
+    workloads: Mapping[Point, str]
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def refusals(self) -> list[str]:
+        """A line for each reason: what was left out, and why; numbers in reasons don't make two of them."""
+        kinds: dict[tuple[str, str], tuple[str, int, int]] = {}
+        for (provider, reason), count in self.refused.items():
+            kind = provider, re.sub(r"\d+", "#", reason)
+            example, total, several = kinds.get(kind, (reason, 0, 0))
+            kinds[kind] = example, total + count, several + 1
+        return [
+            f"{provider}: {total} configuration{'s' * (total != 1)} left out: "
+            f"{'for example ' * (several > 1)}{example}"
+            for (provider, _), (example, total, several) in kinds.items()
+        ]
+
+
+def plan(
+    entry: Entry,
+    preset: str,
+    target: Target,
+    pins: Pins | None = None,
+    providers: Sequence[str] | None = None,
+) -> Plan:
+    """The points of a preset, with pinned values in place of the YAML's.
+
+    A pin of a number among the dimensions, or of ``size``, is one of the preset's first group alone: the others
+    were chosen for their numbers. Raises UserError for names and values that the kernel does not have.
+    """
+    pins = checked_pins(entry, pins or {}, providers)
+    groups = entry.groups(preset)
+    dimensions = entry.loaded.kernel.dimensions()
+    if any(name == SIZE or (name in dimensions and dimensions[name].type is int) for name in pins):
+        groups = groups[:1]
+    chosen = chosen_providers(entry, providers)
+    refused: Counter[tuple[str, str]] = Counter()
+    sharing: dict[Any, dict[Point, str]] = {}
+    for group in groups:
+        for workload in group.workloads:
+            for problem in problems.of_workload(entry, entry.config.workloads[workload], pins):
+                found = sharing.setdefault(values_of(problem), {})
+                for provider in chosen:
+                    for point in _of_provider(entry, group, provider, problem, pins, target, refused):
+                        found.setdefault(point, workload)
+    workloads = {point: workload for points in sharing.values() for point, workload in points.items()}
+    return Plan(tuple(workloads), workloads, refused)
+
+
+def chosen_providers(entry: Entry, names: Sequence[str] | None) -> list[Provider]:
+    """The providers of these names, or all. Raises UserError for an unknown one."""
+    known = {provider.name: provider for provider in entry.loaded.kernel.providers}
+    for name in names or ():
+        if name not in known:
+            raise unknown(f"provider of {entry.name}", name, known)
+    return [provider for provider in known.values() if names is None or provider.name in names]
+
+
+def checked_pins(entry: Entry, pins: Pins, providers: Sequence[str] | None) -> dict[str, tuple[Value, ...]]:
+    """The pins, each a value that the kernel's dimension takes, or a chosen provider's parameter.
+
+    Raises UserError with what there is instead.
+    """
+    dimensions = entry.loaded.kernel.dimensions()
+    declaring: dict[str, dict[str, Variable]] = {}
+    for provider in entry.loaded.kernel.providers:
+        for name, variable in provider.variables().items():
+            declaring.setdefault(name, {})[provider.name] = variable
+    names = {one.name for one in chosen_providers(entry, providers)}
+    found: dict[str, tuple[Value, ...]] = {}
+    for name, values in pins.items():
+        if name == SIZE:
+            of_size = [dimensions[one] for one in entry.loaded.kernel.size]
+            found[name] = tuple(
+                problems.checked(_as_size(variable), v) for v in values for variable in of_size[:1]
+            )
+        elif name in dimensions:
+            found[name] = tuple(problems.checked(dimensions[name], value) for value in values)
+        elif name not in declaring:
+            raise unknown_name(entry, name)
+        else:
+            binding = {who: variable for who, variable in declaring[name].items() if who in names}
+            if not binding:
+                raise UserError(
+                    f"{name} is no parameter of {', '.join(sorted(names))}; "
+                    f"{', '.join(declaring[name])} of {entry.name} has it."
+                )
+            found[name] = tuple(_value_of_any(binding, value) for value in values)
+    return found
+
+
+def _as_size(variable: Variable) -> Variable:
+    return Variable(SIZE, variable.type, variable.values, None)
+
+
+def _value_of_any(binding: Mapping[str, Variable], value: object) -> Value:
+    """The value, if it is one for any of the providers."""
+    mistakes = []
+    for variable in binding.values():
+        try:
+            return problems.checked(variable, value)
+        except UserError as error:
+            mistakes.append(error)
+    raise mistakes[0]
+
+
+def unknown_name(entry: Entry, name: str) -> UserError:
+    """The error for a name that the kernel lacks, with those it has."""
+    dimensions = list(entry.loaded.kernel.dimensions())
+    parameters = list(dict.fromkeys(n for p in entry.loaded.kernel.providers for n in p.variables()))
+    text = str(unknown(f"option of {entry.name}", name, [SIZE, *dimensions, *parameters]))
+    text = text.partition(" Known:")[0]
+    return UserError(
+        f"{text} Its dimensions: {', '.join(dimensions)} ({SIZE} stands for "
+        f"{', '.join(entry.loaded.kernel.size)}); its providers' parameters: {', '.join(parameters) or 'none'}."
+    )
+
+
+def _of_provider(
+    entry: Entry,
+    group: Group,
+    provider: Provider,
+    problem: Any,
+    pins: Pins,
+    target: Target,
+    refused: Counter[tuple[str, str]],
+) -> Iterator[Point]:
+    """The provider's points at a problem; what is none is counted."""
+    reason = unavailable(provider, target)
+    for parameters in configurations(provider, group, pins):
+        against = reason or provider.fits(problem, parameters, target.gpu)
+        if against:
+            refused[provider.name, against] += 1
+        else:
+            yield Point(
+                kernel=entry.name,
+                provider=provider.name,
+                problem=values_of(problem),
+                parameters=values_of(parameters),
+            )
+
+
+def unavailable(provider: Provider, target: Target) -> str | None:
+    """Why nothing of a provider can be measured on a device, or None when it can."""
+    if target.kind not in provider.devices and not (target.kind == "cpu" and provider.interpreted):
+        return "needs a GPU" if target.kind == "cpu" else "runs on a CPU only"
+    if not provider.is_installed:
+        return f"package {provider.package} is not installed"
+    return provider.runs_on(target.gpu) if target.gpu is not None else None
+
+
+def configurations(provider: Provider, group: Group, pins: Pins) -> Iterator[Any]:
+    """The parameters in which a group measures a provider, with pinned values in place of the group's; None for
+    a provider without any."""
+    if provider.parameters is None:
+        yield None
+        return
+    told = group.configurations
+    wanted: Configurations = told.get(provider.name, told.get("*"))
+    lists = []
+    for name, variable in provider.variables().items():
+        if name in pins:
+            lists.append([value for value in pins[name] if _takes(variable, value)])
+        elif wanted == "all":
+            lists.append(list(variable.values or [_default(provider, variable)]))
+        elif isinstance(wanted, dict) and name in wanted:
+            lists.append([value for value in wanted[name] if _takes(variable, value)])
+        else:
+            lists.append([_default(provider, variable)])
+    for values in product(*lists):
+        yield problems.make(provider.parameters, dict(zip(provider.variables(), values, strict=True)))
+
+
+def _takes(variable: Variable, value: Value) -> bool:
+    try:
+        variable.check(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _default(provider: Provider, variable: Variable) -> Value:
+    if variable.default is None:
+        raise UserError(f"{provider.name}: {variable.name} has no default; name its values.")
+    return variable.default
+
+
+def describe(variable: Variable) -> str:
+    """A dimension or parameter as help shows it: its values or kind, and its default."""
+    values = " ".join(map(shown, variable.values)) if variable.values else "a whole number from 1 on"
+    default = ""
+    if variable.same_as is not None:
+        default = f" (default: the same as {variable.same_as})"
+    elif variable.default is not None:
+        default = f" (default {shown(variable.default)})"
+    return values + default

@@ -1,0 +1,237 @@
+"""Python source as syntax trees: what of it runs, which names it binds, and what of a tree to digest.
+
+A tree has no comments and no formatting; docstrings, ``if TYPE_CHECKING`` and ``if __name__ == "__main__"``
+are taken out as a file is read.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Import = ast.Import | ast.ImportFrom
+"""A statement that binds one imported name: ``Module.read`` splits those of several."""
+
+EFFECTS = "<effects>"
+"""Stands for a name in ``module:name`` where it is what the module's top level, or a class's body, does
+beside defining names."""
+
+_SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
+"""Fields of a syntax tree that repeat what its shape says, or that nobody runs."""
+
+
+def plain(node: object) -> object:
+    """A syntax tree as JSON, the same on every version of Python that reads it alike."""
+    match node:
+        case ast.Constant(value=value):
+            return ["Constant", type(value).__name__, _literal(value)]
+        case ast.JoinedStr(values=values):
+            return ["JoinedStr", _pieces(values)]
+        case ast.FormattedValue(format_spec=ast.JoinedStr(values=values)) if not _pieces(values):
+            return plain(ast.FormattedValue(value=node.value, conversion=node.conversion))
+        case ast.AST():
+            fields = {name: plain(value) for name, value in ast.iter_fields(node) if name not in _SILENT}
+            # Fields that a newer Python adds are empty in source that an older one reads.
+            return [
+                type(node).__name__,
+                {name: value for name, value in fields.items() if value not in (None, [])},
+            ]
+        case list():
+            return [plain(item) for item in node]
+        case _:
+            return node
+
+
+def _literal(value: object) -> str:
+    """A constant's text; never the repr of a string, which depends on the version's table of characters."""
+    match value:
+        case str():
+            return value
+        case float():
+            return value.hex()
+        case int():
+            # Decimal digits of more than 4300 are refused.
+            return hex(value)
+        case complex():
+            return f"{value.real.hex()} {value.imag.hex()}"
+        case _:
+            return repr(value)
+
+
+def _pieces(values: Iterable[ast.expr]) -> list[object]:
+    """What an f-string is put together from: versions differ in where they cut the text between braces."""
+    pieces: list[object] = []
+    for value in values:
+        if not isinstance(value, ast.Constant):
+            pieces.append(plain(value))
+        elif pieces and isinstance(pieces[-1], str):
+            pieces[-1] += str(value.value)
+        elif value.value:
+            pieces.append(str(value.value))
+    return pieces
+
+
+class _Essence(ast.NodeTransformer):
+    """Takes out what never runs, and writes each imported name as a statement of its own."""
+
+    def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt] | None:
+        left: ast.AST | list[ast.stmt] | None = super().visit(node)
+        if isinstance(left, ast.AST) and not isinstance(left, ast.Module) and vars(left).get("body") == []:
+            vars(left)["body"] = [ast.Pass()]
+        return left
+
+    def visit_Pass(self, node: ast.Pass) -> None:
+        """No more than an empty body."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """Docstrings, those below a constant or a field too, and ``...``."""
+        return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """``if TYPE_CHECKING`` and ``if __name__ == "__main__"`` leave their else."""
+        self.generic_visit(node)
+        match node.test:
+            case (
+                ast.Name(id="TYPE_CHECKING")
+                | ast.Attribute(attr="TYPE_CHECKING")
+                | ast.Compare(
+                    left=ast.Name(id="__name__"),
+                    ops=[ast.Eq()],
+                    comparators=[ast.Constant(value="__main__")],
+                )
+            ):
+                return node.orelse
+        return node
+
+    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
+        return [ast.Import(names=[alias]) for alias in node.names]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt]:
+        return [ast.ImportFrom(module=node.module, names=[alias], level=node.level) for alias in node.names]
+
+
+def scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes that run in the same scope as these: not what is inside of functions and classes."""
+    for node in nodes:
+        yield node
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+                pass
+            case ast.comprehension():
+                # Its targets are its own, but a walrus in it binds outside.
+                yield from scope([node.iter, *node.ifs])
+            case _:
+                yield from scope(ast.iter_child_nodes(node))
+
+
+def bound(node: ast.AST) -> str | None:
+    """The name that a node binds in its scope, ``*`` for all of a module's, None if it binds none."""
+    match node:
+        case (
+            ast.Name(id=name, ctx=ast.Store())
+            | ast.FunctionDef(name=name)
+            | ast.AsyncFunctionDef(name=name)
+            | ast.ClassDef(name=name)
+            | ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+            | ast.MatchMapping(rest=str(name))
+        ):
+            return name
+        case ast.Import(names=[alias]):
+            return alias.asname or alias.name.partition(".")[0]
+        case ast.ImportFrom(names=[alias]):
+            return alias.asname or alias.name
+    return None
+
+
+def _acts(statement: ast.stmt) -> bool:
+    """Whether a top-level statement does anything but bind names."""
+    nodes = list(scope([statement]))
+    return not any(map(bound, nodes)) or any(
+        isinstance(node, ast.Expr | ast.Delete | ast.Assert | ast.Raise)
+        or (isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store))
+        or bound(node) == "*"
+        for node in nodes
+    )
+
+
+def _about_exports(statement: ast.stmt) -> bool:
+    """Whether a statement only sets or extends ``__all__``."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):
+        return False
+    names = (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+    return next(names, "") == "__all__"
+
+
+@dataclass
+class Module:
+    """A module's top level: the statements that bind each name, and those that do something else."""
+
+    name: str
+    package: str
+    lazy_annotations: bool = False
+    bindings: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    effects: list[ast.stmt] = field(default_factory=list)
+    imports: list[Import] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, name: str, file: Path) -> Module:
+        """Raises SyntaxError with the file's name."""
+        module = cls(name, name if file.name == "__init__.py" else name.rpartition(".")[0])
+        tree = ast.parse(file.read_bytes(), filename=str(file))
+        _Essence().visit(tree)
+        for statement in tree.body:
+            if not _about_exports(statement):
+                module._add(statement)
+        return module
+
+    def _add(self, statement: ast.stmt) -> None:
+        nodes = list(scope([statement]))
+        self.imports += [node for node in nodes if isinstance(node, Import)]
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            self.lazy_annotations |= statement.names[0].name == "annotations"
+        # A function that assigns a global name is one of the places where that name gets its value.
+        declared = [
+            name for node in ast.walk(statement) if isinstance(node, ast.Global) for name in node.names
+        ]
+        for name in dict.fromkeys([*filter(None, map(bound, nodes)), *declared]):
+            self.bindings.setdefault(name, []).append(statement)
+        if _acts(statement):
+            self.effects.append(statement)
+
+    def absolute(self, name: str, level: int) -> str:
+        """The module that ``level`` dots and a name mean here."""
+        if not level:
+            return name
+        package = self.package.split(".")
+        return ".".join(filter(None, [*package[: len(package) - level + 1], name]))
+
+
+def imports_in(tree: ast.AST) -> dict[str, list[Import]]:
+    """The imports anywhere in a tree, by the name that each binds."""
+    found: dict[str, list[Import]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, Import):
+            found.setdefault(str(bound(node)), []).append(node)
+    return found
+
+
+def members(definition: ast.ClassDef) -> dict[str, list[ast.stmt]]:
+    """What a class's body has beside fields, by the names that it binds, ``EFFECTS`` where it binds none.
+
+    A field is a name with an annotation other than ClassVar.
+    """
+    found: dict[str, list[ast.stmt]] = {}
+    for statement in definition.body:
+        if not isinstance(statement, ast.Pass) and not _declares_field(statement):
+            names = filter(None, map(bound, scope([statement])))
+            for name in list(dict.fromkeys(names)) or [EFFECTS]:
+                found.setdefault(name, []).append(statement)
+    return found
+
+
+def _declares_field(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation)

@@ -1,0 +1,125 @@
+"""What of a C++ or CUDA source decides what is compiled: its tokens, and those of the headers it includes.
+
+Comments, space and line breaks don't count, except where the preprocessor reads them: a directive ends with
+its line, and ``#define F (x)`` is not ``#define F(x)``. Nothing is evaluated: both sides of an ``#if`` count,
+and an include that a macro names is not followed. The space within an argument that a macro turns into a
+string is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_TOKEN = re.compile(
+    r"""
+      (?P<comment> // (?: \\[ \t]*\n | [^\n] )* | /\* .*? \*/ )
+    | (?P<raw>     (?:u8|[uUL])? R"(?P<mark>[^()\\\s"]{0,16})\( .*? \)(?P=mark)" \w* )
+    | (?P<quoted>  (?:u8|[uUL])? (?: "(?: \\. | [^"\\\n] )*" | '(?: \\. | [^'\\\n] )+' ) \w* )
+    | (?P<word>    [^\W\d]\w* | \.?\d (?: [eEpP][+-] | '?[\w.] )* )
+    | (?P<splice>  \\[ \t]*\n )
+    | (?P<newline> \n )
+    | (?P<space>   \s )
+    | (?P<sign>    <<<|>>>|<=>|<<=|>>=|->\*|\.\.\.
+                 | ::|->|\.\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\# | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""A number is a word, with what a digit separator joins; a literal has its prefix and suffix. What matches
+none of these, such as a quote that nothing closes, is a sign."""
+
+_SPLICE = re.compile(r"\\[ \t]*\n")
+
+
+def closure(source: Path, roots: Sequence[Path]) -> dict[str, str]:
+    """The digest of the tokens of a source and of each file that it includes by quotes, through others too:
+    ``{path relative to its root: digest}``.
+
+    An include is looked for beside the file that has it, then in the roots, as a compiler does that is given
+    them. One that is found under no root is a system's header, which counts as its name.
+
+    Raises LookupError with a sentence for a source that lies under no root, and OSError for one that can't
+    be read.
+    """
+    folders = [root.resolve() for root in roots]
+    if _root_of(source.resolve(), folders) is None:
+        raise LookupError(f"{source} lies in none of the folders whose sources are followed.")
+    found: dict[Path, list[str]] = {}
+    pending = [source.resolve()]
+    while pending:
+        file = pending.pop()
+        if file not in found:
+            found[file] = tokens(file.read_text(encoding="utf-8", errors="surrogateescape"))
+            pending += filter(None, (_resolve(name, file, folders) for name in _included(found[file])))
+    return _named({file: _digest(found[file]) for file in sorted(found)}, folders)
+
+
+def tokens(text: str) -> list[str]:
+    """The tokens of some source; a line break ends each directive, and a space follows the name of a macro
+    whose value begins with a parenthesis."""
+    read: list[str] = []
+    line: int | None = None  # where in ``read`` this line's tokens begin, if there are any yet
+    end = 0
+    for match in _TOKEN.finditer(_spliced(text) + "\n"):
+        kind, token = match.lastgroup, match[0]
+        if kind == "newline":
+            if line is not None and read[line] == "#":
+                read.append("\n")
+            line = None
+        elif kind not in ("comment", "space"):
+            line = len(read) if line is None else line
+            if token == "(" and match.start() > end and _names_macro(read[line:]):
+                read.append(" ")
+            read.append(token)
+            end = match.end()
+    return read
+
+
+def _spliced(text: str) -> str:
+    """The text with the lines joined that a backslash continues; a raw string's stay as they are."""
+    matches = _TOKEN.finditer(text.replace("\r\n", "\n"))
+    return "".join(match[0] if match.lastgroup == "raw" else _SPLICE.sub("", match[0]) for match in matches)
+
+
+def _names_macro(line: list[str]) -> bool:
+    """Whether a line's tokens so far are ``#define NAME``."""
+    return line[:2] == ["#", "define"] and len(line) == 3
+
+
+def _included(read: list[str]) -> Iterator[str]:
+    """The names that a file's tokens include by quotes."""
+    for sign, word, name in zip(read, read[1:], read[2:], strict=False):
+        if sign == "#" and word in ("include", "include_next") and name.startswith('"'):
+            yield name[1:-1]
+
+
+def _resolve(name: str, file: Path, roots: Sequence[Path]) -> Path | None:
+    """The file under a root that a quoted include means, None where there is none."""
+    for folder in (file.parent, *roots):
+        candidate = (folder / name).resolve()
+        if candidate.is_file():
+            return candidate if _root_of(candidate, roots) else None
+    return None
+
+
+def _root_of(file: Path, roots: Sequence[Path]) -> Path | None:
+    return next((root for root in roots if file.is_relative_to(root)), None)
+
+
+def _named(digests: dict[Path, str], roots: Sequence[Path]) -> dict[str, str]:
+    """Digests by the files' paths relative to their roots; a path that an earlier root has, too, begins with
+    the root's name."""
+    named: dict[str, str] = {}
+    for root in roots:
+        for file, digest in digests.items():
+            if _root_of(file, roots) == root:
+                name = file.relative_to(root).as_posix()
+                named[f"{root.name}/{name}" if name in named else name] = digest
+    return dict(sorted(named.items()))
+
+
+def _digest(read: list[str]) -> str:
+    return hashlib.sha256(json.dumps(read).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Results as people read them: tables, plots, pages, and MLflow's view."""

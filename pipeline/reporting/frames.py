@@ -1,0 +1,132 @@
+"""Measurements as tables of data, and the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pipeline import UserError
+from pipeline.points import catalog, notation
+from pipeline.points.catalog import Entry
+from pipeline.points.point import Point, order
+from pipeline.store.record import Measurement, Origin, Outcome, Rate, State, Timing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GROUPS: dict[str, type[Any]] = {"timing": Timing, "rate": Rate, "state": State, "origin": Origin}
+
+OUTCOME = [name for name in Outcome.model_fields if name not in (*GROUPS, "launch", "interpreted")]
+
+COLUMNS = [
+    *("key", "kernel", "provider", "problem", "parameters", "workload"),
+    *("extent", "words", "configuration", "label", "x", "headline", "rank"),
+    *OUTCOME,
+    *(name for group in GROUPS.values() for name in group.model_fields),
+]
+"""The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and ``words`` are the
+problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which rate people compare, ``rank``
+its problem's place among all of the frame."""
+
+PLACE = ["kernel", "gpu", "words", "extent"]
+"""The columns that name where providers meet."""
+
+
+@cache
+def entry_of(kernel: str) -> Entry | None:
+    """The kernel with its YAML; None for one that is not in this repository any more, or never was."""
+    try:
+        return catalog.find(kernel)
+    except UserError:
+        return None
+
+
+def x_name(kernel: str, workload: str, point: Point | None = None) -> str:
+    """The dimension on a workload's x axis; of a kernel that is gone the first number of the point's problem."""
+    entry = entry_of(kernel)
+    if entry is not None:
+        return entry.x_dimension(workload)
+    numbers = [] if point is None else [name for name, value in point.problem.items() if type(value) is int]
+    return numbers[0] if numbers else "size"
+
+
+def headline(kernel: str, workload: str) -> str:
+    """Which rate people compare: ``gbps`` or ``tflops``."""
+    entry = entry_of(kernel)
+    return "gbps" if entry is None else entry.headline(workload)
+
+
+def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
+    """Measurements as a table of data: one row each, even for none, with ``COLUMNS``."""
+    import pandas as pd
+
+    measurements = list(measurements)
+    places = sorted({order(row.point)[0:1] + order(row.point)[2:4] for row in measurements})
+    ranks = {place: rank for rank, place in enumerate(places)}
+    rows = []
+    for one in measurements:
+        point = one.point
+        row: dict[str, Any] = {
+            "key": one.key,
+            "kernel": point.kernel,
+            "provider": point.provider,
+            "problem": point.problem,
+            "parameters": point.parameters,
+            "workload": one.workload,
+            "extent": notation.extent(point),
+            "words": notation.words(point),
+            "configuration": notation.configuration(point),
+            "label": notation.label(point),
+            "x": point.problem.get(x_name(point.kernel, one.workload, point)),
+            "headline": headline(point.kernel, one.workload),
+            "rank": ranks[order(point)[0:1] + order(point)[2:4]],
+        }
+        row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
+        parts = {
+            "timing": one.outcome.timing,
+            "rate": one.rate,
+            "state": one.outcome.state,
+            "origin": one.origin,
+        }
+        for group, part in parts.items():
+            empty: dict[str, Any] = dict.fromkeys(GROUPS[group].model_fields)
+            row |= empty if part is None else part.model_dump(mode="json")
+        rows.append(row)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
+    """The fastest configuration of each provider at each kernel, GPU and problem; timed rows only.
+
+    A timing not to be trusted is taken only where the provider has no other.
+    """
+    timed = table[table["status"] == "ok"]
+    ranked = timed.assign(distrusted=timed["valid"].eq(False)).sort_values(
+        ["kernel", "gpu", "rank", "provider", "distrusted", "median_us"]
+    )
+    return ranked.drop_duplicates([*PLACE, "provider"]).drop(columns="distrusted")
+
+
+def best_providers(best: pd.DataFrame) -> pd.DataFrame:
+    """The fastest of the best configurations at each kernel, GPU and problem, again a trusted one if there is
+    any."""
+    ranked = best.assign(distrusted=best["valid"].eq(False))
+    ranked = ranked.sort_values(["kernel", "gpu", "rank", "distrusted", "median_us", "provider"])
+    return ranked.drop_duplicates(PLACE).drop(columns="distrusted")
+
+
+def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU and problem; NaN
+    where the baseline was not timed. And ``tied``: whether that is no difference, because it is
+    within the noise floor or the confidence interval of either.
+    """
+    import pandas as pd
+
+    noise = best[["noise_floor", "rel_ci"]].astype(float).max(axis=1)
+    of = best["provider"] == best["kernel"].map(baselines)
+    base = best.assign(noise=noise)[of].set_index(PLACE)[["median_us", "noise"]]
+    base = base.reindex(pd.MultiIndex.from_frame(best[PLACE])).set_axis(best.index)
+    speedup = base["median_us"] / best["median_us"]
+    tied = ~of & ((speedup - 1).abs() <= noise.combine(base["noise"], max))
+    return best.assign(speedup=speedup, tied=tied)

@@ -1,0 +1,235 @@
+"""Plots of rate against size: a panel a machine, a line a provider, the measured ceiling drawn in.
+
+A provider's colour says what it is written in, and is the same in every plot and table of a report. The
+bytes of a plot follow from its numbers alone.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from kernels.point import DTYPE_NAMES
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from pipeline.reporting.table import number
+
+INK, MUTED, GRID, PAPER = "#1f2328", "#656d76", "#d8dee4", "#ffffff"
+"""Text, lesser text, grid lines and background on paper; a page names its own instead (``inline``)."""
+
+FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
+    "torch": (
+        ("#0072b2", "#4aa8e8"),
+        ("#56b4e9", "#a6dcff"),
+        ("#1b3a6b", "#7c95d6"),
+        ("#3f8f9f", "#5fb9c9"),
+        ("#8295b5", "#b4c1da"),
+    ),
+    "triton": (("#d55e00", "#ff8433"), ("#e69f00", "#ffc445"), ("#8c2d04", "#d9795a")),
+    "cuda": (("#009e73", "#2fd0a2"), ("#6fc3a0", "#a5ecd0"), ("#00594a", "#4f9c8b")),
+    "cpp": (("#cc79a7", "#e79ac6"), ("#8e4585", "#bf7ab6")),
+    "": (("#57606a", "#a5aeb8"), ("#9aa2ab", "#d0d6dc"), ("#24292f", "#818b96")),
+}
+"""Colours on light and on dark by the first word of a provider's name, after Okabe and Ito, whose hues
+most colour-blind people tell apart; within a family lightness, marker and dashes differ too."""
+
+MARKERS = "os^Dv"
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a provider is drawn; ``name`` is that of its colour in a page's style sheet."""
+
+    name: str
+    light: str
+    dark: str
+    marker: str
+    dashes: Any
+
+
+def styles(providers: Iterable[str]) -> dict[str, Style]:
+    """A style for each provider, the families in their fixed order."""
+    by_family: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for provider in sorted(set(providers)):
+        first = provider.split("_")[0]
+        by_family[first if first in FAMILIES else ""].append(provider)
+    found = {}
+    for family, members in by_family.items():
+        for i, provider in enumerate(members):
+            light, dark = FAMILIES[family][i % len(FAMILIES[family])]
+            name = f"{family or 'other'}-{i % len(FAMILIES[family])}"
+            found[provider] = Style(name, light, dark, MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)])
+    return found
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a machine's panels are titled with and measured against."""
+
+    gpu: str
+    name: str
+    copy_gbps: float | None
+
+
+def rate_against_size(
+    kernel: str, size_means: str, best: pd.DataFrame, panels: Sequence[Panel], style: Mapping[str, Style]
+) -> str:
+    """GB/s against size as SVG: a column a machine, a row a dtype, each provider at its best configuration.
+
+    Each machine has its own scale, shared by its dtypes, with the ceiling at much the same height in all.
+    """
+    dtypes = [name for name in DTYPE_NAMES if name in set(best["dtype"])]
+    rows, columns = len(dtypes), len(panels)
+    width = {1: 6.6, 2: 9.6, 3: 11.7}.get(columns, 3.5 * columns)
+    # All settings are matplotlib's own plus these, whatever the user's matplotlibrc says.
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings(kernel))
+        figure = Figure(figsize=(width, 0.75 + 2.75 * rows), layout=ConstrainedLayoutEngine(h_pad=0.1))
+        figure.set_gid(f"plot-{kernel}")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for column, panel in enumerate(panels):
+            of_machine = best[best["gpu"] == panel.gpu]
+            top = 1.13 * max([*of_machine["gbps"], panel.copy_gbps or 0])
+            for row, dtype in enumerate(dtypes):
+                axes = grid[row, column]
+                axes.set_gid(f"panel-{kernel}-{panel.gpu}-{dtype}")
+                axes.set_title(f"{panel.name} · {dtype}")
+                _draw(axes, of_machine[of_machine["dtype"] == dtype], panel.copy_gbps, top, style)
+                _size_axis(axes, best["size"].unique())
+                if row == rows - 1:
+                    axes.set_xlabel(f"size: {size_means}")
+                if column == 0:
+                    axes.set_ylabel("GB/s")
+        legend(figure, [p for p in style if p in set(best["provider"])], style, width)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return out.getvalue()
+
+
+def inline(svg: str, style: Mapping[str, Style], description: str) -> str:
+    """A plot as an element of a page, with the page's colours, and no id but those that it refers to."""
+    svg = svg[svg.index("<svg") :]
+    used = set(re.findall(r"#([\w.-]+)[\")]", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
+    names = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper"}
+    names |= {one.light: one.name for one in style.values()}
+    svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{names[m[0]]})" if m[0] in names else m[0], svg)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1).strip()
+
+
+def settings(kernel: str) -> dict[str, Any]:
+    """What is matplotlib's own to know: text stays text, and ids follow from the kernel's name."""
+    return {
+        "svg.hashsalt": kernel,
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "figure.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+        "axes.titlecolor": INK,
+        "axes.labelcolor": MUTED,
+        "axes.edgecolor": MUTED,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.7,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "ytick.left": False,
+        "text.color": INK,
+        "lines.linewidth": 1.6,
+        "lines.markersize": 5,
+    }
+
+
+def _draw(
+    axes: Any, rows: pd.DataFrame, ceiling: float | None, top: float, style: Mapping[str, Style]
+) -> None:
+    """One panel."""
+    axes.set_ylim(0, top)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    if ceiling is not None:
+        axes.axhline(ceiling, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.annotate(
+            f"copy ceiling {number(ceiling)} GB/s",
+            (0.01, ceiling),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=INK,
+        )
+    if rows.empty:
+        axes.annotate("not measured", (0.5, 0.4), xycoords="axes fraction", ha="center", color=MUTED)
+    # The fastest is drawn last and lies on top. Points at a single size stand side by side.
+    order = rows.groupby("provider")["gbps"].median().sort_values().index
+    single = rows["size"].nunique() == 1
+    for i, provider in enumerate(order):
+        line = rows[rows["provider"] == provider].sort_values("size")
+        shift = 2 ** (0.5 * ((i + 0.5) / len(order) - 0.5)) if single else 1
+        look = style[str(provider)]
+        axes.plot(line["size"] * shift, line["gbps"], color=look.light, linestyle=look.dashes)
+        for distrusted, points in line.groupby(line["valid"].eq(False)):
+            axes.plot(
+                points["size"] * shift,
+                points["gbps"],
+                linestyle="none",
+                marker=look.marker,
+                color=look.light,
+                markeredgecolor=look.light if distrusted else PAPER,
+                markerfacecolor=PAPER if distrusted else look.light,
+                markeredgewidth=1.2 if distrusted else 0.6,
+            )
+
+
+def _size_axis(axes: Any, sizes: Iterable[int]) -> None:
+    """A log2 axis with ticks at measured sizes, as many as can be read."""
+    ordered = sorted(int(size) for size in sizes)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(ordered[0] / 2**0.4, ordered[-1] * 2**0.4)
+    apart = math.log2(ordered[-1] / ordered[0]) / 6
+    ticks = ordered[-1:]
+    for size in reversed(ordered):
+        if math.log2(ticks[-1] / size) >= max(apart, 0.4):
+            ticks.append(size)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+
+
+def legend(figure: Any, providers: Sequence[str], style: Mapping[str, Style], width: float) -> None:
+    """One legend for all panels, below them."""
+    lines = math.ceil(len(providers) / int(width / 1.6))
+    handles = []
+    for provider in providers:
+        look = style[provider]
+        line = Line2D([], [], color=look.light, linestyle=look.dashes, marker=look.marker, label=provider)
+        line.set_markeredgecolor(PAPER)
+        line.set_markeredgewidth(0.6)
+        handles.append(line)
+    figure.legend(
+        handles=handles,
+        loc="outside lower left",
+        ncols=math.ceil(len(providers) / lines),
+        frameon=False,
+        handlelength=3.2,
+        labelcolor=INK,
+    )

@@ -1,0 +1,136 @@
+"""Roofline plots: how fast providers compute against how often they use a byte, below the measured ceilings.
+
+After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from kernels.point import DTYPE_NAMES
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from pipeline.reporting.plots import INK, Panel, Style, legend, settings
+from pipeline.reporting.table import number
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.evidence import CounterRow
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A provider's best configuration at the largest size: flops a byte, TFLOP/s, and whether the bytes were
+    counted by the device, or are the fewest that the operation needs."""
+
+    provider: str
+    intensity: float
+    tflops: float
+    counted: bool
+
+
+def dram_bytes(rows: Iterable[CounterRow]) -> dict[str, float]:
+    """By key the bytes of device memory that all kernels of a call moved; a call with a kernel of which they
+    were not counted is left out."""
+    found: dict[str, float | None] = {}
+    for row in rows:
+        if row.key is None or row.status != "ok":
+            continue
+        moved = None
+        before = found.get(row.key, 0.0)
+        if before is not None and row.dram_read_bytes is not None and row.dram_write_bytes is not None:
+            moved = before + row.dram_read_bytes + row.dram_write_bytes
+        found[row.key] = moved
+    return {key: moved for key, moved in found.items() if moved is not None}
+
+
+def marks(best: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
+    """The marks of one machine and dtype, from each provider's row of the largest size; ``counted`` are the
+    bytes that the device moved, by key."""
+    found = []
+    for row in best[best["size"] == best["size"].max()].to_dict("records"):
+        moved = counted.get(row["key"])
+        intensity = row["flops"] / (moved or row["bytes"])
+        found.append(Mark(row["provider"], intensity, row["tflops"], bool(moved)))
+    return found
+
+
+def roofline(
+    kernel: str,
+    best: pd.DataFrame,
+    panels: Sequence[Panel],
+    ceilings: Mapping[str, Ceilings],
+    counted: Mapping[str, Mapping[str, float]],
+    style: Mapping[str, Style],
+) -> str:
+    """The plot as SVG: a column a machine, a row a dtype. Filled marks stand at the bytes that the kernel
+    needs at least, hollow ones at those that the device counted."""
+    dtypes = [name for name in DTYPE_NAMES if name in set(best["dtype"])]
+    rows, columns = len(dtypes), len(panels)
+    width = {1: 6.6, 2: 9.6, 3: 11.7}.get(columns, 3.5 * columns)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings(f"roofline-{kernel}"))
+        figure = Figure(figsize=(width, 0.75 + 2.75 * rows), layout=ConstrainedLayoutEngine(h_pad=0.1))
+        figure.set_gid(f"roofline-{kernel}")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for column, panel in enumerate(panels):
+            for row, dtype in enumerate(dtypes):
+                axes = grid[row, column]
+                axes.set_gid(f"roofline-{kernel}-{panel.gpu}-{dtype}")
+                points = best[(best["gpu"] == panel.gpu) & (best["dtype"] == dtype)]
+                axes.set_title(f"{panel.name} · {dtype}" + _at(points))
+                _draw(axes, marks(points, counted.get(panel.gpu, {})), ceilings.get(panel.gpu), dtype, style)
+                if row == rows - 1:
+                    axes.set_xlabel("flops a byte of device memory")
+                if column == 0:
+                    axes.set_ylabel("TFLOP/s")
+        legend(figure, [name for name in style if name in set(best["provider"])], style, width)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return out.getvalue()
+
+
+def _at(points: pd.DataFrame) -> str:
+    return "" if points.empty else f" · size {points['size'].max()}"
+
+
+def _draw(
+    axes: Any, found: Sequence[Mark], ceilings: Ceilings | None, dtype: str, style: Mapping[str, Style]
+) -> None:
+    """One panel: the roof, and the marks below it."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(visible=True, which="major", axis="both")
+    lowest, highest = (0.05, 2.0)
+    if found:
+        lowest = min(lowest, min(mark.intensity for mark in found) / 3)
+        highest = max(highest, max(mark.intensity for mark in found) * 3)
+    if ceilings is not None:
+        slope = ceilings.copy_gbps / 1e3
+        peak = ceilings.matmul_tflops.get(dtype)
+        knee = None if peak is None else peak / slope
+        highest = max(highest, 3 * knee) if knee else highest
+        roof = sorted({lowest, highest, *([knee] if knee else [])})
+        heights = [min(slope * x, peak) if peak else slope * x for x in roof]
+        axes.plot(roof, heights, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        text = f"copy {number(ceilings.copy_gbps)} GB/s" + (
+            f", matmul {number(peak)} TFLOP/s" if peak else ""
+        )
+        axes.annotate(text, (0.02, 0.96), xycoords="axes fraction", va="top", fontsize=8, color=INK)
+    for mark in found:
+        look = style[mark.provider]
+        axes.plot(
+            [mark.intensity],
+            [mark.tflops],
+            linestyle="none",
+            marker=look.marker,
+            color=look.light,
+            markerfacecolor="none" if mark.counted else look.light,
+            markersize=7,
+        )
+    axes.set_xlim(lowest, highest)

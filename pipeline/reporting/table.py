@@ -1,0 +1,238 @@
+"""The table that a sweep ends with: the best configuration of each provider on one GPU, for a terminal.
+
+Legible without colour and in a file: no number or name is cut off, and every row names itself in full.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.reporting.frames import against_baseline, best_configurations, best_providers, frame
+from pipeline.store.record import Measurement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_ROWS = 60
+"""Past this, a table shows only the best provider at each problem."""
+
+MAX_REMARKS = 12
+"""Past this, the kinds of points without a time are counted and not listed."""
+
+MOST_CHARACTERS = 200
+"""Of a reason: some compilers' messages go on for pages. The ledger holds all of it."""
+
+PIPE_WIDTH = 100
+"""Columns where the output is no terminal, which has no width to ask for."""
+
+RATES = {"gbps": "GB/s", "tflops": "TFLOP/s"}
+"""The unit of each rate that people compare."""
+
+TIE = "~"
+TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
+
+FATE = {
+    "incorrect": "incorrect",
+    "compile_error": "failed to compile",
+    "runtime_error": "failed at run time",
+    "out_of_memory": "ran out of memory",
+    "timeout": "took too long",
+}
+"""What a status says of points, in words."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits and every whole one: 0.0123, 1.23, 12.3, 1234; "" for none."""
+    if value is None or math.isnan(value):
+        return ""
+    rounded = float(f"{value:.{digits - 1}e}")
+    magnitude = math.floor(math.log10(abs(rounded))) if rounded else 0
+    return f"{value:.{max(0, digits - 1 - magnitude)}f}"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction of a ceiling: 95.4 %, 7.1 %, 0.02 %."""
+    if fraction is None or math.isnan(fraction):
+        return ""
+    return f"{100 * fraction:.1f} %" if fraction >= 0.001 else f"{number(100 * fraction, 1)} %"
+
+
+def speedup(value: float | None) -> str:
+    """How many times as fast: 0.98, 1.31, 12.3, 123."""
+    return number(value, 3 if value is None or value >= 1 else 2)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Points of a provider without a time, for the same reason but for the numbers in it."""
+
+    kernels: tuple[str, ...]
+    provider: str
+    status: str
+    reason: str | None
+    varies: bool
+    count: int
+
+    def __str__(self) -> str:
+        points = f"{self.count} point{'s' * (self.count != 1)}"
+        if self.status == "verified":
+            return f"{self.provider}: {points} verified under the interpreter, not timed"
+        example = "for example " if self.varies else ""
+        reason = textwrap.shorten(self.reason or "", MOST_CHARACTERS, placeholder=" …")
+        return f"{self.provider}: {points} {FATE[self.status]}: {example}{reason}"
+
+
+def remarks(table: pd.DataFrame) -> list[Remark]:
+    """Why the rows that are not ok have no time; reasons that differ in their numbers alone count as one."""
+    rest = table[table["status"] != "ok"]
+    kinds = rest["error"].fillna("").map(lambda reason: re.sub(r"\d+", "#", reason))
+    found = []
+    for (provider, status, _), group in rest.groupby(["provider", "status", kinds.rename("kind")]):
+        reasons = list(dict.fromkeys(group["error"].dropna()))
+        found.append(
+            Remark(
+                kernels=tuple(sorted(group["kernel"].unique())),
+                provider=str(provider),
+                status=str(status),
+                reason=reasons[0] if reasons else None,
+                varies=len(reasons) > 1,
+                count=len(group),
+            )
+        )
+    return found
+
+
+def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], where: str) -> RenderableType:
+    """The table of one GPU's measurements, and below it what has no time and why.
+
+    baselines:
+        The provider that a kernel's others are compared with, by kernel.
+    where:
+        Where all rows can be found, for a reader to whom only the best are shown.
+    """
+    rows = frame(measurements)
+    if rows.empty:
+        return Text("Nothing was measured.")
+    best = against_baseline(best_configurations(rows), baselines)
+    best = best.sort_values(["kernel", "rank", "median_us", "provider"])
+    shown, notes = best, []
+    if len(best) > MAX_ROWS:
+        shown = best_providers(best)
+        notes.append(f"Only the best provider at each problem is shown; all {len(best)} rows: {where}.")
+    parts: list[RenderableType] = []
+    if shown.empty:
+        notes.append("No point was timed.")
+    else:
+        parts.append(_table(shown, baselines))
+    if shown["tied"].any():
+        notes.append(TIE_NOTE)
+    notes += _baseline_notes(shown, baselines) + _invalid_notes(shown) + _remark_notes(rows, where)
+    return Group(*parts, *(Text(note) for note in notes))
+
+
+def show(
+    console: Console, measurements: Iterable[Measurement], baselines: Mapping[str, str], where: str
+) -> None:
+    """Print ``render``."""
+    print_wide(console, render(measurements, baselines, where))
+
+
+def print_wide(console: Console, what: RenderableType) -> None:
+    """Print a table; into a pipe or a file with lines long enough for it."""
+    width = console.width
+    if not console.is_terminal:
+        console.width = max(width, PIPE_WIDTH)
+    try:
+        console.print(what, highlight=False)
+    finally:
+        console.width = width
+
+
+def _base_header(kernels: Sequence[str], baselines: Mapping[str, str]) -> str:
+    names = {baselines.get(kernel, "baseline") for kernel in kernels}
+    return f"x {names.pop()}" if len(names) == 1 else "x baseline"
+
+
+def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
+    table = Table(
+        title=str(rows["gpu"].iloc[0]),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("problem", justify="right", overflow="fold")
+    table.add_column("provider", overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    names = list(dict.fromkeys(rows["headline"]))
+    for header in (
+        "us",
+        *(RATES[name] for name in names),
+        "of ceiling",
+        _base_header(list(rows["kernel"].unique()), baselines),
+    ):
+        table.add_column(header, justify="right", overflow="fold")
+    previous = None
+    for row in rows.to_dict("records"):
+        group = (row["kernel"], row["words"], row["extent"])
+        if previous is not None and previous[:2] != group[:2]:
+            table.add_section()
+        is_baseline = row["provider"] == baselines.get(row["kernel"])
+        table.add_row(
+            row["kernel"],
+            row["extent"],
+            row["label"] + " (baseline)" * is_baseline,
+            row["words"],
+            number(row["median_us"]) + "!" * (row["valid"] is False),
+            *(number(row[name]) if row["headline"] == name else "" for name in names),
+            percent(row["ceiling_fraction"]),
+            speedup(row["speedup"]) + TIE * row["tied"],
+            style="bold" if group != previous else None,
+        )
+        previous = group
+    return table
+
+
+def _baseline_notes(rows: pd.DataFrame, baselines: Mapping[str, str]) -> list[str]:
+    """Which baseline is whose, where the column's header can't say it."""
+    of: dict[str, list[str]] = {}
+    for kernel in rows["kernel"].unique():
+        of.setdefault(baselines.get(kernel, "none"), []).append(kernel)
+    if len(of) < 2:
+        return []
+    return [
+        "Baselines: " + "; ".join(f"{name} for {', '.join(kernels)}" for name, kernels in of.items()) + "."
+    ]
+
+
+def _invalid_notes(rows: pd.DataFrame) -> list[str]:
+    """What the mark behind a time means, once a reason."""
+    reasons = rows.loc[rows["valid"].eq(False), "invalid_reason"].fillna("no reason was recorded")
+    return [
+        f"! {count} row{'s' * (count != 1)} not to be trusted: {reason}"
+        for reason, count in reasons.value_counts().items()
+    ]
+
+
+def _remark_notes(rows: pd.DataFrame, where: str) -> list[str]:
+    """The remarks as lines, the first of many."""
+    found = remarks(rows)
+    several = rows["kernel"].nunique() > 1
+    lines = [f"{', '.join(r.kernels)}: {r}" if several else str(r) for r in found[:MAX_REMARKS]]
+    if len(found) > MAX_REMARKS:
+        more = found[MAX_REMARKS:]
+        count = sum(remark.count for remark in more)
+        lines.append(f"and {count} more points without a time, for {len(more)} other reasons: {where}.")
+    return lines

@@ -1,0 +1,154 @@
+"""The report's tables of why: what limits the best, the default and the baseline, and what they run."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kernels.point import Point
+
+from pipeline.reporting.table import number
+from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, ProfileRow, Rule
+from pipeline.store.record import Measurement
+from pipeline.store.results import label
+
+MOST_CHARACTERS = 500
+"""Of a rule's text: ncu's rows hold all of it."""
+
+
+def longest(rows: Iterable[CounterRow]) -> dict[str, CounterRow]:
+    """By key the kernel of a point that takes longest; points that were not counted are left out."""
+    found: dict[str, CounterRow] = {}
+    for row in rows:
+        if row.status != "ok" or row.key is None:
+            continue
+        known = found.get(row.key)
+        if known is None or (row.duration_us or 0) > (known.duration_us or 0):
+            found[row.key] = row
+    return found
+
+
+def native(rows: Iterable[CodeRow]) -> dict[str, CodeRow]:
+    """By key the code that the machine's own GPU runs for a point, of several functions the largest."""
+    found: dict[str, CodeRow] = {}
+    for row in rows:
+        if row.key is None or not row.native or row.mix is None:
+            continue
+        known = found.get(row.key)
+        if known is None or known.mix is None or row.mix.instructions > known.mix.instructions:
+            found[row.key] = row
+    return found
+
+
+def sections(
+    kernel: str, machines: Mapping[str, str], evidence: Evidence, measurements: Sequence[Measurement]
+) -> list[dict[str, Any]]:
+    """For each machine that left evidence: the table's lines, what was not counted and why, what calls
+    launch, in sentences, and of which points that tells of another source than their timing."""
+    found = []
+    for slug, name in machines.items():
+        own = [row for row in measurements if (row.point.kernel, row.origin.gpu) == (kernel, slug)]
+        every_counter = evidence.counters.get((kernel, slug), [])
+        every_profile = [row for row in evidence.profiles.get((kernel, slug), []) if row.status == "ok"]
+        outdated = _outdated([*(row for row in every_counter if row.status == "ok"), *every_profile], own)
+        counters = [row for row in every_counter if row.key not in outdated]
+        profiles = [row for row in every_profile if row.key not in outdated]
+        timed = {row.key: row for row in own if row.outcome.timing}
+        lines = _lines(counters, native(evidence.code.get((kernel, slug), [])), timed)
+        missing = [row.sentence for row in counters if row.status != "ok"]
+        if lines or missing or profiles or outdated:
+            found.append(
+                {
+                    "machine": name,
+                    "lines": lines,
+                    "rules": _rules(longest(counters).values()),
+                    "missing": list(dict.fromkeys(missing)),
+                    "profiles": [_sentence(row) for row in profiles],
+                    "outdated": list(dict.fromkeys(outdated.values())),
+                }
+            )
+    return found
+
+
+def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> dict[str | None, str]:
+    """By key the points among the rows that the ledger holds under another key: since they were looked into,
+    they were measured from another source, in another environment or with other options."""
+    keys: dict[Point | None, str | None] = {row.point: row.key for row in measurements}
+    return {
+        row.key: f"{label(row.model_dump())}, size {row.extent}"
+        for row in rows
+        if keys.get(row.point, row.key) != row.key
+    }
+
+
+def _lines(
+    counters: Sequence[CounterRow], code: Mapping[str, CodeRow], timed: Mapping[str, Measurement]
+) -> list[dict[str, Any]]:
+    """A line a point that was counted, for the kernel that takes longest."""
+    lines = []
+    chosen = longest(counters).values()
+    for row in sorted(chosen, key=lambda row: (row.dtype or "", row.size or 0, row.rows or 0, row.role)):
+        compiled = code.get(str(row.key))
+        measured = timed.get(str(row.key))
+        spilled = compiled.mix.spilled_bytes if compiled and compiled.mix else None
+        lines.append(
+            {
+                "size": row.extent,
+                "role": row.role,
+                "label": label(row.model_dump()),
+                "us": number(measured.outcome.timing.median_us)
+                if measured and measured.outcome.timing
+                else "",
+                "memory": number(row.memory_throughput_pct),
+                "compute": number(row.compute_throughput_pct),
+                "dram": number(row.dram_gbps),
+                "l2": number(row.l2_hit_pct),
+                "occupancy": number(row.achieved_occupancy_pct),
+                "at_most": _at_most(row),
+                "registers": number(row.registers),
+                "spilled": "" if spilled is None else str(spilled),
+                "waves": number(row.waves_per_sm),
+                "gain": _gain(row),
+                "sentence": row.sentence,
+            }
+        )
+    return lines
+
+
+def _at_most(row: CounterRow) -> str:
+    """The theoretical occupancy in percent, and what keeps it from being whole."""
+    most = row.theoretical_occupancy_pct
+    return number(most) + (f" ({row.limited_by})" if most and most < 100 and row.limited_by else "")
+
+
+def _most_promising(row: CounterRow) -> tuple[float, Rule] | None:
+    """The rule of ncu's that promises most for the whole kernel."""
+    gains = [(rule.gain_pct, rule) for rule in row.rules if rule.gain_pct is not None]
+    return max(gains, key=lambda gain: gain[0], default=None)
+
+
+def _gain(row: CounterRow) -> str:
+    """The estimated speedup in percent, and the rule that promises it."""
+    most = _most_promising(row)
+    return number(row.estimated_speedup_pct) + (f" ({most[1].name})" if most else "")
+
+
+def _rules(rows: Iterable[CounterRow]) -> list[str]:
+    """What the rules say that promise most, each once, of the point that it promises most for."""
+    found: dict[str, tuple[float, Rule, CounterRow]] = {}
+    for row in rows:
+        most = _most_promising(row)
+        if most and (most[1].name not in found or most[0] > found[most[1].name][0]):
+            found[most[1].name] = (*most, row)
+    ordered = sorted(found.values(), key=lambda one: -one[0])
+    return [
+        f"{rule.name}, up to {number(gain)} % ({label(row.model_dump())}, size {row.extent}): "
+        + textwrap.shorten(re.sub(r" ?\(?https?://\S+", "", rule.text), MOST_CHARACTERS, placeholder=" …")
+        for gain, rule, row in ordered
+    ]
+
+
+def _sentence(row: ProfileRow) -> str:
+    return f"{label(row.model_dump())}, size {row.extent}: {row.sentence}"

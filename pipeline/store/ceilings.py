@@ -1,0 +1,63 @@
+"""Ceilings: what this device was measured to do at best, and where a kernel stands below them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernels.contract import Work
+from pipeline.points.frozen import Record
+from pipeline.store.record import Rate
+
+
+class Overhead(Record):
+    """Microseconds that a replay of a graph costs besides its launches' own durations: between two
+    launches, and once a replay. ``per_call_us`` is 0 where CUPTI can't be read: the gap is then part of every
+    number."""
+
+    per_call_us: float
+    per_replay_us: float
+
+    def net(self, time_us: float, launches: int, replays: int = 1) -> float:
+        """Microseconds that each launch of one or more replays takes by itself. Never less than half of the
+        gross time, so that a calibration gone wrong can't turn a time into nonsense unseen."""
+        gross = time_us / launches
+        return max((time_us - replays * self.per_replay_us) / launches - self.per_call_us, gross / 2)
+
+
+NO_OVERHEAD = Overhead(per_call_us=0.0, per_replay_us=0.0)
+
+
+class Rates(Record):
+    """A copy's GB/s (bytes read plus bytes written, of a tensor far larger than any cache), a large matrix
+    product's TFLOP/s by arithmetic, and what a launch costs at least, which the graph timer takes off."""
+
+    copy_gbps: float
+    matmul_tflops: dict[str, float]
+    overhead: Overhead = NO_OVERHEAD
+
+
+class Ceilings(Rates):
+    """The rates measured on one device in one environment."""
+
+    gpu: str
+    environment: str
+
+
+def rate(time_us: float, work: Work, ceilings: Ceilings | None) -> Rate:
+    """What a time in microseconds means, against the ceilings of the device it was measured on.
+
+    The bound is the ceiling that the operation would reach first at its arithmetic intensity
+    (roofline: Williams, Waterman and Patterson, 2009); operations of several arithmetics take their times
+    together.
+    """
+    gbps = work.bytes / time_us / 1e3
+    tflops = work.flops / time_us / 1e6
+    bound: Literal["memory", "compute"] | None = None
+    fraction = None
+    if ceilings is not None and work.operations.keys() <= ceilings.matmul_tflops.keys():
+        memory = gbps / ceilings.copy_gbps
+        compute = sum(n / ceilings.matmul_tflops[name] for name, n in work.operations.items()) / time_us / 1e6
+        bound, fraction = ("memory", memory) if memory >= compute else ("compute", compute)
+    return Rate(
+        bytes=work.bytes, flops=work.flops, gbps=gbps, tflops=tflops, bound=bound, ceiling_fraction=fraction
+    )

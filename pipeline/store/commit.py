@@ -1,0 +1,41 @@
+"""Which commit a working tree is at, and whether it has been edited since; which run measures."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+SOURCES = ("kernels", "pipeline", "conf", "params.yaml", "constraints.txt")
+"""What a measurement depends on; results and reports that a run itself writes make no tree dirty."""
+
+
+def head(root: Path, sources: Sequence[str] = SOURCES) -> tuple[str, bool]:
+    """The commit's full hash and whether the sources differ from it; ``("unknown", True)`` outside of git."""
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return "unknown", True
+    return commit, bool(_git(root, "status", "--porcelain", "--", *sources))
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def new_run() -> str:
+    """An id for an invocation that measures: its time, and letters that no other has."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def command_line(name: str) -> str:
+    """This process's command as a user would write it, without what names a tracker, which may hold a password."""
+    words = [word for word in sys.argv[1:] if not word.lstrip("+~").startswith("tracking")]
+    return shlex.join(["python", "-m", f"pipeline.{name}", *words])

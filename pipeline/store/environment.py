@@ -1,0 +1,116 @@
+"""What a result depends on and the commit does not hold, and how much of it a provider feels."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import metadata
+from typing import Any, Literal
+
+from kernels.contract import Provider
+from pipeline.points.frozen import Record, digest
+
+FLAGS = {
+    "all": ("CUDA_", "NVIDIA_TF32_OVERRIDE", "CUBLAS", "CUDNN_", "PYTORCH_", "TORCH_"),
+    "cpu": ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "ATEN_", "MALLOC_", "LD_PRELOAD"),
+    "triton": ("TRITON_", "PTXAS_", "LLVM_"),
+    "inductor": ("TORCHINDUCTOR_", "TORCHDYNAMO_", "INDUCTOR_"),
+}
+"""Environment variables that change results or speed, by how they begin, and who feels them: every provider, those
+on a CPU, what Triton compiles, and what torch.compile does. ``torch.set_float32_matmul_precision`` has no variable:
+a provider that calls it says so in its source, which its key covers."""
+
+PLACES = (
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH"),
+    *(
+        "CUDA_VERSION",
+        "CUDA_MODULE_LOADING",
+        "TORCH_HOME",
+        "TORCH_EXTENSIONS_DIR",
+        "TORCH_LOGS",
+        "TORCH_SHOW",
+    ),
+    *("CUDA_INC_PATH", "CUBLAS_VERSION", "CUDNN_VERSION", "CUDA_DRIVER_VERSION", "PYTORCH_VERSION"),
+    *("PYTORCH_BUILD", "PYTORCH_HOME", "TORCH_ALLOW_EXTENSION", "TORCH_CUDA_ARCH_LIST", "TORCH_TRACE"),
+    *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR", "TRITON_INTERPRET"),
+    *(
+        "TRITON_PTXAS_PATH",
+        "TRITON_CUOBJDUMP_PATH",
+        "TRITON_NVDISASM_PATH",
+        "TRITON_PRINT",
+        "TRITON_KERNEL_DUMP",
+    ),
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_COMPILE_DEBUG", "LLVM_DIR"),
+)
+"""Those among them that only say where something lies or what is printed, and those that the pipeline sets."""
+
+
+class Environment(Record):
+    """What a result depends on and the commit does not hold. No time, host name or UUID, so that the
+    same machine gives the same fingerprint on every run.
+
+    ``flags`` are the environment variables of ``FLAGS``. ``host`` is a CPU's own: a model's name says little of a
+    CPU's speed. ``image`` and ``base_image`` name a container's image and what that was built from, each with its
+    digest. They are told and not part of the identity: an image that was built again is another one, and what a
+    result depends on in it, the other fields say."""
+
+    gpu: str
+    name: str
+    kind: Literal["cpu", "cuda"]
+    compute_capability: str | None
+    memory_mib: int
+    driver: str | None
+    cuda: str | None
+    torch: str
+    triton: str
+    python: str
+    nvcc: str | None
+    cxx: str | None
+    cpu: str
+    cpu_threads: int
+    platform: str
+    host: str | None = None
+    flags: dict[str, str] = {}
+    image: str | None = None
+    base_image: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """All of it but what is only told."""
+        return digest(self.model_dump(exclude=TOLD))
+
+    @property
+    def of_device(self) -> str:
+        """What a device's own limits depend on: another host with the same GPU, driver and packages has the same."""
+        return digest([self._of_every_provider(), self._flags("all")])
+
+    def felt_by(self, provider: Provider) -> dict[str, Any]:
+        """What of it a provider's numbers depend on: its language's tools, and on a GPU not the host."""
+        found = self._of_every_provider()
+        flags = found.pop("flags", {}) | self._flags("all")
+        if provider.language in ("triton", "gluon") or provider.compiled or provider.package:
+            found["triton"] = self.triton
+            flags |= self._flags("triton")
+        if provider.compiled:
+            flags |= self._flags("inductor")
+        if provider.language == "cuda":
+            found["nvcc"] = self.nvcc
+        if provider.language == "cpp" or (provider.compiled and self.kind == "cpu"):
+            found["cxx"] = self.cxx
+        if provider.package:
+            with suppress(metadata.PackageNotFoundError):
+                found["package"] = f"{provider.package} {metadata.version(provider.package)}"
+        return {**found, "flags": flags}
+
+    def _of_every_provider(self) -> dict[str, Any]:
+        names = ["gpu", "compute_capability", "driver", "cuda", "torch"]
+        if self.kind == "cpu":
+            names += ["python", "cpu", "cpu_threads", "platform", "host"]
+        found = {name: getattr(self, name) for name in names}
+        return {**found, "flags": self._flags("cpu")} if self.kind == "cpu" else found
+
+    def _flags(self, who: str) -> dict[str, str]:
+        return {name: value for name, value in self.flags.items() if name.startswith(FLAGS[who])}
+
+
+TOLD = {"image", "base_image"}
+"""The fields of an environment that a result does not depend on."""

@@ -1,0 +1,262 @@
+"""What the stages that ask why leave behind: rows of profiles, counters and generated code, joined to the
+ledger by its key. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+
+from pipeline.points.frozen import Record
+from pipeline.points.point import Point
+from pipeline.store.files import write_atomically
+from pipeline.store.results import folders_of
+
+
+class Joined(Record):
+    """What a row of evidence shares with the ledger: the key of the measurement, and its point.
+
+    Both are None for a function of which it is not known here which points launch it.
+    """
+
+    key: str | None
+    kernel: str
+    point: Point | None
+
+
+class Mix(Record):
+    """How many instructions of each kind a function has.
+
+    Loads and stores are counted by the bits that a thread moves at once: ``global_loads_128`` are as wide as
+    they come (16 bytes; wider ones, of 32 bytes on compute capability 10.0, count there too),
+    ``global_loads_narrow`` are below 32 bits. ``predicated`` is how many global accesses stand behind a
+    predicate, as masked ones do. ``spill_store_bytes`` and ``spill_load_bytes`` are what a thread's local
+    stores and loads move, which in a function without local arrays are spilled registers. ``exchanges`` pass
+    registers between the threads of a warp (reductions), ``special`` run on the special function unit (exp,
+    reciprocal, ...).
+    """
+
+    instructions: int
+    global_loads_128: int
+    global_loads_64: int
+    global_loads_32: int
+    global_loads_narrow: int
+    global_stores_128: int
+    global_stores_64: int
+    global_stores_32: int
+    global_stores_narrow: int
+    predicated: int
+    shared_loads: int
+    shared_stores: int
+    local_loads: int
+    local_stores: int
+    spill_load_bytes: int
+    spill_store_bytes: int
+    fma: int
+    special: int
+    exchanges: int
+    barriers: int
+    tensor_core: int
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes that a thread moves to and from local memory."""
+        return self.spill_load_bytes + self.spill_store_bytes
+
+
+class CodeRow(Joined):
+    """One function as compiled for one architecture, for one point; numbers are None where ``error`` says why
+    there is no code.
+
+    ``native`` tells the code that this machine's GPU runs, so the rows whose key's time is about this very
+    code. ``threads`` is the block's, ``shared`` its bytes of shared memory: all that a launch asks for where
+    the launch is known (``launch_known``), else what the compiler knows. ``artifact`` is where its listing
+    lies, with PTX, SASS and TTGIR beside it.
+    """
+
+    language: Literal["triton", "gluon", "cuda", "inductor"]
+    architecture: str | None
+    native: bool
+    function: str
+    error: str | None = None
+    registers: int | None = None
+    shared: int | None = None
+    stack: int | None = None
+    threads: int | None = None
+    launch_known: bool = False
+    blocks_per_sm: int | None = None
+    occupancy: float | None = None
+    limited_by: str | None = None
+    mix: Mix | None = None
+    compiler: str
+    environment: str
+    artifact: str | None = None
+
+
+class Operator(Record):
+    """A row of the table ``key_averages``: calls, microseconds and bytes over all recorded calls; ``self`` is
+    without what the operator calls. On a CPU the device columns are 0."""
+
+    name: str
+    shapes: str
+    calls: int
+    self_cpu_us: float
+    cpu_us: float
+    self_device_us: float
+    device_us: float
+    self_cpu_bytes: int
+    self_device_bytes: int
+
+
+class DeviceKernel(Record):
+    """A device kernel, how often one call launches it, and its microseconds a call."""
+
+    name: str
+    launches: float
+    us: float
+
+
+class ProfileRow(Joined):
+    """What the profiler shows of one point, times a call in microseconds, or in ``reason`` why there is none.
+
+    ``outermost`` are the operators of a call that no other calls, in their order. Where there is one,
+    ``chain`` follows it to the part that takes most of it, and so on (torch.square is
+    ``aten::square > aten::pow``).
+    ``host_us`` is what the host takes from the call's begin until its last launch, on a CPU what these
+    operators take, the median of the recorded calls; ``device_us`` is what the device is busy for.
+    """
+
+    status: str
+    reason: str | None = None
+    operators: tuple[Operator, ...] = ()
+    kernels: tuple[DeviceKernel, ...] = ()
+    outermost: tuple[str, ...] = ()
+    chain: str | None = None
+    host_us: float | None = None
+    device_us: float | None = None
+    launches: float | None = None
+    sentence: str
+    environment: str
+    table: str | None = None
+    trace: str | None = None
+
+
+class Rule(Record):
+    """What one of ncu's rules says; ``speedup_pct`` is what it estimates could be gained, locally or over the
+    whole kernel."""
+
+    name: str
+    kind: str
+    text: str
+    speedup_pct: float | None
+    scope: str
+
+    @property
+    def gain_pct(self) -> float | None:
+        """What the whole kernel could gain; what a local rule estimates is not that."""
+        return None if self.scope == "local" else self.speedup_pct
+
+
+class CounterRow(Joined):
+    """One kernel that a point's call launched, as ncu counted it, or in ``reason`` and ``fix`` why not.
+
+    ``role`` says why the point was looked into. Percentages are of what the GPU sustains at its peak.
+    ``stalls`` are, by ncu's name of a warp's state, the cycles that a warp spends in it for each instruction
+    that it issues, the longest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte pieces
+    of global memory that a warp's request touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
+    """
+
+    role: str
+    status: Literal["ok", "unavailable", "error"]
+    reason: str | None = None
+    fix: str | None = None
+    launch: int | None = None
+    function: str | None = None
+    demangled: str | None = None
+    duration_us: float | None = None
+    compute_throughput_pct: float | None = None
+    memory_throughput_pct: float | None = None
+    dram_throughput_pct: float | None = None
+    dram_gbps: float | None = None
+    dram_read_bytes: float | None = None
+    dram_write_bytes: float | None = None
+    l1_hit_pct: float | None = None
+    l2_hit_pct: float | None = None
+    achieved_occupancy_pct: float | None = None
+    theoretical_occupancy_pct: float | None = None
+    limited_by: str | None = None
+    registers: float | None = None
+    shared_static_bytes: float | None = None
+    shared_dynamic_bytes: float | None = None
+    grid_size: float | None = None
+    block_size_threads: float | None = None
+    waves_per_sm: float | None = None
+    sectors_per_load: float | None = None
+    sectors_per_store: float | None = None
+    local_bytes: float | None = None
+    stalls: dict[str, float] = Field(default_factory=dict)
+    estimated_speedup_pct: float | None = None
+    runtime_improvement_us: float | None = None
+    rules: tuple[Rule, ...] = ()
+    bound: Literal["memory", "compute", "latency", "grid"] | None = None
+    sentence: str
+    tool: str | None = None
+    report: str | None = None
+    environment: str
+
+
+def joined(point: Point, key: str | None) -> dict[str, Any]:
+    """The fields of ``Joined`` for a point."""
+    return {"key": key, "kernel": point.kernel, "point": point}
+
+
+R = TypeVar("R", bound=Record)
+
+
+def write_lines(path: Path, rows: Iterable[Record]) -> None:
+    """Replace a file of rows atomically, a JSON line each."""
+    write_atomically(path, b"".join(row.model_dump_json().encode() + b"\n" for row in rows))
+
+
+def read_lines(path: Path, kind: type[R], warn: Callable[[str], None]) -> list[R]:
+    """The rows of a file, in its order; none if there is no file. A line that is no such row is skipped with
+    a sentence to ``warn``."""
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            rows.append(kind.model_validate(json.loads(line)))
+        except (ValueError, TypeError, RecursionError, ValidationError):
+            warn(f"{path}:{number} is not readable; skipped.")
+    return rows
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a results folder holds of it, by kernel and machine."""
+
+    profiles: dict[tuple[str, str], list[ProfileRow]]
+    counters: dict[tuple[str, str], list[CounterRow]]
+    code: dict[tuple[str, str], list[CodeRow]]
+
+
+NOTHING = Evidence({}, {}, {})
+
+
+def load(folder: Path, warn: Callable[[str], None]) -> Evidence:
+    """Read every file of rows below the folder; a line that can't be read is skipped with a sentence."""
+
+    def every(name: str, kind: type[R]) -> dict[tuple[str, str], list[R]]:
+        paths = [path for place in folders_of(folder) for path in sorted((place / name).glob("*/*.jsonl"))]
+        return {(path.parent.name, path.stem): read_lines(path, kind, warn) for path in paths}
+
+    return Evidence(
+        profiles=every("profile", ProfileRow),
+        counters=every("counters", CounterRow),
+        code=every("codegen", CodeRow),
+    )

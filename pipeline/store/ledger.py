@@ -1,0 +1,107 @@
+"""The ledger: the measurements of one kernel on one GPU, a JSON line each.
+
+A line is appended and flushed as soon as it is measured, so that a killed sweep loses at most the
+point it was at. ``compact`` rewrites the file atomically, sorted, with the newest line of each point and
+settings. Processes that share a ledger take turns by a lock beside it, and none writes over another's lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline import UserError
+from pipeline.points.point import Point, order
+from pipeline.store.files import locked, write_atomically
+from pipeline.store.record import Measurement
+
+Slot = tuple[Point, str]
+
+
+def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
+    """Every readable measurement of a ledger, in file order; none if there is no file.
+
+    A line that is torn (a crash or a full disk while it was written) or foreign is skipped, and
+    ``warn`` gets a sentence about it.
+    """
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(Measurement.model_validate(json.loads(line)))
+        except (ValueError, TypeError, RecursionError, ValidationError):
+            warn(f"{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new.")
+    return rows
+
+
+class Ledger:
+    """An open ledger that a sweep appends to."""
+
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        self.path = path
+        self.warn = warn
+        self._rows: dict[Slot, Measurement] = {row.slot: row for row in read_rows(path, warn)}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self) -> list[Measurement]:
+        """The newest measurement of each point by each of the settings, sorted."""
+        return _sorted(self._rows.values())
+
+    def get(self, point: Point, settings: str) -> Measurement | None:
+        """The newest measurement of the point by these settings."""
+        return self._rows.get((point, settings))
+
+    def append(self, row: Measurement) -> None:
+        """Add one measurement and make sure it is on the disk.
+
+        Raises UserError when the disk is full or the file can't be written; what was appended before stays.
+        """
+        try:
+            # A torn last line must not swallow the new one, so a missing newline is put in first.
+            with locked(self.path), self.path.open("ab") as file:
+                torn = file.tell() > 0 and not self._ends_with_newline()
+                file.write(b"\n" * torn + encode(row))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(
+                f"can't write {self.path}: {error.strerror}. What was measured before is kept; "
+                "make room and run the same command again to go on from here."
+            ) from error
+        self._rows[row.slot] = row
+
+    def compact(self, change: Callable[[Measurement], Measurement] = lambda row: row) -> None:
+        """Rewrite the file atomically: sorted, the newest line of each point and settings, each as ``change``
+        gives it. What other processes have appended meanwhile is there, too."""
+        with locked(self.path):
+            newest = {row.slot: row for row in read_rows(self.path, lambda sentence: None)}
+            self._rows = {slot: change(row) for slot, row in newest.items()}
+            write_rows(self.path, self.rows())
+
+    def _ends_with_newline(self) -> bool:
+        with self.path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"\n"
+
+
+def _sorted(rows: Iterable[Measurement]) -> list[Measurement]:
+    return sorted(rows, key=lambda row: (order(row.point), row.parts.settings))
+
+
+def encode(row: Measurement) -> bytes:
+    """One line of a ledger."""
+    return json.dumps(row.row(), separators=(",", ":")).encode() + b"\n"
+
+
+def write_rows(path: Path, rows: Iterable[Measurement]) -> None:
+    """Replace a ledger atomically; an unchanged one is not touched."""
+    write_atomically(path, b"".join(encode(row) for row in rows))

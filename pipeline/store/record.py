@@ -1,0 +1,214 @@
+"""What happened at a point: a typed, frozen record that can't claim a time it has no right to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from pipeline.points.frozen import Record, Values, digest
+from pipeline.points.point import Point
+
+Status = Literal["ok", "verified", "incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"]
+"""``ok``: right and timed. ``verified``: right, but this machine can't time it (a Triton kernel under the
+interpreter). All others: no number."""
+
+
+class Timing(Record):
+    """Times of one provider at one point, in microseconds a call.
+
+    A sample is the mean over a batch of calls (a batch of one with the ``event`` timer), less
+    ``overhead_us``. ``rel_ci`` is the half-width of the median's 95 % confidence interval over the median.
+    """
+
+    timer: str
+    cache: Literal["cold", "hot"]
+    median_us: float
+    p20_us: float
+    p80_us: float
+    min_us: float
+    rel_ci: float
+    overhead_us: float
+    n_samples: int
+    samples_us: tuple[float, ...]
+
+
+class Rate(Record):
+    """What a time means: bytes and operations over time (GB/s, TFLOP/s), against the measured ceiling.
+
+    ``bound`` names the ceiling that is nearer by the work's arithmetic intensity, and ``ceiling_fraction`` is the
+    rate over that ceiling (None where no ceiling was measured).
+    """
+
+    bytes: int
+    flops: int
+    gbps: float
+    tflops: float
+    bound: Literal["memory", "compute"] | None
+    ceiling_fraction: float | None
+
+
+class State(Record):
+    """The device while it was timed. Fields the device can't tell are None; ``valid`` is False for a
+    timing not to be trusted, and ``invalid_reason`` says why.
+
+    ``threads`` is how many threads a CPU provider may use, and ``noise_floor`` the relative spread of the
+    sweep's control point from its start to its end: smaller differences than that mean nothing.
+    """
+
+    sm_clock_mhz: int | None = None
+    mem_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttle: str | None = None
+    threads: int | None = None
+    noise_floor: float | None = None
+    valid: bool = True
+    invalid_reason: str | None = None
+
+
+class Launch(Record):
+    """One kernel that a call launched, as its provider reports it: the function, how it goes about the problem,
+    blocks and threads by dimension, blocks of a cluster, bytes of dynamic shared memory a block, and pipeline
+    stages (0 for none)."""
+
+    function: str
+    strategy: str | None = None
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    cluster: tuple[int, ...] = (1, 1, 1)
+    shared_bytes: int = 0
+    stages: int = 0
+
+
+class Parts(Record):
+    """What a key is made of, a digest each: the point; the definitions that the provider runs; the code that
+    times and verifies; the environment as this provider feels it; the timing's settings and the seed.
+
+    Two rows that differ in one of these can't stand for each other, and this says in which.
+    """
+
+    point: str
+    source: str
+    instrument: str
+    environment: str
+    settings: str
+
+    @property
+    def key(self) -> str:
+        """What identifies a measurement: with the same key, measuring again could only repeat it."""
+        return digest(self.model_dump())
+
+    def differences(self, other: Parts) -> list[str]:
+        """The parts in which the two differ."""
+        return [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
+
+
+class Carried(Record):
+    """A row that was kept when the instrument changed, since both gave the same times: the instrument and commit
+    it was measured with, of how many points both were timed, and the geometric mean of new over old times."""
+
+    instrument: str
+    commit: str
+    points: int
+    ratio: float
+
+
+class Origin(Record):
+    """Where and from what a measurement came.
+
+    ``run`` names the invocation that measured it and ``command`` its command line; ``commit`` is that of the
+    repository which the kernel belongs to, ``tool`` the pipeline's where that is another. ``device`` tells the
+    GPUs of a host apart: ``cuda:1``. ``image`` and ``base_image`` name the container's image and its base.
+    """
+
+    gpu: str
+    device: str
+    run: str
+    command: str
+    commit: str
+    dirty: bool
+    tool: str | None = None
+    measured_at: datetime
+    image: str | None = None
+    base_image: str | None = None
+    carried: tuple[Carried, ...] = ()
+
+    @field_validator("measured_at")
+    @classmethod
+    def _seconds(cls, value: datetime) -> datetime:
+        return value.replace(microsecond=0)
+
+
+class Outcome(Record):
+    """How the worker got on with a point: the status, and the timing only if there is one to report.
+
+    ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is smaller.
+    ``launch`` is what the first call launched, None where the provider does not tell.
+    """
+
+    status: Status
+    error: str | None = None
+    interpreted: Values | None = None
+    max_abs_err: float | None = None
+    max_rel_err: float | None = None
+    launch: tuple[Launch, ...] | None = None
+    timing: Timing | None = None
+    state: State | None = None
+
+    @model_validator(mode="after")
+    def _no_number_without_right(self) -> Self:
+        if (self.status == "ok") != (self.timing is not None):
+            raise ValueError(f"a measurement has a timing exactly if its status is ok, not {self.status}")
+        if self.timing is None and self.state is not None:
+            raise ValueError("a device state belongs to a timing")
+        if self.status in ("ok", "verified") and self.max_abs_err is None:
+            raise ValueError(f"status {self.status} needs an output that was verified")
+        if (self.status not in ("ok", "verified")) != (self.error is not None):
+            raise ValueError(f"status {self.status} and error {self.error!r} contradict each other")
+        return self
+
+    @field_validator("error")
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        return value and " ".join(value.split())[:500]
+
+
+class Measurement(Record):
+    """One line of a ledger: a point, its outcome, what the time means, and where it came from.
+
+    ``workload`` is the family of problems that it was measured as one of.
+    """
+
+    key: str
+    point: Point
+    workload: str
+    outcome: Outcome
+    rate: Rate | None
+    parts: Parts
+    origin: Origin
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.rate is None) != (self.outcome.timing is None):
+            raise ValueError("a rate needs a timing, and a timing has a rate")
+        if self.key != self.parts.key:
+            raise ValueError("the key is not that of the parts")
+        return self
+
+    @property
+    def slot(self) -> tuple[Point, str]:
+        """What a ledger holds one row of: a point by a timing's settings."""
+        return self.point, self.parts.settings
+
+    def with_noise_floor(self, noise_floor: float | None) -> Self:
+        """The same measurement with the noise floor of its sweep; unchanged if it has no timing."""
+        if self.outcome.state is None:
+            return self
+        state = self.outcome.state.model_copy(update={"noise_floor": noise_floor})
+        return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
+
+    def row(self) -> dict[str, Any]:
+        """The form that a ledger holds: what has no meaning is null."""
+        return self.model_dump(mode="json")

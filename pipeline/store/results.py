@@ -1,0 +1,152 @@
+"""Where results lie, and how all of them are read: by GPU, from text files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from pipeline import ROOT, UserError
+from pipeline.points.frozen import Record
+from pipeline.points.point import Point
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.environment import Environment
+from pipeline.store.ledger import Ledger
+from pipeline.store.record import Measurement
+
+R = TypeVar("R", bound=Record)
+
+LOCAL = ROOT / "local"
+"""What belongs to this checkout on this host alone; git ignores it."""
+
+TRACKED = ("results", "reports")
+"""The folders in git, which hold what GPUs gave."""
+
+
+def folder_for(folder: Path, kind: str) -> Path:
+    """Where a device's results go that are asked for in a folder: a CPU is no model of a machine, and what it gave
+    goes to ``local/`` in place of the repository's own folders."""
+    for name in TRACKED:
+        if kind == "cpu" and folder.absolute() == ROOT / name:
+            return LOCAL / name
+    return folder
+
+
+def folders_of(folder: Path) -> list[Path]:
+    """The folders that hold results beside each other: for the repository's own, this host's too."""
+    own = folder_for(folder, "cpu")
+    return [folder] if own == folder or not own.is_dir() else [folder, own]
+
+
+def ledger_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """The ledger of one kernel on one GPU."""
+    return folder / "timings" / kernel / f"{gpu}.jsonl"
+
+
+def config_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """The resolved configuration of the sweep that last wrote the ledger."""
+    return ledger_path(folder, kernel, gpu).with_suffix(".yaml")
+
+
+def environment_path(folder: Path, gpu: str) -> Path:
+    """The environment that one GPU's results were measured in."""
+    return folder / "environment" / f"{gpu}.json"
+
+
+def ceilings_path(folder: Path, gpu: str) -> Path:
+    """One GPU's measured ceilings."""
+    return folder / "ceilings" / f"{gpu}.json"
+
+
+def build_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """The assembler's resource report on one kernel's extensions, as built on one machine."""
+    return folder / "build" / kernel / f"{gpu}.json"
+
+
+def codegen_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What one machine found of a kernel's generated code."""
+    return folder / "codegen" / kernel / f"{gpu}.jsonl"
+
+
+def profile_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What torch.profiler showed of a kernel's points on one machine."""
+    return folder / "profile" / kernel / f"{gpu}.jsonl"
+
+
+def counters_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """What Nsight Compute counted at a kernel's points on one GPU."""
+    return folder / "counters" / kernel / f"{gpu}.jsonl"
+
+
+def machines_first_gpus(slugs: Iterable[str]) -> list[str]:
+    """Devices in the order in which all tables and plots show them: GPUs first, then CPUs."""
+    return sorted(set(slugs), key=lambda slug: (slug.startswith("cpu-"), slug))
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that some results folders hold."""
+
+    measurements: tuple[Measurement, ...]
+    environments: dict[str, Environment]
+    ceilings: dict[str, Ceilings]
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels that were measured."""
+        return sorted({row.point.kernel for row in self.measurements})
+
+    @property
+    def gpus(self) -> list[str]:
+        """The devices that were measured: GPUs first, then CPUs."""
+        return machines_first_gpus(row.origin.gpu for row in self.measurements)
+
+
+def load(folder: Path, warn: Callable[[str], None]) -> Results:
+    """Read every ledger, environment and ceilings file below the folder, and of the repository's own results this
+    host's too; sorted, so the same for all hosts.
+
+    Of a point that a ledger holds twice, as one does after a sweep was killed, the newest line counts.
+    Unreadable ledger lines are skipped with a sentence to ``warn``; a broken environment or ceilings file
+    raises UserError, for no result can be read without them.
+    """
+    rows: list[Measurement] = []
+    environments: dict[str, Environment] = {}
+    ceilings: dict[str, Ceilings] = {}
+    for place in folders_of(folder):
+        for path in sorted((place / "timings").glob("*/*.jsonl")):
+            rows += Ledger(path, warn).rows()
+        environments |= {p.stem: read(Environment, p) for p in sorted((place / "environment").glob("*.json"))}
+        ceilings |= {p.stem: read(Ceilings, p) for p in sorted((place / "ceilings").glob("*.json"))}
+    rows.sort(key=lambda row: (row.point.kernel, row.origin.gpu))
+    return Results(tuple(rows), environments, ceilings)
+
+
+def read(model: type[R], path: Path) -> R:
+    """One record from a JSON file. Raises UserError with the way to put it right."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(
+            f"{path} is not readable as {model.__name__.lower()}; delete it and run `dvc repro` again."
+        ) from error
+
+
+def timed(
+    folders: Sequence[Path], kernel: str, gpu: str, settings: str, warn: Callable[[str], None]
+) -> dict[Point, Measurement]:
+    """What the ledger of one kernel on one GPU timed by these settings, from the first of the folders that has
+    any."""
+    for folder in folders:
+        rows = Ledger(ledger_path(folder, kernel, gpu), warn).rows()
+        found = {
+            row.point: row
+            for row in rows
+            if row.outcome.timing is not None and row.parts.settings == settings
+        }
+        if found:
+            return found
+    return {}

@@ -1,0 +1,70 @@
+"""The device's own limits, measured: a large copy and large matrix products."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from pipeline.store.ceilings import NO_OVERHEAD, Rates
+from pipeline.timing.statistics import quantile
+from pipeline.timing.stopping import Either
+from pipeline.timing.stopping.budget import Budget
+from pipeline.timing.stopping.count import Count
+from pipeline.timing.timers import Rotation, Samples, Timer
+from pipeline.timing.timers.cpu import CpuTimer
+from pipeline.timing.timers.event import EventTimer
+from pipeline.timing.timers.overhead import calibrate
+
+COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
+ARITHMETIC = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+"""The dtype of the matrices by the arithmetic that multiplies them."""
+
+MATMUL_SIDES = {"cuda": (8192,), "cpu": (128, 1024)}
+"""Sides of the matrices, the largest last. A CPU without instructions for a dtype takes seconds for the large
+one, and is no slower at the small one."""
+
+LONG_ENOUGH_US = 200.0
+"""A product that takes longer needs no larger matrices to show the rate."""
+
+
+def measure(device: str) -> Rates:
+    """Copy GB/s (bytes read plus bytes written), matmul TFLOP/s by arithmetic, on random data, and a launch's
+    overhead.
+
+    Each is the 20th percentile of the samples' times: what the device can do and hold, for noise only slows
+    but a clock boost of a moment is no ceiling. Arithmetic that the device does not have is left out.
+    """
+    timer: Timer = EventTimer(0) if device == "cuda" else CpuTimer()
+    stop = Either(Count(40), Budget(2.0))
+    size = COPY_BYTES[device]
+    if device == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        size = min(size, free // 4)
+    source = torch.randn(size // 4, device=device)
+    target = torch.empty_like(source)
+    copy_us = p20(timer.measure(Rotation(target.copy_, ((source,),)), stop))
+    del source, target
+    tflops = {}
+    for name, dtype in ARITHMETIC.items():
+        if name == "tf32" and device != "cuda":
+            continue
+        for side in MATMUL_SIDES[device]:
+            a, b = (torch.randn(side, side, device=device).to(getattr(torch, dtype)) for _ in range(2))
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            try:
+                matmul_us = p20(timer.measure(Rotation(partial(torch.mm, b), ((a,),)), stop))
+            except RuntimeError:
+                break
+            finally:
+                torch.backends.cuda.matmul.allow_tf32 = False
+            tflops[name] = 2 * side**3 / matmul_us / 1e6
+            if matmul_us > LONG_ENOUGH_US:
+                break
+    overhead = calibrate() if device == "cuda" else NO_OVERHEAD
+    return Rates(copy_gbps=2 * size / copy_us / 1e3, matmul_tflops=tflops, overhead=overhead)
+
+
+def p20(samples: Samples) -> float:
+    """The 20th percentile of the samples, in microseconds."""
+    return quantile(sorted(samples.samples_us), 0.2)

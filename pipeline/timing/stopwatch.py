@@ -1,0 +1,194 @@
+"""Times a call as the settings say: the right timer, a cold or a hot cache, the device's state around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from math import ceil, inf
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Literal
+
+import torch
+
+from kernels import Tensors
+from pipeline.store.ceilings import NO_OVERHEAD
+from pipeline.store.record import State
+from pipeline.timing.monitor import Monitor
+from pipeline.timing.settings import TimingSettings
+from pipeline.timing.stopping import Either, Stopping
+from pipeline.timing.stopping.budget import Budget
+from pipeline.timing.stopping.confidence import Confidence
+from pipeline.timing.stopping.count import Count
+from pipeline.timing.timers import Rotation, Samples, Timer
+from pipeline.timing.timers.cpu import CpuTimer
+from pipeline.timing.timers.do_bench import DoBenchTimer
+from pipeline.timing.timers.event import EventTimer
+from pipeline.timing.timers.graph import GraphTimer, NotCapturableError, settle
+from pipeline.timing.timers.wall import WallTimer
+
+Call = Callable[..., Any]
+Restore = Callable[[], None] | None
+
+COLD_FACTOR = 3
+"""A cold measurement's inputs and outputs together exceed the last cache at least this many times."""
+
+MOST_SETS = 1 << 14
+"""Input sets in a ring at most. On a GPU, smaller problems are timed launch by launch with the cache written
+over; on a CPU, partly from the cache."""
+
+ALIGNMENT = 512
+"""Bytes that torch's allocator on a GPU aligns tensors to."""
+
+IDLE_S = 0.3
+"""Without a measurement for this long, a GPU may have lowered its clocks."""
+
+WAKE_S = 0.1
+"""Work that brings the clocks back: after three idle seconds an H200 was 1 % slow for 30 ms."""
+
+WAKE_BYTES = 256 << 20
+
+REST_S = 2.0
+"""The longest rest before a throttled measurement is taken, or taken again."""
+
+LOOK_S = 0.05
+"""Between two looks at a device that rests."""
+
+
+class Stopwatch:
+    """Times calls on one device of this process."""
+
+    def __init__(self, device: torch.device, settings: TimingSettings) -> None:
+        self.device = device
+        self.settings = settings
+        self.overhead = NO_OVERHEAD
+        self._busy_until = -inf
+        uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self._monitor = Monitor(uuid) if device.type == "cuda" else None
+
+    def warm_up(self) -> None:
+        """Do now what the first timing would otherwise wait for."""
+        if self.device.type == "cuda":
+            settle()
+            self._wake()
+            self._busy_until = perf_counter()
+
+    def time(
+        self, call: Call, inputs: Tensors, bytes_: int, restore: Restore = None
+    ) -> tuple[Samples, State]:
+        """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they were
+        taken. ``restore`` is a Rotation's.
+
+        Samples that were taken while the device was held back are taken again once, after a rest, and then
+        marked.
+        """
+        samples, state = self._once(call, inputs, bytes_, restore)
+        if state.throttle:
+            samples, state = self._once(call, inputs, bytes_, restore)
+        if state.throttle:
+            why = f"the GPU was held back while it was timed, twice: {state.throttle}"
+            state = state.model_copy(update={"valid": False, "invalid_reason": why})
+        return samples, state
+
+    def cache(self, samples: Samples) -> Literal["cold", "hot"]:
+        """How the samples found the cache: never ``cold`` unless enough memory was gone over, which is not so
+        for a problem of few bytes, or a call that returns the same memory every time."""
+        cold = samples.touched_bytes >= COLD_FACTOR * last_level_cache(self.device)
+        return "cold" if cold and self.settings.cache == "cold" else "hot"
+
+    def _once(self, call: Call, inputs: Tensors, bytes_: int, restore: Restore) -> tuple[Samples, State]:
+        if self._monitor is None:
+            return self._on_cpu(call, inputs, restore), State(threads=torch.get_num_threads())
+        before = self._rested(self._monitor)
+        samples = self._on_gpu(call, inputs, bytes_, restore)
+        after = self._monitor.read()
+        self._busy_until = perf_counter()
+        reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
+        return samples, after.model_copy(update={"throttle": ",".join(sorted(reasons)) or None})
+
+    @staticmethod
+    def _rested(monitor: Monitor) -> State:
+        """The state of a device that nothing holds back any more, or that rested for long enough."""
+        begin = perf_counter()
+        while (state := monitor.read()).throttle and perf_counter() - begin < REST_S:
+            sleep(LOOK_S)
+        return state
+
+    def _on_cpu(self, call: Call, inputs: Tensors, restore: Restore) -> Samples:
+        rotation = Rotation(call, ring(inputs, self._sets_of(inputs)), restore)
+        return CpuTimer().measure(rotation, self._stopping())
+
+    def _on_gpu(self, call: Call, inputs: Tensors, bytes_: int, restore: Restore) -> Samples:
+        settings, stop = self.settings, self._stopping()
+        sets = self._sets(bytes_)
+        self._wake()
+        if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
+            try:
+                return GraphTimer(self.overhead).measure(Rotation(call, ring(inputs, sets), restore), stop)
+            except NotCapturableError:
+                torch.cuda.synchronize()
+        flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
+        if settings.timer == "wall":
+            return WallTimer().measure(Rotation(call, ring(inputs, self._sets_of(inputs)), restore), stop)
+        timer: Timer = DoBenchTimer() if settings.timer == "do_bench" else EventTimer(flush)
+        return timer.measure(Rotation(call, (inputs,), restore), stop)
+
+    def _wake(self) -> None:
+        """Bring a GPU that has been idle (while a provider was compiled, say) back to its clocks."""
+        if perf_counter() - self._busy_until < IDLE_S:
+            return
+        block = torch.empty(WAKE_BYTES, dtype=torch.uint8, device=self.device)
+        begin = perf_counter()
+        while perf_counter() - begin < WAKE_S:
+            for _ in range(10):
+                block.add_(1)
+            torch.cuda.synchronize()
+
+    def _sets(self, bytes_: int) -> int:
+        """Sets of ``bytes_`` each that a ring needs for the configured state of the cache."""
+        if self.settings.cache == "hot":
+            return 1
+        return ceil(COLD_FACTOR * last_level_cache(self.device) / max(bytes_, 1))
+
+    def _sets_of(self, inputs: Tensors) -> int:
+        """The same for calls whose outputs may all lie in the same place, so that inputs alone count. A
+        vector of one element would need millions: gigabytes, and minutes to make them."""
+        return min(self._sets(sum(x.nbytes for x in inputs)), MOST_SETS)
+
+    def _stopping(self) -> Stopping:
+        settings = self.settings
+        if settings.stopping == "count":
+            return Count(settings.min_samples)
+        budget = Budget(settings.max_seconds)
+        if settings.stopping == "budget":
+            return budget
+        return Either(Confidence(settings.target_rel_ci, settings.min_samples), budget)
+
+
+def ring(inputs: Tensors, sets: int) -> tuple[Tensors, ...]:
+    """The inputs and ``sets - 1`` copies of them elsewhere in memory, aligned as torch aligns a tensor."""
+    columns = [(x, *_copies(x, sets - 1)) for x in inputs]
+    return tuple(zip(*columns, strict=True))
+
+
+def _copies(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """Copies of a tensor with its own strides, made by one launch."""
+    # All that lies between its first and last element, so that a transposed or padded tensor stays one.
+    steps = zip(x.shape, x.stride(), strict=True)
+    span = 1 + sum((size - 1) * stride for size, stride in steps) if x.numel() else 0
+    apart = ceil(span * x.itemsize / ALIGNMENT) * ALIGNMENT // x.itemsize
+    block = torch.empty((count, apart), dtype=x.dtype, device=x.device)
+    block[:, :span] = x.as_strided((span,), (1,))
+    return [row.as_strided(x.shape, x.stride(), row.storage_offset()) for row in block]
+
+
+@cache
+def last_level_cache(device: torch.device) -> int:
+    """Bytes of the cache that stands before the device's memory; 32 MiB where a CPU does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).L2_cache_size
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        if (index / "level").read_text().strip() == "3":
+            return int((index / "size").read_text().strip().removesuffix("K")) * 1024
+    return 32 << 20

@@ -1,0 +1,83 @@
+"""How a call is timed: one timer a file, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from kernels import Tensors, as_tuple
+from pipeline.timing.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What is timed: a call, and the input sets it is given in turn.
+
+    One set makes a hot measurement. For a cold one the sets together exceed the last cache so far
+    that a set is gone from it by the time its turn comes again. ``restore`` gives a call that writes over its
+    inputs the first set back as it was.
+    """
+
+    call: Callable[..., Any]
+    inputs: tuple[Tensors, ...]
+    restore: Callable[[], None] | None = None
+
+    def outputs(self, index: int = 0) -> Tensors:
+        """What a call on a set gives: what it returns, or the inputs that it writes over."""
+        made = self.call(*self.inputs[index])
+        return self.inputs[index] if self.restore is not None else as_tuple(made)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a timer measured: microseconds a call; the outputs of the last call on the first input set; the
+    bytes of memory that were gone over from one call on a set to the next on the same one (of tensors that
+    lie apart); and the microseconds of overhead that were taken off each call."""
+
+    timer: str
+    samples_us: tuple[float, ...]
+    outputs: Tensors
+    touched_bytes: int
+    overhead_us: float = 0.0
+
+
+def input_bytes(rotation: Rotation) -> int:
+    """Bytes of all input sets together."""
+    return len(rotation.inputs) * sum(x.nbytes for x in rotation.inputs[0])
+
+
+def spoil(outputs: Tensors) -> None:
+    """Write over outputs, so that what a call does not write can't be right: NaN, and where there is none the
+    complement of what was there."""
+    for out in outputs:
+        if not isinstance(out, torch.Tensor):
+            continue
+        if out.is_floating_point() or out.is_complex():
+            out.fill_(float("nan"))
+        elif out.dtype == torch.bool:
+            out.logical_not_()
+        else:
+            out.bitwise_not_()
+
+
+def checked_outputs(rotation: Rotation) -> Tensors:
+    """The outputs of one more call on the first input set.
+
+    The memory that they are likely to get was spoilt before, so that neither a right value of an earlier call nor
+    a tensor that the call kept can pass for a new output.
+    """
+    if rotation.restore is not None:
+        rotation.restore()
+        return rotation.outputs()
+    spoil(rotation.outputs())
+    return rotation.outputs()
+
+
+class Timer(Protocol):
+    """A way of timing."""
+
+    def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
+        """Warm up, then sample until ``stop`` says that it is enough."""

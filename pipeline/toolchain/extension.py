@@ -1,0 +1,359 @@
+"""C++ and CUDA extensions: built once by ninja, rebuilt when what they are made of changes, loaded.
+
+A kernel's folder below ``build/`` holds for each source the library, the compiler's log and a manifest. The manifest, not
+file times, says whether the library is up to date: it names the content of every source and header of
+ours that went in, the flags, the compilers and torch. A folder restored from a cache is therefore as good
+as a new one, and loading from it writes nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+from pydantic import ValidationError
+
+import kernels
+from pipeline import ROOT, UserError
+from pipeline.machine import device
+from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
+from pipeline.machine.torch import Torch, installed_torch
+from pipeline.points.frozen import Record
+from pipeline.store.files import write_atomically
+from pipeline.toolchain.ninja_build import Job, compile_all
+
+ARCHITECTURES = ("80", "90", "100")
+"""Compute capabilities that a library holds code for: A100, H100 and H200, B200."""
+
+# LibTorch's stable ABI of torch 2.10, which every later torch keeps.
+STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+CXX_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", STABLE_ABI)
+# USE_CUDA declares the stream; -lineinfo lets profilers and disassembly point at the source.
+NVCC_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-lineinfo",
+    "-Xptxas=-v",
+    "-Xcompiler=-fPIC,-fvisibility=hidden",
+    "-DUSE_CUDA",
+    STABLE_ABI,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a kernel's sources are and where its libraries go.
+
+    ``folder`` holds the sources, ``output`` the libraries; paths in messages and manifests are relative to
+    ``root``. What is included from below ``folder`` or ``shared`` is ours, all else the compilers' and torch's.
+    """
+
+    name: str
+    folder: Path
+    root: Path
+    output: Path
+    shared: Path = ROOT / "kernels"
+
+    @classmethod
+    def of(cls, loaded: kernels.Loaded) -> Place:
+        """The place of a kernel."""
+        if loaded.is_outside:
+            output = ROOT / "build" / "outside" / loaded.package
+            return cls(loaded.name, loaded.folder, loaded.folder.parent, output)
+        return cls(loaded.name, loaded.folder, ROOT, ROOT / "build" / loaded.name)
+
+    def source(self, source: str) -> Path:
+        """Path of a source, relative to ``root``, as compilers are told it and messages show it."""
+        return (self.folder / source).relative_to(self.root)
+
+    def target(self, source: str, suffix: str) -> Path:
+        """Path of what the build makes of a source: ``.so``, ``.log``, ``.json``."""
+        return self.output / Path(source).with_suffix(suffix).name
+
+
+def sources(loaded: kernels.Loaded) -> tuple[str, ...]:
+    """The sources of a kernel's extensions, by its declaration."""
+    return tuple(dict.fromkeys(one.extension for one in loaded.kernel.providers if one.extension))
+
+
+def is_cuda(source: str) -> bool:
+    """Whether nvcc compiles the source."""
+    return source.endswith(".cu")
+
+
+class Recipe(Record):
+    """What a library depends on beside its own sources."""
+
+    flags: tuple[str, ...]
+    architectures: tuple[str, ...]
+    compilers: tuple[str, ...]
+    torch: str
+    torch_cuda: str | None
+
+
+class Manifest(Record):
+    """What a library was made of: ``inputs`` and ``library`` are SHA-256, inputs by path under the root."""
+
+    recipe: Recipe
+    inputs: dict[str, str]
+    library: str
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that is up to date, and whether it had to be built.
+
+    ``architectures`` are those it holds CUDA code for, ``skipped`` those that were wanted too.
+    """
+
+    path: Path
+    built: bool
+    architectures: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How to build one source."""
+
+    job: Job
+    recipe: Recipe
+    manifest: Path
+    skipped: tuple[str, ...] = ()
+
+
+def build(
+    place: Place, sources: Sequence[str], architectures: Sequence[str] | None = None
+) -> dict[str, Library]:
+    """Build the libraries of sources that are missing or out of date, in parallel; one by source.
+
+    ``architectures`` None means those that the library was built for last, at first ``ARCHITECTURES``.
+    This machine's own GPUs are always added. Architectures that this nvcc does not know are left out and
+    named in the answer. Raises CompileError with the compiler's message, and UserError for a missing
+    compiler or source or when no architecture is left.
+    """
+    plans = {source: _plan(source, architectures, place) for source in sources}
+    if not plans:
+        return {}
+    with _lock(place):
+        stale = [plan for plan in plans.values() if not _up_to_date(plan, place.root)]
+        if stale:
+            _make(stale, place)
+    return {
+        source: Library(
+            path=plan.job.library,
+            built=plan in stale,
+            architectures=plan.recipe.architectures,
+            skipped=plan.skipped,
+        )
+        for source, plan in plans.items()
+    }
+
+
+_loaded: set[Path] = set()
+
+
+def load(place: Place, source: str) -> Path:
+    """Make ``torch.ops.<kernel>.<function>`` of a source available, building it first if need be; the library.
+
+    Raises what ``build`` raises, and UserError for a CUDA source where torch sees no GPU. A source is
+    loaded once in a process; a later change of it needs a new process.
+    """
+    path = place.target(source, ".so")
+    if path in _loaded:
+        return path
+    import torch
+
+    if is_cuda(source) and not torch.cuda.is_available():
+        raise UserError(f"{place.name}/{source} needs a GPU, and torch {torch.__version__} sees none here.")
+    build(place, [source])
+    torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+    _loaded.add(path)
+    return path
+
+
+def manifest(place: Place, source: str) -> Manifest | None:
+    """What a library was made of, or None where there is no manifest that this version can read."""
+    return _read(place.target(source, ".json"))
+
+
+def with_architecture(architectures: Sequence[str], capability: str) -> tuple[str, ...]:
+    """The architectures, and the capability too unless code for one of them runs on it.
+
+    Code for 8.0 runs on 8.9, since the major version is the same; code for 9.0 does not run on 10.0.
+    """
+    major, minor = capability[:-1], capability[-1]
+    runs = any(a == capability or (a[:-1] == major and a[-1] <= minor) for a in architectures)
+    return tuple(architectures) if runs else (*architectures, capability)
+
+
+def _architectures(
+    source: str, wanted: Sequence[str] | None, nvcc: Nvcc, place: Place
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What to compile a CUDA source for: what is wanted and this machine's GPUs. Then, what of it this nvcc
+    does not know."""
+    last = manifest(place, source)
+    known = last.recipe.architectures if last else ARCHITECTURES
+    all_ = tuple(dict.fromkeys(known if wanted is None else wanted))
+    capabilities = _capabilities()
+    for capability in capabilities:
+        all_ = with_architecture(all_, capability)
+    possible = nvcc.architectures()
+    chosen = tuple(name for name in all_ if name in possible)
+    needed = [name for name in capabilities if with_architecture(chosen, name) != chosen]
+    if needed or not chosen:
+        raise UserError(
+            f"nvcc {nvcc.version} can't compile for {_names(needed or all_)}; it knows "
+            f"{_names(sorted(possible, key=_by_number))}. Name one of those, or install a newer nvcc."
+        )
+    return chosen, tuple(name for name in all_ if name not in possible)
+
+
+def _names(architectures: Sequence[str]) -> str:
+    return ", ".join(f"sm_{name}" for name in architectures)
+
+
+def _capabilities() -> list[str]:
+    """Compute capabilities of this machine's GPUs, asked of the driver so that no CUDA context is made."""
+    gpus = device.gpus()
+    if not gpus:
+        return []
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus]
+        return ["{}{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _plan(source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:
+    path = place.source(source)
+    if not (place.root / path).is_file():
+        raise UserError(f"kernel {place.name} has no {source}: {path} is not there.")
+    cxx = find_cxx()
+    target = {suffix: str(place.target(source, suffix)) for suffix in (".d", ".o", ".so")}
+    torch = installed_torch()
+    made = [
+        "-isystem",
+        str(torch.folder / "include"),
+        f"-I{place.shared / 'include'}",
+        "-MMD",
+        "-MF",
+        target[".d"],
+        "-c",
+        str(path),
+    ]
+    made += ["-o", target[".o"]]
+    # Without local symbols (-s): nvcc puts its process id into theirs.
+    link = [str(cxx.path), "-shared", "-s", target[".o"], "-o", target[".so"]]
+    link += [f"-L{torch.folder / 'lib'}", "-ltorch_cpu"]
+    skipped: tuple[str, ...] = ()
+    if is_cuda(source):
+        nvcc = find_nvcc()
+        chosen, skipped = _architectures(source, wanted, nvcc, place)
+        # The PTX too (compute_90): codegen shows it, and it costs no time.
+        targets = (f"-gencode=arch=compute_{name},code=[compute_{name},sm_{name}]" for name in chosen)
+        flags = (*NVCC_FLAGS, *targets)
+        compile_ = [str(nvcc.path), "-ccbin", str(cxx.path), *flags, *made]
+        link += ["-ltorch_cuda"] if torch.cuda is not None else []
+        # The static runtime: loading then needs no search path to libcudart.
+        link += [f"-L{nvcc.libraries}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+        recipe = _recipe(flags, chosen, [nvcc, cxx], torch)
+    else:
+        compile_ = [str(cxx.path), *CXX_FLAGS, *made]
+        recipe = _recipe(CXX_FLAGS, (), [cxx], torch)
+    job = Job(path, Path(target[".so"]), tuple(compile_), tuple(link))
+    return _Plan(job, recipe, place.target(source, ".json"), skipped)
+
+
+def _recipe(
+    flags: tuple[str, ...],
+    architectures: tuple[str, ...],
+    compilers: Sequence[Nvcc | Cxx],
+    torch: Torch,
+) -> Recipe:
+    return Recipe(
+        flags=flags,
+        architectures=architectures,
+        compilers=tuple(compiler.version for compiler in compilers),
+        torch=torch.version,
+        torch_cuda=torch.cuda,
+    )
+
+
+def _by_number(architecture: str) -> tuple[int, str]:
+    digits = architecture.rstrip("af")
+    return int(digits), architecture
+
+
+@contextmanager
+def _lock(place: Place) -> Iterator[None]:
+    """Hold off other processes that build the same kernel. The lock lies beside the folder, not in it."""
+    place.output.parent.mkdir(parents=True, exist_ok=True)
+    with place.output.with_name(f"{place.output.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(path: Path) -> Manifest | None:
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _up_to_date(plan: _Plan, root: Path) -> bool:
+    last = _read(plan.manifest)
+    if last is None or last.recipe != plan.recipe:
+        return False
+    if _sha256(plan.job.library) != last.library or not plan.job.file(".log").is_file():
+        return False
+    return all(_sha256(root / path) == digest for path, digest in last.inputs.items())
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _make(plans: Sequence[_Plan], place: Place) -> None:
+    """Compile, and write the manifests."""
+    for plan in plans:
+        plan.manifest.unlink(missing_ok=True)
+    before = _contents(place)
+    dependencies = compile_all([plan.job for plan in plans], place.output, place.root)
+    for plan in plans:
+        inputs: dict[str, str] = {}
+        for path in sorted(set(_own_inputs(dependencies[plan.job], place))):
+            digest = before.get(path)
+            if digest is None or digest != _sha256(place.root / path):
+                raise UserError(f"{path} changed while it was compiled. Run the command again.")
+            inputs[path] = digest
+        library = hashlib.sha256(plan.job.library.read_bytes()).hexdigest()
+        made = Manifest(recipe=plan.recipe, inputs=inputs, library=library)
+        write_atomically(plan.manifest, made.model_dump_json(indent=1).encode() + b"\n")
+
+
+def _contents(place: Place) -> dict[str, str | None]:
+    """SHA-256 of every source and header of ours, by path relative to the root."""
+    files = (path for folder in (place.folder, place.shared) for path in folder.rglob("*") if path.is_file())
+    paths = (path for path in files if path.suffix not in (".py", ".pyc"))
+    return {os.path.relpath(path, place.root): _sha256(path) for path in paths}
+
+
+def _own_inputs(depfile: str, place: Place) -> Iterator[str]:
+    """The files of ours that a compiler's dependency file names, relative to the root."""
+    names = depfile.replace("\\\n", " ").split(": ", 1)[1]
+    for name in re.findall(r"(?:\\.|\S)+", names):
+        path = Path(os.path.normpath(place.root / re.sub(r"\\(.)", r"\1", name)))
+        if path.is_relative_to(place.folder) or path.is_relative_to(place.shared):
+            yield os.path.relpath(path, place.root)
