@@ -52,7 +52,9 @@ class Loaded:
 
     def module(self, file: str) -> ModuleType:
         """A Python file of the folder as a module."""
-        return importlib.import_module(f"{self.package}.{Path(file).with_suffix('').as_posix().replace('/', '.')}")
+        return importlib.import_module(
+            f"{self.package}.{Path(file).with_suffix('').as_posix().replace('/', '.')}"
+        )
 
     def inputs(self, problem: Any, device: torch.device, seed: int) -> Tensors:
         """Seeded inputs of a problem on a device; without data on ``meta``."""
@@ -73,8 +75,8 @@ class Loaded:
         return {name: getattr(problem, name) for name in self.kernel.arguments}
 
     def entry(self, provider: Provider) -> Callable[..., Any]:
-        """What a provider's entry names. Its library has to be loaded before; with ``TRITON_INTERPRET=1`` in the
-        environment before the first call, Triton runs under the interpreter."""
+        """What a provider's entry names. Its library has to be loaded before; with ``TRITON_INTERPRET=1`` in
+        the environment before the first call, Triton runs under the interpreter."""
         if provider.file.endswith(".py"):
             found: Callable[..., Any] = getattr(self.module(provider.file), provider.function)
         else:
@@ -99,8 +101,8 @@ _loaded: dict[str, Loaded] = {}
 def load(where: str) -> Loaded:
     """The kernel of that name, or in that folder.
 
-    Raises KeyError when there is none of that name, FileNotFoundError for a folder without ``__init__.py``, and
-    ContractError, with the file, for a declaration that can't be.
+    Raises KeyError when there is none of that name, FileNotFoundError for a folder without ``__init__.py``,
+    and ContractError, with the file, for a declaration that can't be.
     """
     if where not in _loaded:
         if "/" in where or where.startswith("."):

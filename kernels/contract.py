@@ -1,10 +1,10 @@
 """The contract between a kernel and whoever measures it: all that a kernel's author reads.
 
 A kernel is an operation: the problems it can be given, how inputs are made, what the right answer is, and the
-least work that an answer takes. A provider is one implementation of it, with parameters of its own. A kernel's
-folder holds its declaration, ``__init__.py``, which imports no torch, so that whoever only plans starts at once;
-beside it ``reference.py`` and the files that the providers' entries name. Nothing here knows of timing, DVC,
-Hydra or MLflow.
+least work that an answer takes. A provider is one implementation of it, with parameters of its own. A
+kernel's folder holds its declaration, ``__init__.py``, which imports no torch, so that whoever only plans
+starts at once; beside it ``reference.py`` and the files that the providers' entries name. Nothing here knows
+of timing, DVC, Hydra or MLflow.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class ContractError(Exception):
 
 
 def one_of(*values: Value, default: Value | None = None, unit: str | None = None) -> Any:
-    """A dimension or parameter that takes one of these values; the first is the default unless another is named.
+    """A dimension or parameter that takes one of these values; the first is the default unless another is
+    named.
 
-    ``unit`` makes for short labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size is the
-    number alone. Without one it is ``name=value``.
+    ``unit`` makes for short labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size
+    is the number alone. Without one it is ``name=value``.
     """
     chosen = values[0] if default is None else default
     if chosen not in values:
@@ -61,8 +62,8 @@ def same_as(name: str) -> Any:
 class Variable:
     """A dimension of a problem or a parameter of a provider, as it was declared.
 
-    ``values`` is None for a number that may be any from 1 on; ``default`` is None for a dimension that has to be
-    given, and for one that is the ``same_as`` another.
+    ``values`` is None for a number that may be any from 1 on; ``default`` is None for a dimension that has to
+    be given, and for one that is the ``same_as`` another.
     """
 
     name: str
@@ -97,8 +98,8 @@ def _either(values: Sequence[Value]) -> str:
 
 
 def variables(declared: type) -> dict[str, Variable]:
-    """The fields of a problem's or a parameters' dataclass, in their order. Raises ContractError for a type that
-    no command line can write."""
+    """The fields of a problem's or a parameters' dataclass, in their order. Raises ContractError for a type
+    that no command line can write."""
     hints = typing.get_type_hints(declared)
     found = {}
     for one in dataclasses.fields(declared):
@@ -123,8 +124,8 @@ def variables(declared: type) -> dict[str, Variable]:
 class Gpu:
     """What a provider may ask of a GPU before it says that a configuration fits; known without torch.
 
-    ``capability`` is the compute capability, ``(9, 0)``; sizes are in bytes, ``shared_memory`` what a block may
-    ask for, ``l2_cache`` the whole device's.
+    ``capability`` is the compute capability, ``(9, 0)``; sizes are in bytes, ``shared_memory`` what a block
+    may ask for, ``l2_cache`` the whole device's.
     """
 
     capability: tuple[int, int]
@@ -144,7 +145,8 @@ class Tolerance:
 @dataclass(frozen=True)
 class Work:
     """The least that a problem needs: bytes moved, each input read once and each output written once, and
-    operations by the arithmetic that does them (``float32``, ``tf32``, ``bfloat16``, ``float16``, ``int8``)."""
+    operations by the arithmetic that does them (``float32``, ``tf32``, ``bfloat16``, ``float16``,
+    ``int8``)."""
 
     bytes: int
     operations: Mapping[str, int]
@@ -158,6 +160,7 @@ class Work:
 def nothing_against(problem: Any, parameters: Any, gpu: Gpu | None) -> str | None:
     """What ``fits`` says where every configuration fits."""
     del problem, parameters, gpu
+    return None
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,8 @@ class Provider:
         ``FILE:FUNCTION`` in the kernel's folder: ``triton.py:softmax_row`` is a Python function,
         ``cuda.cu:cuda`` an operator that the library built from the file registers as
         ``torch.ops.<kernel>.cuda``. It is called ``f(*inputs, **arguments, **parameters)`` and returns a new
-        tensor, or a tuple of them; it raises ValueError with a sentence for inputs that it refuses.
+        tensor, or a tuple of them. For inputs that it refuses a Python entry raises ValueError with a
+        sentence, an operator RuntimeError.
     parameters:
         A frozen dataclass of what the provider can be tuned by, or None.
     fits:
@@ -187,8 +191,8 @@ class Provider:
     needs:
         The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``.
     package:
-        The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What a peer gives
-        is verified like any other's, but its limits are its own.
+        The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What a peer
+        gives is verified like any other's, but its limits are its own.
     compile_weight:
         How long a configuration takes to compile beside the others; those that take longest are begun first.
     """

@@ -1,4 +1,5 @@
-"""What kernels over the rows of a matrix share: their problem, their parameters, and what fits. Without torch.
+"""What kernels over the rows of a matrix share: their problem, their parameters, and what fits. Without
+torch.
 
 A Triton program holds a row whole in registers, or takes it in steps of ``block_size`` columns.
 """
@@ -29,8 +30,8 @@ INTERPRETED_ROWS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A matrix whose rows are worked on one by one. 4096 rows fill every GPU several times over at a program a
-    row."""
+    """A matrix whose rows are worked on one by one. 4096 rows fill every GPU several times over at a program
+    a row."""
 
     rows: int = 4096
     columns: int
@@ -58,9 +59,7 @@ class Row:
 class Tile:
     """How a program or block that takes ``block_size`` elements at a time is launched."""
 
-    block_size: int = one_of(
-        256, 512, 1024, 2048, 4096, 8192, 16384, 32768, default=1024, unit=""
-    )
+    block_size: int = one_of(256, 512, 1024, 2048, 4096, 8192, 16384, 32768, default=1024, unit="")
     num_warps: int = one_of(1, 2, 4, 8, 16, 32, default=4, unit="w")
 
 
@@ -71,7 +70,9 @@ def few_rows(problem: Matrix) -> Matrix:
 
 def elements_a_thread(parameters: Any) -> float:
     """By which configurations take longer to compile than others."""
-    return getattr(parameters, "block_size", 1024) / (32 * parameters.num_warps)
+    block_size: int = getattr(parameters, "block_size", 1024)
+    num_warps: int = parameters.num_warps
+    return block_size / (32 * num_warps)
 
 
 def row_too_wide(columns: int) -> str | None:

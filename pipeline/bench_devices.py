@@ -2,7 +2,7 @@
 
     python -m pipeline.bench_devices kernel=softmax
 
-Each measures the kernel's grid with empty compiler caches. Prints the seconds of the loop, from when torch is
+Each measures the kernel's preset with empty compiler caches. Prints the seconds of the loop, from when torch is
 imported to when the last point is recorded, those of the whole command, and their ratios.
 """
 
@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 from pipeline import UserError
-from pipeline.command.config import BenchDevicesConfig, console, run_stage
+from pipeline.command.options import BenchDevicesConfig
+from pipeline.command.run import console, run_stage
 from pipeline.execution.benchmark import Seconds, calibrated, compared, timed
 from pipeline.machine import device
 
@@ -26,7 +27,7 @@ def run(config: BenchDevicesConfig) -> None:
     found: dict[str, list[Seconds]] = {}
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(gpus[0]), Path(folder))
-        sweep = ["pipeline.sweep", f"kernel={config.kernel.name}", f"preset={config.preset.name}"]
+        sweep = ["pipeline.sweep", f"kernel={config.kernel}", f"preset={config.preset.name}"]
         sweep += [f"output={folder}", "remeasure=true", "tracking=none"]
         for turn in range(config.repeats):
             for count in counts:
@@ -38,7 +39,7 @@ def run(config: BenchDevicesConfig) -> None:
                 }
                 way = "1 GPU" if count == 1 else f"{count} GPUs"
                 found.setdefault(way, []).append(timed([*sweep, f"device={devices}"], environment))
-    title = f"{config.kernel.name} on {gpus[0].slug}, preset {config.preset.name}, cold caches"
+    title = f"{config.entry.name} on {gpus[0].slug}, preset {config.preset.name}, cold caches"
     console.print(compared(found, title))
 
 

@@ -1,64 +1,90 @@
 """A sweep against the textbook way of doing it, in the same run on the same GPU.
 
     python -m pipeline.bench_sweep
+    python -m pipeline.bench_sweep kernel=matmul provider=triton_tiled size=[1024,4096]
 
-Both measure the same points of softmax's ``triton_online``, those that a sweep does not refuse, each in a
-process of its own with an empty Triton cache: the textbook compiles, verifies and calls ``do_bench`` point
-after point; the sweep compiles ahead, verifies against float64 twice, and keeps a ledger. Prints the seconds
-of the loop alone, from when torch is imported to when the last point is recorded, those of the whole command,
-and their ratios.
+Both measure the same points of one provider, each in a process of its own with an empty Triton cache: the textbook
+compiles, verifies and calls ``do_bench`` point after point; the sweep compiles ahead, verifies against float64
+twice, and keeps a ledger. Prints the seconds of the loop alone, from when torch is imported to when the last point
+is recorded, those of the whole command, and their ratios.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import kernels
+from kernels.contract import Value, shown
 from pipeline import UserError
-from pipeline.command.config import BenchSweepConfig, console, run_stage
+from pipeline.command.options import BenchSweepConfig
+from pipeline.command.run import console, run_stage
 from pipeline.execution.benchmark import Seconds, calibrated, compared, timed
 from pipeline.machine import device
-from pipeline.points import grid
+from pipeline.points.plan import Target, plan
+from pipeline.points.point import Point
 
 
 def run(config: BenchSweepConfig) -> None:
     """Time both ways and print the ratio."""
     chosen = device.resolve(config.device)
     if chosen.kind != "cuda":
-        raise UserError(f"timing Triton needs a GPU, and device={config.device} is {chosen.name} here.")
-    axes = {name: list(getattr(config, name)) for name in ("size", "block_size", "num_warps")}
-    points = accepted(axes)
-    pins = [f"{name}={values}".replace(" ", "") for name, values in axes.items()]
-    pins += ["kernel=softmax", "provider=triton_online", "dtype=float32", f"device={chosen}"]
+        raise UserError(f"do_bench needs a GPU, and device={config.device} is {chosen.name} here.")
+    points = accepted(config, Target(chosen.kind, device.capabilities(chosen)))
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(chosen), Path(folder))
+        path = Path(folder, "plan.json")
+        path.write_text(json.dumps(textbook(config, points)))
+        fixed = [f"device={chosen}", f"output={folder}", "remeasure=true", "tracking=none"]
         ways = {
-            "textbook": ["pipeline.execution.textbook", json.dumps(points)],
-            "sweep": ["pipeline.sweep", *pins, f"output={folder}", "remeasure=true", "tracking=none"],
+            "textbook": ["pipeline.execution.textbook", str(path)],
+            "sweep": ["pipeline.sweep", *options(config), *fixed],
         }
         found: dict[str, list[Seconds]] = {way: [] for way in ways}
         for turn in range(config.repeats):
             for way, words in ways.items():
-                environment = {"TRITON_CACHE_DIR": f"{folder}/triton-{way}-{turn}"}
+                environment = {
+                    "TRITON_CACHE_DIR": f"{folder}/triton-{way}-{turn}",
+                    "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor-{way}-{turn}",
+                }
                 if way == "textbook":
                     environment["CUDA_VISIBLE_DEVICES"] = chosen.uuid or ""
                 found[way].append(timed(words, environment))
-    title = f"{len(points)} points of softmax/triton_online on {chosen.slug}, cold caches"
+    title = f"{len(points)} points of {config.entry.name}/{config.provider} on {chosen.slug}, cold caches"
     console.print(compared(found, title))
 
 
-def accepted(axes: dict[str, list[int]]) -> list[tuple[int | None, ...]]:
-    """Size, block_size and number of warps of the points that a sweep measures."""
-    kernel = kernels.load("softmax")
-    provider = kernel.provider("triton_online")
-    points = grid.expand(kernel, [provider.name], [{"rows": [None], "dtype": ["float32"], **axes}])
+def accepted(config: BenchSweepConfig, target: Target) -> tuple[Point, ...]:
+    """The points that a sweep measures. Raises UserError where there are none."""
+    planned = plan(config.entry, config.preset.name, target, config.pin, [config.provider])
+    if not planned.points:
+        raise UserError(f"there is nothing to measure: {' '.join(planned.refusals())}.")
+    return planned.points
+
+
+def textbook(config: BenchSweepConfig, points: Sequence[Point]) -> dict[str, object]:
+    """What the textbook's loop is given."""
+    return {
+        "where": config.entry.loaded.where,
+        "provider": config.provider,
+        "points": [point.model_dump(include={"problem", "parameters"}) for point in points],
+    }
+
+
+def options(config: BenchSweepConfig) -> list[str]:
+    """The options that make a sweep of the same points."""
     return [
-        (point.size, point.block_size, point.num_warps)
-        for point in points
-        if provider.unsupported(point, kernel.shape_of(point)) is None
+        f"kernel={config.kernel}",
+        f"preset={config.preset.name}",
+        f"provider={config.provider}",
+        *pinned(config.pin),
     ]
+
+
+def pinned(pins: Mapping[str, Sequence[Value]]) -> list[str]:
+    """Pins as they are written on a command line."""
+    return [f"{name}=[{','.join(map(shown, values))}]" for name, values in pins.items()]
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline.command.config import CeilingsConfig, console, run_stage
+from pipeline.command.options import CeilingsConfig
+from pipeline.command.run import console, run_stage
 from pipeline.execution import calibration
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.store import results
 from pipeline.timing.settings import TimingSettings
@@ -19,17 +21,18 @@ TIMEOUT_S = 300.0
 def run(config: CeilingsConfig) -> None:
     """Measure the device's ceilings unless they are known, and print them."""
     chosen = device.resolve(config.device)
-    path = results.ceilings_path(config.output, chosen.slug)
+    results.asked_for(results.ceilings_path(config.output, chosen.slug))
+    path = results.ceilings_path(results.folder_for(config.output, chosen.kind), chosen.slug)
     warn = partial(console.print, style="yellow", highlight=False)
     with (
         DeviceLock(chosen, config.wait_s, warn),
         Supervisor(chosen, TimingSettings(), seed=0, timeout_s=TIMEOUT_S) as worker,
     ):
         known = [] if config.remeasure else [path]
-        ceilings = calibration.known_or_measured(worker, device.fingerprint(chosen), known, path)
+        ceilings = calibration.known_or_measured(worker, fingerprint(chosen), known, path)
     console.print(f"{ceilings.gpu}: copy {ceilings.copy_gbps:.0f} GB/s", highlight=False)
-    for dtype, tflops in ceilings.matmul_tflops.items():
-        console.print(f"{ceilings.gpu}: matmul {dtype} {tflops:.4g} TFLOP/s", highlight=False)
+    for arithmetic, tflops in ceilings.matmul_tflops.items():
+        console.print(f"{ceilings.gpu}: matmul {arithmetic} {tflops:.4g} TFLOP/s", highlight=False)
     console.print(f"Written to {path}.", highlight=False)
 
 

@@ -4,8 +4,8 @@
     python -m pipeline.counters kernel=softmax size=4096 sets=[SpeedOfLight,dram__bytes_read.sum]
 
 Looks at the best own configuration by the ledger, the same provider's default one and the baseline, at a
-small, a middle and a large size, all in one session of ncu. Where counters can't be read,
-the rows say why and what to do.
+small, a middle and a large problem, all in one session of ncu. What was counted is not counted again. Where
+counters can't be read, the rows say why and what to do.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,160 +22,204 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-import kernels
-from kernels.contract import Kernel
-from pipeline import UserError
-from pipeline.command.config import ROOT, CountersConfig, console, run_stage
+from pipeline import ROOT, UserError
+from pipeline.command.options import CountersConfig
+from pipeline.command.run import console, run_stage
 from pipeline.inspection import ncu
 from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import bound, by_point
+from pipeline.inspection.subject import Subject, instrument
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import grid
-from pipeline.points.choice import Chosen, best_default_baseline, each_provider, few, grids_of_first
+from pipeline.points.choice import Chosen, best_default_baseline, each_provider
+from pipeline.points.frozen import digest
+from pipeline.points.notation import extent, label, words
 from pipeline.reporting.table import number, print_wide
 from pipeline.store import results
-from pipeline.store.evidence import CounterRow, joined, write_lines
-from pipeline.store.ledger import write_atomically
+from pipeline.store.evidence import CounterRow, joined, read_lines, write_lines
+from pipeline.store.files import write_atomically
+
+INSTRUMENT = {
+    "inspection/counted.py": "main",
+    "inspection/ncu.py": "Ncu.*",
+    "inspection/ncu_pages.py": "by_point bound",
+}
+"""What a row comes from, beside the sets that are counted."""
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(config: CountersConfig) -> None:
-    """Count, write rows and report, and print what limits each point."""
+    """Count what is not there yet, write rows and report, and print what limits each point."""
     chosen = device.resolve(config.device)
-    kernel = kernels.load(config.kernel.name)
-    points = choose(config, kernel, chosen)
-    environment = device.fingerprint(chosen).digest
-    sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
-    keys = {
-        grid.key(one.point, sources[one.point.provider], environment, config.timing, config.seed): one
-        for one in points
-    }
-    folder = config.artifacts / "counters" / kernel.name
-    folder.mkdir(parents=True, exist_ok=True)
-    report = config.report or folder / f"{chosen.slug}.ncu-rep"
-    made = False
-    try:
-        tool, failures = count(config, chosen, keys, report)
-        made = report.is_file()
-        found = read(config, tool, report, keys, folder / chosen.slug) if made else {}
-        rows = counted(keys, found, failures, tool, environment)
-        if made and config.report is None:
-            place = str(report.relative_to(config.artifacts))
-            rows = [row.model_copy(update={"report": place}) for row in rows]
-    except Unavailable as missing:
-        if config.report is not None:
-            raise UserError(f"{config.report} can't be read: {missing}.") from missing
-        rows = [
-            CounterRow(
-                **joined(one.point, key),
-                role=one.role,
-                status="unavailable",
-                reason=missing.reason,
-                fix=missing.fix,
-                sentence=f"unavailable: {missing}",
-                environment=environment,
-            )
-            for key, one in keys.items()
-        ]
-    path = results.counters_path(config.output, kernel.name, chosen.slug)
-    write_lines(path, [row.model_dump(mode="json") for row in rows])
-    show(rows, f"{kernel.name} on {chosen.slug}")
-    where = f", report: {report}" if made else ""
-    console.print(f"{len(rows)} rows: {path}{where}", highlight=False, soft_wrap=True)
-
-
-def read(
-    config: CountersConfig, tool: Ncu, report: Path, keys: Collection[str], base: Path
-) -> dict[str, list[dict[str, Any]]]:
-    """What a report holds by key; its pages are kept beside ``base``. Raises UserError, with nothing written,
-    where a report that was named holds none of the keys."""
-    pages = {page: tool.page(report, page) for page in ("raw", "details")}
-    found = by_point(pages["raw"], pages["details"])
-    if config.report is not None and found.keys().isdisjoint(keys):
-        raise UserError(
-            f"report={report} holds no kernel of these points: it was made on another machine, at another "
-            "commit or for other options, or is cut off; give the options that it was made with, or leave "
-            "report= out to count anew."
-        )
-    for page, text in pages.items():
-        write_atomically(base.with_name(f"{base.name}.{page}.csv"), text.encode())
-    return found
-
-
-def choose(config: CountersConfig, kernel: Kernel, chosen: device.Device) -> list[Chosen]:
-    """The points to look into. Raises UserError for pins that leave none."""
-    grids = config.grids()
-    sizes = config.size or few(map(int, grids[0]["size"]))
-    points = [
-        point
-        for point in grid.expand(
-            kernel, config.provider, grids_of_first(grids, sizes, config.dtype or grids[0]["dtype"][:1])
-        )
-        if "cuda" in kernel.provider(point.provider).devices
-        and kernel.provider(point.provider).unsupported(point, kernel.shape_of(point)) is None
+    stage = Counters(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
+    wanted = {stage.subject.identity.key(one.point): one for one in stage.choose()}
+    known = stage.known()
+    missing = {key: one for key, one in wanted.items() if key not in known}
+    found = {**known, **(stage.count(missing) if missing else {})}
+    rows = [
+        row.model_copy(update={"role": one.role})
+        for key, one in wanted.items()
+        for row in found[key]
     ]
-    timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)
-    own = {provider.name for provider in kernel.providers if provider.source != "__init__.py"}
-    if config.provider is None:
-        found = best_default_baseline(points, timed, kernel.baseline, own.__contains__)
-    else:
-        found = each_provider(points, timed)
-    if not found:
-        raise UserError(
-            f"these options leave no point of {kernel.name} to look into; "
-            f"provider= takes {', '.join(p.name for p in kernel.providers if 'cuda' in p.devices)}."
-        )
-    return found
+    write_lines(stage.path, rows)
+    stage.forget(rows)
+    if not missing:
+        reason = f"{stage.path} holds every point" if rows else f"no provider of {stage.subject.title} can be"
+        console.print(f"Nothing to count: {reason}.", highlight=False, soft_wrap=True)
+        return
+    show(rows, stage.subject.title)
+    reports = dict.fromkeys(row.report for row in rows if row.report)
+    where = "".join(f", report: {config.artifacts / name}" for name in reports)
+    console.print(f"{len(rows)} rows: {stage.path}{where}", highlight=False, soft_wrap=True)
 
 
-def count(
-    config: CountersConfig, chosen: device.Device, keys: dict[str, Chosen], report: Path
-) -> tuple[Ncu, dict[str, str]]:
-    """Have ncu write the report, unless one was named; the tool, and by key what failed in its process. There
-    is no report where that launched no kernel.
+class Counters:
+    """One run over points of one kernel on one device."""
 
-    Raises Unavailable where counters can't be read.
-    """
-    if config.report is not None:
-        if not config.report.is_file():
-            raise UserError(f"report={config.report} is not there.")
-        return ncu.find_ncu(), {}
-    if chosen.kind != "cuda":
-        raise ncu.NO_GPU
-    tool = ncu.find_ncu()
-    with tempfile.TemporaryDirectory() as folder, DeviceLock(chosen, config.wait_s, warn):
-        plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
-        wanted = [{"key": key, "point": asdict(one.point)} for key, one in keys.items()]
-        plan.write_text(json.dumps({"points": wanted, "seed": config.seed}))
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
-        if chosen.uuid is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
-        command = [sys.executable, "-m", "pipeline.inspection.counted", str(plan), str(failures)]
-        with console.status(f"Counting {len(keys)} points …"):
-            tool.profile(command, report.absolute(), config.sets, config.timeout_s, ROOT)
-        return tool, json.loads(failures.read_text()) if failures.is_file() else {}
+    def __init__(self, config: CountersConfig, subject: Subject) -> None:
+        self.config = config
+        self.subject = subject
+        name = subject.entry.name
+        self.path = results.counters_path(subject.output, name, subject.slug)
+        self.folder = config.artifacts / "counters" / name / subject.slug
+        self.instrument = instrument(INSTRUMENT, config.sets)
+        results.asked_for(results.counters_path(config.output, name, subject.slug))
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+
+    def choose(self) -> list[Chosen]:
+        """The points to look into. Raises UserError for options that leave none."""
+        config, kernel = self.config, self.subject.kernel
+        points, left_out = self.subject.points(config.preset.name, config.pin, config.provider, "cuda")
+        timed = self.subject.timed(warn)
+        if config.provider is None:
+            found = best_default_baseline(kernel, points, timed)
+        else:
+            found = each_provider(kernel, points, timed)
+        if not found and (config.provider or config.pin):
+            raise UserError(
+                f"these options leave no point of {self.subject.entry.name} to look into. "
+                f"{' '.join(left_out)} "
+                f"provider= takes {', '.join(p.name for p in kernel.providers if 'cuda' in p.devices)}."
+            )
+        return found
+
+    def known(self) -> dict[str, list[CounterRow]]:
+        """By key the rows that need no second look: every kernel of the point was counted, and so was all that is
+        asked for. None where a report is named, which is to be read."""
+        if self.config.report is not None:
+            return {}
+        found: dict[str, list[CounterRow]] = {}
+        for row in read_lines(self.path, CounterRow, warn):
+            found.setdefault(str(row.key), []).append(row)
+        return {
+            key: rows
+            for key, rows in found.items()
+            if all(row.status == "ok" and row.instrument == self.instrument for row in rows)
+        }
+
+    def count(self, missing: Mapping[str, Chosen]) -> dict[str, list[CounterRow]]:
+        """The rows of points by key, counted now, or where that can't be, with the reason."""
+        report = self.config.report or self.folder / f"{digest(sorted(missing))[:8]}.ncu-rep"
+        try:
+            tool, failures = self.session(missing, report)
+            made = report.is_file()
+            found = self.read(tool, report, missing) if made else {}
+        except Unavailable as unavailable:
+            if self.config.report is not None:
+                raise UserError(f"{self.config.report} can't be read: {unavailable}.") from unavailable
+            return {
+                key: [
+                    CounterRow(
+                        **self.common(key, one),
+                        status="unavailable",
+                        reason=unavailable.reason,
+                        fix=unavailable.fix,
+                        sentence=f"unavailable: {unavailable}",
+                    )
+                ]
+                for key, one in missing.items()
+            }
+        place = str(report.relative_to(self.config.artifacts)) if made and not self.config.report else None
+        rows: dict[str, list[CounterRow]] = {}
+        for key, one in missing.items():
+            common = {**self.common(key, one), "tool": tool.name, "report": place}
+            rows[key] = counted(found.get(key, ()), failures.get(key), common)
+        return rows
+
+    def common(self, key: str, one: Chosen) -> dict[str, Any]:
+        """What all rows of a point share."""
+        return {
+            **joined(one.point, key),
+            "role": one.role,
+            "environment": self.subject.environment.digest,
+            "instrument": self.instrument,
+        }
+
+    def session(self, missing: Mapping[str, Chosen], report: Path) -> tuple[Ncu, dict[str, str]]:
+        """Have ncu write the report, unless one was named; the tool, and by key what failed in its process. There
+        is no report where that launched no kernel.
+
+        Raises Unavailable where counters can't be read.
+        """
+        config, chosen = self.config, self.subject.device
+        if config.report is not None:
+            if not config.report.is_file():
+                raise UserError(f"report={config.report} is not there.")
+            return ncu.find_ncu(), {}
+        if chosen.kind != "cuda":
+            raise ncu.NO_GPU
+        tool = ncu.find_ncu()
+        with tempfile.TemporaryDirectory() as folder, DeviceLock(chosen, config.wait_s, warn):
+            plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
+            points = [{"key": key, "point": one.point.model_dump()} for key, one in missing.items()]
+            where = self.subject.entry.loaded.where
+            plan.write_text(json.dumps({"where": where, "seed": config.seed, "points": points}))
+            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
+            if chosen.uuid is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
+            command = [sys.executable, "-m", "pipeline.inspection.counted", str(plan), str(failures)]
+            with console.status(f"Counting {len(missing)} points …"):
+                tool.profile(command, report.absolute(), config.sets, config.timeout_s, ROOT)
+            return tool, json.loads(failures.read_text()) if failures.is_file() else {}
+
+    def read(self, tool: Ncu, report: Path, keys: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+        """What a report holds by key; its pages are kept beside it, those of a report that was named among this
+        machine's. Raises UserError, with nothing written, where a report that was named holds none of the keys."""
+        pages = {page: tool.page(report, page) for page in ("raw", "details")}
+        found = by_point(pages["raw"], pages["details"])
+        if self.config.report is not None and found.keys().isdisjoint(keys):
+            raise UserError(
+                f"report={report} holds no kernel of these points: it was made on another machine, at another "
+                "commit or for other options, or is cut off; give the options that it was made with, or leave "
+                "report= out to count anew."
+            )
+        for page, text in pages.items():
+            write_atomically(self.folder / f"{report.stem}.{page}.csv", text.encode())
+        return found
+
+    def forget(self, rows: Sequence[CounterRow]) -> None:
+        """Delete this machine's reports that no row names, with their pages."""
+        reports = [*(Path(row.report) for row in rows if row.report), *filter(None, [self.config.report])]
+        named = tuple({f"{path.stem}." for path in reports})
+        for path in self.folder.glob("*"):
+            if not path.name.startswith(named):
+                path.unlink()
 
 
 def counted(
-    keys: dict[str, Chosen],
-    found: dict[str, list[dict[str, Any]]],
-    failures: dict[str, str],
-    tool: Ncu,
-    environment: str,
+    found: Sequence[Mapping[str, Any]], failure: str | None, common: Mapping[str, Any]
 ) -> list[CounterRow]:
     """A row for each kernel that a point launched; for a point without any, a row that says so."""
     rows = []
-    for key, one in keys.items():
-        common = {**joined(one.point, key), "role": one.role, "tool": tool.name, "environment": environment}
-        for numbers in found.get(key, ()):
-            what, sentence = bound(numbers)
-            rows.append(CounterRow(status="ok", bound=what, sentence=sentence, **common, **numbers))
-        if key not in found:
-            reason = failures.get(key, "ncu saw no kernel of it")
-            sentence = f"not counted: {reason}"
-            rows.append(CounterRow(status="error", reason=reason, sentence=sentence, **common))
+    for numbers in found:
+        what, sentence = bound(numbers)
+        rows.append(CounterRow(status="ok", bound=what, sentence=sentence, **common, **numbers))
+    if not rows:
+        reason = failure or "ncu saw no kernel of it"
+        rows.append(
+            CounterRow(status="error", reason=reason, sentence=f"not counted: {reason}", **common)
+        )
     return rows
 
 
@@ -185,25 +228,29 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
     missing = {row.sentence for row in rows if row.status == "unavailable"}
     if missing:
         console.print(f"{title}: counters are {' '.join(sorted(missing))}.", highlight=False, soft_wrap=True)
+    there = [row for row in rows if row.status != "unavailable"]
+    if not there:
         return
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown.add_column("point", overflow="fold")
-    for name in ("size", "us", "memory %", "compute %", "DRAM GB/s", "L2 hit %", "occup. %", "regs", "waves"):
+    for name in ("us", "memory %", "compute %", "DRAM GB/s", "L2 hit %", "occup. %", "regs", "waves"):
         shown.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
+    for row in there:
         figures = (row.memory_throughput_pct, row.compute_throughput_pct, row.dram_gbps, row.l2_hit_pct)
         rest = (row.achieved_occupancy_pct, row.registers, row.waves_per_sm)
-        name = f"{label_of(row)} ({row.role})"
-        shown.add_row(name, row.extent, number(row.duration_us), *map(number, (*figures, *rest)))
+        shown.add_row(
+            f"{name_of(row)} ({row.role})", number(row.duration_us), *map(number, (*figures, *rest))
+        )
     print_wide(console, shown)
-    for row in rows:
-        text = f"{label_of(row)} {row.extent}, {row.function or 'no kernel'}: {row.sentence}"
+    for row in there:
+        text = f"{name_of(row)}, {row.function or 'no kernel'}: {row.sentence}"
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def label_of(row: CounterRow) -> str:
-    """A row's configuration as people write it."""
-    return results.label(row.model_dump())
+def name_of(row: CounterRow) -> str:
+    """A row's point as people write it: ``triton_online 1024x8w float32 4096``."""
+    assert row.point is not None, "what is counted is a point's"
+    return " ".join(filter(None, [label(row.point), words(row.point), extent(row.point)]))
 
 
 if __name__ == "__main__":

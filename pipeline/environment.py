@@ -2,7 +2,9 @@
 
 Writes the fingerprint of this machine twice: ``build/environment.json`` is what the later stages depend
 on, so that a change of machine runs them again, and a container's image that was built again does not;
-``results/environment/<gpu>.json`` goes with the results and names the image too.
+``environment/<gpu>.json`` goes with the results and names the image too. Of a CPU the fingerprint holds a number
+drawn once for this checkout on this host, beside which its results lie, in ``local/``: where they are gone, it is
+another, and all is measured again.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ from pathlib import Path
 
 from rich.table import Table
 
-from pipeline.command.config import ROOT, EnvironmentConfig, console, run_stage
+from pipeline import ROOT
+from pipeline.command.options import EnvironmentConfig
+from pipeline.command.run import console, run_stage
 from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
 from pipeline.store import results
-from pipeline.store.ledger import write_atomically
+from pipeline.store.environment import TOLD
+from pipeline.store.files import write_atomically
 
 CURRENT = Path("build/environment.json")
 """The machine at hand, below the repository's root."""
@@ -22,10 +28,12 @@ CURRENT = Path("build/environment.json")
 
 def run(config: EnvironmentConfig) -> None:
     """Read the fingerprint and write both files."""
-    environment = device.fingerprint(device.resolve(config.device))
+    environment = fingerprint(device.resolve(config.device))
+    output = results.folder_for(config.output, environment.kind)
+    results.asked_for(results.environment_path(config.output, environment.gpu))
     for path, without in (
-        (ROOT / CURRENT, device.TOLD),
-        (results.environment_path(config.output, environment.gpu), set[str]()),
+        (ROOT / CURRENT, TOLD),
+        (results.environment_path(output, environment.gpu), set[str]()),
     ):
         write_atomically(path, environment.model_dump_json(indent=2, exclude=without).encode() + b"\n")
     table = Table(show_header=False, title=f"{environment.gpu} (environment {environment.digest})")

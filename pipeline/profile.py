@@ -3,86 +3,175 @@
     python -m pipeline.profile kernel=gelu
     python -m pipeline.profile kernel=square provider=torch_square stacks=true
 
-Looks at each provider at a small, a middle and a large size, at its best configuration by the ledger. Says in
-a sentence what a call launches, and where its time goes.
+Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger. Says in
+a sentence what a call launches, and where its time goes. A point whose row would come out as it is there is not
+profiled again.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
-import torch
-from kernels.point import Point
 from rich import box
 from rich.table import Table
 
-import kernels
-from kernels.contract import DTYPES, Kernel
 from pipeline import UserError
-from pipeline.command.config import ROOT, ProfileConfig, console, run_stage
-from pipeline.execution.trial import bind
+from pipeline.command.options import ProfileConfig
+from pipeline.command.run import console, run_stage
 from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
+from pipeline.inspection.subject import Subject, instrument
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import grid
-from pipeline.points.choice import each_provider, few, grids_of_first
-from pipeline.points.notation import variant
+from pipeline.points.choice import each_provider
+from pipeline.points.notation import extent, file_name, label, words
+from pipeline.points.point import Point
 from pipeline.reporting.table import number, print_wide
 from pipeline.store import results
-from pipeline.store.evidence import ProfileRow, joined, write_lines
-from pipeline.store.ledger import write_atomically
-from pipeline.toolchain import extension
+from pipeline.store.evidence import ProfileRow, joined, read_lines, write_lines
+from pipeline.store.files import write_atomically
+
+INSTRUMENT = {"inspection/profiler.py": "record", "profile.py": "sentence"}
+"""What a row comes from."""
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(config: ProfileConfig) -> None:
-    """Profile the points, write their rows, tables and traces, and print the sentences."""
-    # Inductor's own pool of compile processes costs more to start than a kernel takes.
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    chosen = device.resolve(config.device)
-    if chosen.uuid is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
-    kernel = kernels.load(config.kernel.name)
-    grids = config.grids()
-    # A CPU takes seconds over a large size, and shows the same table.
-    sizes = config.size or few(map(int, grids[0]["size"]))[: 2 if chosen.kind == "cpu" else None]
-    points = grid.expand(
-        kernel, config.provider, grids_of_first(grids, sizes, config.dtype or grids[0]["dtype"][:1])
-    )
+    """Profile what is not there yet, write rows, tables and traces, and print the sentences."""
     writable(config.tensorboard)
-    environment = device.fingerprint(chosen)
-    timed = results.timed([config.output, ROOT / "results"], kernel.name, chosen.slug, warn)
-    folder = config.artifacts / "profile" / kernel.name / chosen.slug
-    shutil.rmtree(folder, ignore_errors=True)
-    sources = {p.name: grid.source_digest(kernel.name, p) for p in kernel.providers}
-    rows = []
-    # No live status: its thread would stand in every profile with stacks.
-    console.print(f"Profiling {kernel.name} …", highlight=False)
-    with DeviceLock(chosen, config.wait_s, warn):
-        for one in each_provider(points, timed):
-            key = grid.key(
-                one.point, sources[one.point.provider], environment.digest, config.timing, config.seed
-            )
-            common = {**joined(one.point, key), "environment": environment.digest}
-            rows.append(profiled(config, kernel, one.point, chosen, common))
-    path = results.profile_path(config.output, kernel.name, chosen.slug)
-    write_lines(path, [row.model_dump(mode="json") for row in rows])
-    print_wide(console, table(rows, f"{kernel.name} on {chosen.slug}: a call under torch.profiler"))
-    for row in rows:
-        if row.status == "ok":
-            console.print(
-                f"{variant(point_of(row))} {row.extent}: {row.sentence}", highlight=False, soft_wrap=True
-            )
-    console.print(f"{len(rows)} rows: {path}, tables and traces: {folder}", highlight=False, soft_wrap=True)
+    chosen = device.resolve(config.device)
+    stage = Profile(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
+    points, left_out = stage.subject.points(config.preset.name, config.pin, config.provider, chosen.kind)
+    timed = stage.subject.timed(warn)
+    wanted = {
+        stage.subject.identity.key(one.point): one.point
+        for one in each_provider(stage.subject.kernel, points, timed)
+    }
+    known = stage.known()
+    missing = {key: point for key, point in wanted.items() if key not in known}
+    rows = stage.profile(wanted, missing, known)
+    stage.forget(rows)
+    if wanted and not missing:
+        console.print(f"Nothing to profile: {stage.path} holds every point.", highlight=False, soft_wrap=True)
+        return
+    if rows:
+        stage.show(rows)
+    for line in left_out:
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(missing)} of {len(rows)} points profiled: {stage.path}, tables and traces: {stage.folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+class Profile:
+    """One run over points of one kernel on one device."""
+
+    def __init__(self, config: ProfileConfig, subject: Subject) -> None:
+        self.config = config
+        self.subject = subject
+        name = subject.entry.name
+        self.path = results.profile_path(subject.output, name, subject.slug)
+        self.folder = config.artifacts / "profile" / name / subject.slug
+        self.instrument = instrument(INSTRUMENT)
+        results.asked_for(results.profile_path(config.output, name, subject.slug))
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+
+    def known(self) -> dict[str, ProfileRow]:
+        """By key the rows that need no second look: all is well, and their tables and traces are there."""
+        if self.config.stacks or self.config.tensorboard is not None:
+            return {}
+        return {
+            row.key: row
+            for row in read_lines(self.path, ProfileRow, warn)
+            if row.key is not None
+            and row.status == "ok"
+            and row.instrument == self.instrument
+            and all((self.config.artifacts / str(name)).is_file() for name in (row.table, row.trace))
+        }
+
+    def profile(
+        self, wanted: Mapping[str, Point], missing: Mapping[str, Point], known: Mapping[str, ProfileRow]
+    ) -> list[ProfileRow]:
+        """The rows of the points that are wanted, those that are missing profiled now. Each is in the file as
+        soon as it is there."""
+        rows = {key: known[key] for key in wanted if key in known}
+        write_lines(self.path, rows.values())
+        if missing:
+            # Inductor's own pool of compile processes costs more to start than a kernel takes.
+            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+            if self.subject.device.uuid is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = self.subject.device.uuid
+            # No live status: its thread would stand in every profile with stacks.
+            console.print(f"Profiling {self.subject.entry.name} …", highlight=False)
+            with DeviceLock(self.subject.device, self.config.wait_s, warn):
+                for key, point in missing.items():
+                    rows[key] = self.profiled(key, point)
+                    rows = {one: rows[one] for one in wanted if one in rows}
+                    write_lines(self.path, rows.values())
+        return list(rows.values())
+
+    def profiled(self, key: str, point: Point) -> ProfileRow:
+        """The row of one point; its table and its trace are written."""
+        import torch
+
+        from pipeline.execution import instance
+
+        kind = self.subject.device.kind
+        common = {
+            **joined(point, key),
+            "environment": self.subject.environment.digest,
+            "instrument": self.instrument,
+        }
+        try:
+            found = instance.of(self.subject.entry.loaded.where, point)
+            inputs = found.inputs(torch.device(kind), self.config.seed)
+            seen = record(found.call, inputs, key, self.config.stacks, self.config.tensorboard)
+        except Exception as error:  # whatever a provider raises is its own row's fate
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            return ProfileRow(status="error", reason=reason, sentence=f"not profiled: {reason}", **common)
+        # Not with_suffix: what stands behind the last dot of a point's name is no suffix.
+        table_path, trace_path = (
+            self.folder / f"{file_name(point)}{suffix}" for suffix in (".txt", ".json.gz")
+        )
+        write_atomically(table_path, seen.table.encode() + b"\n")
+        write_atomically(trace_path, seen.trace)
+        launched = a_call(seen.launches)
+        return ProfileRow(
+            status="ok",
+            operators=seen.operators,
+            kernels=launched,
+            outermost=seen.outermost,
+            chain=seen.chain,
+            host_us=round(seen.host_us, 3),
+            device_us=round(sum(one.us for one in launched), 3) if kind == "cuda" else None,
+            launches=len(seen.launches) / ACTIVE if kind == "cuda" else None,
+            sentence=sentence(seen, kind),
+            table=str(table_path.relative_to(self.config.artifacts)),
+            trace=str(trace_path.relative_to(self.config.artifacts)),
+            **common,
+        )
+
+    def forget(self, rows: Sequence[ProfileRow]) -> None:
+        """Delete this device's tables and traces that no row names."""
+        named = {self.config.artifacts / name for row in rows for name in (row.table, row.trace) if name}
+        for path in self.folder.glob("*"):
+            if path not in named:
+                path.unlink()
+
+    def show(self, rows: Sequence[ProfileRow]) -> None:
+        """Print the table, and a sentence a point."""
+        print_wide(console, table(rows, f"{self.subject.title}: a call under torch.profiler"))
+        for row in rows:
+            if row.status == "ok" and row.point is not None:
+                console.print(f"{name_of(row.point)}: {row.sentence}", highlight=False, soft_wrap=True)
 
 
 def writable(folder: Path | None) -> None:
@@ -97,47 +186,6 @@ def writable(folder: Path | None) -> None:
         raise UserError(
             f"tensorboard={folder} can't be written to ({error.strerror}): name another folder."
         ) from error
-
-
-def profiled(
-    config: ProfileConfig, kernel: Kernel, point: Point, chosen: device.Device, common: dict[str, Any]
-) -> ProfileRow:
-    """The row of one point; its table and its trace are written."""
-    shape, kind = kernel.shape_of(point), chosen.kind
-    provider = kernel.provider(point.provider)
-    common = common | {"shape": shape}
-    reason = provider.unsupported(point, shape)
-    if reason is None and kind not in provider.devices:
-        reason = "runs on a CPU only" if kind == "cuda" else "needs a GPU"
-    if reason is not None:
-        return ProfileRow(status="unavailable", reason=reason, sentence=f"not profiled: {reason}", **common)
-    try:
-        if provider.extension is not None:
-            extension.load(point.kernel, provider.extension)
-        inputs = kernel.inputs(shape, DTYPES[point.dtype], torch.device(kind), config.seed)
-        found = record(bind(provider, point), inputs, common["key"], config.stacks, config.tensorboard)
-    except Exception as error:  # whatever a provider raises is its own row's fate
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-        return ProfileRow(status="error", reason=words, sentence=f"not profiled: {words}", **common)
-    base = config.artifacts / "profile" / kernel.name / chosen.slug / f"{variant(point)}-{point.extent}"
-    table_path, trace_path = base.with_suffix(".txt"), base.with_suffix(".json.gz")
-    write_atomically(table_path, found.table.encode() + b"\n")
-    write_atomically(trace_path, found.trace)
-    launched = a_call(found.launches)
-    return ProfileRow(
-        status="ok",
-        operators=found.operators,
-        kernels=launched,
-        outermost=found.outermost,
-        chain=found.chain,
-        host_us=round(found.host_us, 3),
-        device_us=round(sum(one.us for one in launched), 3) if kind == "cuda" else None,
-        launches=len(found.launches) / ACTIVE if kind == "cuda" else None,
-        sentence=sentence(found, kind),
-        table=str(table_path.relative_to(config.artifacts)),
-        trace=str(trace_path.relative_to(config.artifacts)),
-        **common,
-    )
 
 
 def sentence(found: Profiled, kind: str) -> str:
@@ -168,32 +216,22 @@ def short(name: str) -> str:
     return plain if len(plain) <= 70 else f"{plain[:67]}..."
 
 
-def point_of(row: ProfileRow) -> Point:
-    """The point that a row is about."""
-    return Point(
-        row.kernel,
-        str(row.provider),
-        int(row.size or 0),
-        str(row.dtype),
-        row.block_size,
-        row.num_warps,
-        row.num_stages,
-        row.rows,
-    )
+def name_of(point: Point) -> str:
+    """A point as people write it: ``triton_online 1024x8w float32 4096``."""
+    return " ".join(filter(None, [label(point), words(point), extent(point)]))
 
 
 def table(rows: Sequence[ProfileRow], title: str) -> Table:
-    """A row a point: what a call costs and launches; and what was not profiled, and why."""
+    """A row a point: what a call costs and launches; or why there is nothing to tell."""
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown.add_column("point", overflow="fold")
-    for name in ("size", "launches", "device us", "host us"):
+    for name in ("launches", "device us", "host us"):
         shown.add_column(name, justify="right")
     shown.add_column("longest", overflow="fold")
     for row in rows:
         longest = next(iter(row.operators), None)
         shown.add_row(
-            variant(point_of(row)),
-            row.extent,
+            name_of(row.point) if row.point is not None else "",
             "" if row.launches is None else f"{row.launches:g}",
             number(row.device_us),
             number(row.host_us),

@@ -21,7 +21,7 @@ from time import monotonic
 import yaml
 
 from pipeline import ROOT, UserError
-from pipeline.command.options import PublishConfig, SweepConfig
+from pipeline.command.options import SweepConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution import calibration
 from pipeline.execution.compile_pool import CompilePool
@@ -98,6 +98,7 @@ class Sweep:
         self.commit, self.dirty = (
             commit.head(self.loaded.folder, ["."]) if self.loaded.is_outside else (self.tool, tool_dirty)
         )
+        results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.measured: set[Point] = set()
         self.noise_floor: float | None = None
@@ -149,7 +150,8 @@ class Sweep:
             self.noise_floor = crew.measure(schedule, len(sound))
 
     def control(self, points: Sequence[Point]) -> Point:
-        """The point that is measured again and again for the noise floor: the baseline at a middle problem."""
+        """The point that is measured again and again for the noise floor: the baseline at a middle
+        problem."""
         order = list(dict.fromkeys(point.problem for point in points))
         middle = order[len(order) // 2]
         baseline = self.loaded.kernel.provider(self.loaded.kernel.baseline)
@@ -280,13 +282,12 @@ class Sweep:
 
 def publish(config: SweepConfig, output: Path) -> None:
     """Log the ledger to MLflow; a tracker in trouble has harmed no measurement."""
-    from pipeline import publish as stage
+    from pipeline.reporting import mlflow_view
 
-    stage.publish(
-        PublishConfig(
-            input=output, reports=None, artifacts=None, kernel=config.entry.name, tracking=config.tracking
-        )
-    )
+    say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    published = mlflow_view.publish(output, config.tracking.uri, say, config.entry.name)
+    if published is not None:
+        say(mlflow_view.how_to_open(published))
 
 
 if __name__ == "__main__":

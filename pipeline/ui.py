@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import IO
 
 from pipeline import UserError
-from pipeline.command.config import PublishConfig, run_stage
-from pipeline.publish import publish_quietly, say
+from pipeline.command.options import PublishConfig
+from pipeline.command.run import run_stage
+from pipeline.publish import published_by, say
 from pipeline.reporting import mlflow_store as tracking
 
 HOST = "127.0.0.1"
@@ -39,7 +40,7 @@ def show(config: PublishConfig) -> None:
 
     Raises UserError when the store can't be used or no server comes up.
     """
-    published = publish_quietly(config)
+    published = published_by(config)
     if published is None:
         return
     if tracking.is_server(published.uri):

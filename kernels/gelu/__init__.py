@@ -3,8 +3,7 @@
 ``out = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``, the approximation in section 2
 of Hendrycks and Gimpel, "Gaussian Error Linear Units (GELUs)", 2016, arXiv:1606.08415.
 
-Size is the side of a square matrix, shape ``(size, size)``; dtypes float32, bfloat16, float16. Nine
-flops an element: two multiplications for the cube, one by 0.044715, the sum with x, one by
+Nine flops an element: two multiplications for the cube, one by 0.044715, the sum with x, one by
 sqrt(2 / pi), tanh counted as one, the sum with 1, half of x, and the product. Fused, an element costs
 one read and one write, and memory limits it; unfused, every operation is a kernel that reads and
 writes the whole tensor, and that traffic is what fusing saves.
@@ -15,26 +14,14 @@ and every provider give NaN too. At +inf it gives +inf.
 
 from __future__ import annotations
 
-import math
-
-import torch
-
-from kernels.contract import (
-    Kernel,
-    Provider,
-    Tolerance,
-    check_dtype,
-    compiled,
-    normal_input,
-    numel,
-    read_once_write_once,
-)
-from kernels.point import Shape
+from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
+from kernels.elementwise import Matrix, few_rows
+from kernels.rows import Tile, elements_a_thread
 
 TOLERANCES = {
-    torch.float32: Tolerance(rtol=1e-5, atol=1e-6),
-    torch.bfloat16: Tolerance(rtol=1.6e-2, atol=8e-3),
-    torch.float16: Tolerance(rtol=2e-3, atol=1e-3),
+    "float32": Tolerance(rtol=1e-5, atol=1e-6),
+    "bfloat16": Tolerance(rtol=1.6e-2, atol=8e-3),
+    "float16": Tolerance(rtol=2e-3, atol=1e-3),
 }
 """Set by the unfused form, which rounds to the dtype after each of its operations: 2 eps of the output and
 1 eps beside it, twice what four million normal inputs showed. The second is for the left of zero, where tanh
@@ -42,74 +29,28 @@ nears -1 and ``1 + tanh`` cancels: what remains is as wrong as tanh was. The flo
 tanh made of a fast exp."""
 
 
-def shape(size: int) -> Shape:
-    """A square matrix."""
-    return (size, size)
+def work(problem: Matrix) -> Work:
+    """The matrix read once and written once; nine operations an element."""
+    return Work(bytes_of(problem.dtype, problem.shape, problem.shape), {"float32": 9 * problem.elements})
 
 
-def manual(x: torch.Tensor) -> torch.Tensor:
-    """The formula as it is written, a kernel an operation."""
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def reference(x: torch.Tensor) -> torch.Tensor:
-    """The formula in float64, where even the cube of float32's largest number is finite."""
-    return manual(x.double())
-
-
-def flops(shape: Shape) -> int:
-    """Nine an element."""
-    return 9 * numel(shape)
-
-
-def tolerance(dtype: torch.dtype) -> Tolerance:
+def tolerance(problem: Matrix) -> Tolerance:
     """How far an output may be from the reference."""
-    return TOLERANCES[dtype]
-
-
-def torch_gelu(x: torch.Tensor) -> torch.Tensor:
-    """torch's fused kernel."""
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
-def triton_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """One program a block of the flat tensor."""
-    from kernels.gelu.triton import gelu_flat
-
-    return gelu_flat(x, block_size, num_warps)
-
-
-def cuda(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """Vectorized CUDA C++."""
-    check_dtype(x)
-    out: torch.Tensor = torch.ops.gelu.cuda(x, block_size, num_warps)
-    return out
-
-
-def cpp(x: torch.Tensor) -> torch.Tensor:
-    """C++ on the CPU."""
-    check_dtype(x)
-    out: torch.Tensor = torch.ops.gelu.cpp(x)
-    return out
+    return TOLERANCES[problem.dtype]
 
 
 kernel = Kernel(
-    name="gelu",
-    size_means="rows and columns",
-    shape=shape,
-    inputs=normal_input,
-    reference=reference,
-    bytes=read_once_write_once,
-    flops=flops,
+    problem=Matrix,
+    size=("rows", "columns"),
+    work=work,
     tolerance=tolerance,
+    interpreted=few_rows,
     providers=(
-        Provider("manual", manual),
-        Provider("torch", torch_gelu),
-        Provider("torch_compile", compiled(manual)),
-        Provider(
-            "triton", triton_flat, axes=("block_size", "num_warps"), source="triton.py", devices=("cuda",)
-        ),
-        Provider("cuda", cuda, axes=("block_size", "num_warps"), source="cuda.cu", devices=("cuda",)),
-        Provider("cpp", cpp, source="cpp.cpp", devices=("cpu",)),
+        Provider("manual", "torch.py:manual"),
+        Provider("torch", "torch.py:gelu"),
+        Provider("torch_compile", "torch.py:manual", compiled=True),
+        Provider("triton", "triton.py:gelu_flat", Tile, compile_weight=elements_a_thread),
+        Provider("cuda", "cuda.cu:cuda", Tile),
+        Provider("cpp", "cpp.cpp:cpp"),
     ),
 )

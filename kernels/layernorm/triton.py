@@ -11,8 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import elements_together, known_columns, known_columns_of_few, launch_grid
 from kernels.layernorm import EPS
+from kernels.rows import elements_together, known_columns, known_columns_of_few, row_too_wide
+from kernels.tensors import check_affine, check_dtype, check_matrix, launch_grid
 
 _EPS = tl.constexpr(EPS)
 
@@ -154,11 +155,20 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
 
+def layernorm_row(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, num_warps: int) -> torch.Tensor:
+    """Layer normalization of a matrix of at least one column, a program a row, held whole. Raises ValueError
+    for rows that no program holds."""
+    return layernorm_tile(x, weight, bias, 1, num_warps)
+
+
 def layernorm_tile(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Layer normalization of a matrix, as many rows a program as ``block_size`` elements hold, but one at
-    least."""
+    """Layer normalization of a matrix of at least one column, as many rows a program as ``block_size``
+    elements hold, but one at least. Raises ValueError for rows that no program holds."""
+    _check(x, weight, bias)
+    if reason := row_too_wide(x.shape[1]):
+        raise ValueError(reason)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
     width = triton.next_power_of_2(x.shape[1])
@@ -183,7 +193,8 @@ def layernorm_tile(
 def layernorm_online(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Layer normalization of a matrix, a program a row, in steps of ``block_size``."""
+    """Layer normalization of a matrix of at least one column, a program a row, in steps of ``block_size``."""
+    _check(x, weight, bias)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
     if x.shape[0] > 0:
@@ -201,3 +212,11 @@ def layernorm_online(
             num_warps=num_warps,
         )
     return out
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Raises ValueError for inputs that are no matrix with a weight and a bias for its columns."""
+    check_matrix("layernorm", x)
+    check_dtype(x)
+    check_affine("layernorm", "weight", weight, x)
+    check_affine("layernorm", "bias", bias, x)

@@ -11,8 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import known_columns, known_columns_of_few, launch_grid
 from kernels.rmsnorm import EPS
+from kernels.rows import known_columns, known_columns_of_few, row_too_wide
+from kernels.tensors import check_affine, check_dtype, check_matrix, launch_grid
 
 _EPS = tl.constexpr(EPS)
 
@@ -104,9 +105,18 @@ def _rmsnorm_online(
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
 
+def rmsnorm_row(x: torch.Tensor, weight: torch.Tensor, num_warps: int) -> torch.Tensor:
+    """RMS normalization of a matrix of at least one column, a program a row, held whole. Raises ValueError
+    for rows that no program holds."""
+    return rmsnorm_tile(x, weight, 1, num_warps)
+
+
 def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """RMS normalization of a matrix, as many rows a program as ``block_size`` elements hold, but one at
-    least."""
+    """RMS normalization of a matrix of at least one column, as many rows a program as ``block_size``
+    elements hold, but one at least. Raises ValueError for rows that no program holds."""
+    _check(x, weight)
+    if reason := row_too_wide(x.shape[1]):
+        raise ValueError(reason)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
     width = triton.next_power_of_2(x.shape[1])
@@ -128,7 +138,8 @@ def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_war
 
 
 def rmsnorm_online(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """RMS normalization of a matrix, a program a row, in steps of ``block_size``."""
+    """RMS normalization of a matrix of at least one column, a program a row, in steps of ``block_size``."""
+    _check(x, weight)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
     if x.shape[0] > 0:
@@ -144,3 +155,10 @@ def rmsnorm_online(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_w
             num_warps=num_warps,
         )
     return out
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raises ValueError for inputs that are no matrix with a weight for its columns."""
+    check_matrix("rmsnorm", x)
+    check_dtype(x)
+    check_affine("rmsnorm", "weight", weight, x)

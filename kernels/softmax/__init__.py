@@ -51,8 +51,12 @@ kernel = Kernel(
         Provider("torch", "torch.py:softmax"),
         Provider("torch_compile", "torch.py:manual", compiled=True),
         Provider("triton_row", "triton.py:softmax_row", Row, row_fits),
-        Provider("triton_tile", "triton.py:softmax_tile", Tile, rows_fit_tile, compile_weight=elements_a_thread),
-        Provider("triton_online", "triton.py:softmax_online", Tile, step_fits, compile_weight=elements_a_thread),
+        Provider(
+            "triton_tile", "triton.py:softmax_tile", Tile, rows_fit_tile, compile_weight=elements_a_thread
+        ),
+        Provider(
+            "triton_online", "triton.py:softmax_online", Tile, step_fits, compile_weight=elements_a_thread
+        ),
         Provider("cuda", "cuda.cu:cuda", Tile),
         Provider("cpp", "cpp.cpp:cpp"),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),

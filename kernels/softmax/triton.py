@@ -122,8 +122,8 @@ def _softmax_online(
 
 
 def softmax_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """Softmax of a matrix of at least one column, a program a row, held whole. Raises ValueError for rows that no
-    program holds."""
+    """Softmax of a matrix of at least one column, a program a row, held whole. Raises ValueError for rows
+    that no program holds."""
     _check_held(x)
     columns = x.shape[1]
     rows, out = _prepare(x)

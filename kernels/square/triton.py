@@ -9,7 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.contract import check_dtype, launch_grid
+from kernels.rows import row_too_wide
+from kernels.tensors import check_dtype, launch_grid
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -35,7 +36,10 @@ def _square_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: t
 
 
 def square_rows(x: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """The square, a program a row of the last dimension. Rows may be any distance apart."""
+    """The square, a program a row of the last dimension. Rows may be any distance apart. Raises ValueError
+    for rows that no program holds."""
+    if x.dim() > 0 and (reason := row_too_wide(x.shape[-1])):
+        raise ValueError(reason)
     check_dtype(x)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if x.numel() == 0:

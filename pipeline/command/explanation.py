@@ -1,4 +1,5 @@
-"""What a command's ``--help`` says: what it does, its options as conf/ explains them, and a kernel's own names."""
+"""What a command's ``--help`` says: what it does, its options as conf/ explains them, and a kernel's own
+names."""
 
 from __future__ import annotations
 

@@ -75,13 +75,13 @@ class KernelOptions(Record):
 
 
 class PointsConfig(KernelOptions):
-    """Which points of a kernel, and all else that their keys depend on. ``pin`` holds values of the kernel's own
-    dimensions and its providers' parameters, in place of the YAML's."""
+    """Which points of a kernel, and all else that their keys depend on. ``pin`` holds values of the kernel's
+    own dimensions and its providers' parameters, in place of the YAML's."""
 
     preset: PresetConfig
     timing: TimingSettings
     provider: Pin[str]
-    pin: dict[str, Some] = {}
+    pin: dict[str, Some] = Field(default_factory=dict)
     output: Path
     seed: int
 
@@ -175,6 +175,27 @@ class ReportConfig(Record):
     device: str
 
 
+class CarryConfig(KernelOptions):
+    """conf/carry.yaml."""
+
+    preset: PresetConfig
+    timing: TimingSettings
+    device: str
+    points: int = Field(ge=1)
+    rounds: int = Field(ge=1)
+    margin: float = Field(gt=0, lt=1)
+    output: Path
+    seed: int
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
+class MigrateConfig(Record):
+    """conf/migrate.yaml."""
+
+    input: Path
+
+
 class PublishConfig(Record):
     """conf/publish.yaml."""
 
@@ -189,7 +210,7 @@ class TimersConfig(KernelOptions):
     """conf/timers.yaml. Problems are those of the preset's first workload, unless pinned."""
 
     provider: str | None
-    pin: dict[str, Some] = {}
+    pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)
     seed: int
     timing: TimingSettings
@@ -204,7 +225,7 @@ class BenchSweepConfig(KernelOptions):
 
     provider: str
     preset: PresetConfig
-    pin: dict[str, Some] = {}
+    pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)
     device: str
 

@@ -1,7 +1,7 @@
 """A command line from its words to its end: composed by Hydra, checked, run, and every mistake one sentence.
 
-Names that Hydra does not know are a kernel's own dimensions and parameters: ``block_size=1024`` goes through Hydra
-as ``pin.block_size``, and the kernel says whether it has it.
+Names that Hydra does not know are a kernel's own dimensions and parameters: ``block_size=1024`` goes through
+Hydra as ``pin.block_size``, and the kernel says whether it has it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from pipeline import ROOT, UserError, unknown
 from pipeline.command import explanation
 from pipeline.command.options import as_list
 from pipeline.machine import device
+from pipeline.points import plan
+from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
 
 CONF = ROOT / "conf"
@@ -80,11 +82,13 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
     def job(config: DictConfig) -> None:
         try:
             config = with_chosen(with_preset(config))
-            if "kernel" in config and OmegaConf.is_missing(config, "kernel"):
+            if OmegaConf.is_missing(config, "kernel"):
                 raise UserError(
                     f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}."
                 )
-            run(checked(schema, config))
+            made = checked(schema, config)
+            check_pins(made)
+            run(made)
         except UserError as error:
             fail(str(error))
         except (HydraException, OmegaConfBaseException) as error:
@@ -107,18 +111,32 @@ def for_hydra(words: Sequence[str], schema: type[Record]) -> list[str]:
     """The words of a command line as Hydra can take them.
 
     What is no option of the command is a pin, where the command takes pins. And ``kernel=`` is written under
-    ``CHOSEN``: Hydra would take it for a file of conf/kernel/, and have none for a folder outside of the repository.
+    ``CHOSEN``: Hydra would take it for a file of conf/kernel/, and have none for a folder outside of the
+    repository.
     """
     found = []
     for word in words:
         name, equals, value = word.partition("=")
         if equals and name == "kernel":
             found.append(f"++{CHOSEN}.kernel={_quoted(value)}")
-        elif equals and "pin" in schema.model_fields and name.isidentifier() and name not in schema.model_fields:
+        elif (
+            equals
+            and "pin" in schema.model_fields
+            and name.isidentifier()
+            and name not in schema.model_fields
+        ):
             found.append(f"++pin.{name}={value}")
         else:
             found.append(word)
     return found
+
+
+def check_pins(config: Record) -> None:
+    """Raises UserError for a pin that neither the command nor the kernel knows the name of."""
+    for name in getattr(config, "pin", {}):
+        catalog_entry: Entry = config.entry  # type: ignore[attr-defined]  # a command with pins has a kernel
+        if name not in plan.names(catalog_entry):
+            raise plan.unknown_name(catalog_entry, name, type(config).model_fields)
 
 
 def _quoted(value: str) -> str:
@@ -134,7 +152,8 @@ def with_chosen(config: DictConfig) -> DictConfig:
 
 
 def show_help(name: str, words: Sequence[str]) -> NoReturn:
-    """Print what the command does, its options and, with ``kernel=NAME`` among the words, what the kernel takes."""
+    """Print what the command does, its options and, with ``kernel=NAME`` among the words, what the kernel
+    takes."""
     chosen = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), None)
     try:
         text = explanation.of_command(name, CONF / f"{name}.yaml", chosen)

@@ -13,9 +13,7 @@ from time import perf_counter
 
 from rich.table import Table
 
-from pipeline import UserError
-
-ROOT = Path(__file__).resolve().parents[2]
+from pipeline import ROOT, UserError
 
 
 @dataclass(frozen=True)

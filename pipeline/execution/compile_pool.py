@@ -45,8 +45,8 @@ class CompilePool:
         self._reader = Thread(target=self._read, daemon=True)
 
     def submit(self, where: str, points: Sequence[Point]) -> dict[Point, Future[None]]:
-        """Compile what points of the kernel that ``where`` names launch; a future each, done when a launch would find its kernel compiled or
-        would have to compile it itself. Once a pool."""
+        """Compile what points of the kernel that ``where`` names launch; a future each, done when a launch
+        would find its kernel compiled or would have to compile it itself. Once a pool."""
         self._futures = {point: Future() for point in points}
         with suppress(ConnectionError):  # it is dead; the reader sees that
             send(self._connection, Wanted(where=where, points=tuple(points)))

@@ -1,7 +1,7 @@
 """The process that compiles ahead: imports torch and Triton once and forks itself for each core it may use.
 
-Started by ``compiler`` as ``python -m pipeline.execution.compile_server FD PARENT CAPABILITY JOBS``; FD is its
-end of a socket pair. It is told points, and answers with each as it is compiled.
+Started by ``compiler`` as ``python -m pipeline.execution.compile_server FD PARENT CAPABILITY JOBS``; FD is
+its end of a socket pair. It is told points, and answers with each as it is compiled.
 
 It holds no CUDA context: every launch ends once its kernel is compiled, and the tensors have no data. The
 specialization is that of the later launch on aligned data.

@@ -28,12 +28,7 @@ OVERHEAD = ("timing/timers/overhead.py", "calibrate")
 
 NOT_INSTRUMENT = (
     *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
-    *(
-        "pipeline.timing.settings",
-        "pipeline.execution.protocol",
-        "pipeline.execution.launch_recorder",
-        "kernels",
-    ),
+    *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
 )
 """Records, planning and building decide no number once a call and its inputs are there."""
 
@@ -45,6 +40,10 @@ TIMERS = {
     "wall": ("wall",),
 }
 """The modules of timers that a way of timing runs; a graph that can't be captured falls back to events."""
+
+OUTSIDE = "_kernel"
+"""What the modules of a kernel outside of the repository are called here: its own package is named after the
+folder's place, which decides nothing."""
 
 
 class Identity:
@@ -113,9 +112,9 @@ def instrument(kind: str, timer: str) -> str:
 
 
 def source(loaded: kernels.Loaded, provider: Provider) -> str:
-    """The digest of what a provider runs: its entry, the inputs, the reference and the tolerance, with every
-    definition that these reach in the kernel's folder and in ``kernels/``; of C++ and CUDA its files and those of
-    ours that they include, with the compiler's flags.
+    """The digest of what a provider runs: its entry, the inputs, the reference, the tolerance and the
+    problem's methods, with every definition that these reach in the kernel's folder and in ``kernels/``; of
+    C++ and CUDA its files and those of ours that they include, with the compiler's flags.
 
     Raises UserError with the file for source that can't be read.
     """
@@ -131,16 +130,19 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
         entries.append((kernels.ROOT / "compiled.py", "compiled"))
     roots = {"kernels": kernels.ROOT}
     if loaded.is_outside:
-        roots[loaded.package] = folder
+        roots[OUTSIDE] = folder
     try:
-        found = closure.closure(entries, roots, stop=("kernels.contract",))
         of_text: dict[str, Any] = {
-            "python": found,
+            "python": closure.closure(entries, roots),
+            # Which of the definitions are called, where one file holds several that could be.
+            "called": [provider.entry, kernel.reference, kernel.tolerance.__qualname__],
+            "arguments": kernel.arguments,
             "in_place": kernel.in_place,
             "compiled": provider.compiled,
         }
         if provider.extension is not None:
-            of_text["text"] = tokens.closure(folder / provider.extension, [folder, kernels.ROOT])
+            shared = [kernels.ROOT, kernels.ROOT / "include"]
+            of_text["text"] = tokens.closure(folder / provider.extension, [folder, *shared])
             is_cuda = extension.is_cuda(provider.extension)
             of_text["flags"] = extension.NVCC_FLAGS if is_cuda else extension.CXX_FLAGS
     except (LookupError, OSError) as error:

@@ -21,7 +21,8 @@ from pipeline.toolchain.extension import Place
 
 @dataclass(frozen=True)
 class Instance:
-    """A provider at a problem: ``call`` takes inputs alone. ``library`` is the extension that was loaded for it."""
+    """A provider at a problem: ``call`` takes inputs alone. ``library`` is the extension that was loaded for
+    it."""
 
     loaded: kernels.Loaded
     provider: Provider
@@ -35,8 +36,8 @@ class Instance:
 
 
 def of(where: str, point: Point, interpreted: bool = False) -> Instance:
-    """The instance of a point of the kernel that ``where`` names, with the small problem that an interpreter is
-    given if it is ``interpreted``.
+    """The instance of a point of the kernel that ``where`` names, with the small problem that an interpreter
+    is given if it is ``interpreted``.
 
     Raises whatever the kernel's files, the compiler or the loader raise.
     """

@@ -1,7 +1,7 @@
 """What a call launches, as its provider reports it: no function's name has to be guessed from a profile.
 
-A library built here reports its launches itself (``kernels/include/launch_record.h``). Of Triton's and Gluon's the
-compiled kernel tells all.
+A library built here reports its launches itself (``kernels/include/launch_record.h``). Of Triton's and
+Gluon's the compiled kernel tells all.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipeline.store.record import Launch
 
 @contextmanager
 def recorded(instance: Instance) -> Iterator[Callable[[], tuple[Launch, ...] | None]]:
-    """Record what the instance's calls launch within the context; the answer is asked for after it, and is None for
-    a provider that does not tell."""
+    """Record what the instance's calls launch within the context; the answer is asked for after it, and is
+    None for a provider that does not tell."""
     found: list[Launch] = []
     if instance.library is not None and instance.provider.language == "cuda":
         record, told = _reporting(instance.library)

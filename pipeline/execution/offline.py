@@ -66,8 +66,8 @@ def only_compile(made: Callable[[Any], None]) -> None:
 
 
 def compile_point(where: str, point: Point) -> None:
-    """Compile what a point of the kernel that ``where`` names launches, in a process that only compiles. Raises
-    whatever the kernel's files or the compiler raise."""
+    """Compile what a point of the kernel that ``where`` names launches, in a process that only compiles.
+    Raises whatever the kernel's files or the compiler raise."""
     import torch
 
     from pipeline.execution import instance

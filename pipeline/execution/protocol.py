@@ -25,7 +25,8 @@ class Ready(Record):
 
 
 class Measure(Record):
-    """Asks for the outcome at a point of the kernel that ``where`` names. ``overhead`` is for the graph timer."""
+    """Asks for the outcome at a point of the kernel that ``where`` names. ``overhead`` is for the graph
+    timer."""
 
     where: str
     point: Point
@@ -33,8 +34,8 @@ class Measure(Record):
 
 
 class Request(Record):
-    """Asks for the outcome at a point, answered with a Reply; or with None for the device's own rates, answered
-    with Rates."""
+    """Asks for the outcome at a point, answered with a Reply; or with None for the device's own rates,
+    answered with Rates."""
 
     measure: Measure | None = None
 
@@ -55,7 +56,8 @@ class Wanted(Record):
 
 
 class Done(Record):
-    """Tells that a launch of these points would find its kernels compiled, or would have to compile them itself."""
+    """Tells that a launch of these points would find its kernels compiled, or would have to compile them
+    itself."""
 
     points: tuple[Point, ...]
 
@@ -69,6 +71,6 @@ def send(connection: Connection, message: Record) -> None:
 
 
 def receive(connection: Connection, kind: type[R]) -> R:
-    """Wait for a message of that kind. Raises EOFError when the other end is gone, pydantic.ValidationError for
-    anything else."""
+    """Wait for a message of that kind. Raises EOFError when the other end is gone, pydantic.ValidationError
+    for anything else."""
     return kind.model_validate_json(connection.recv_bytes())

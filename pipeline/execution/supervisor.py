@@ -58,7 +58,8 @@ class Supervisor:
         self._stderr: IO[bytes] | None = None
 
     def measure(self, where: str, point: Point) -> Outcome:
-        """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive it."""
+        """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive
+        it."""
         wanted = Measure(where=where, point=point, overhead=self.overhead)
         try:
             reply = self._ask(Request(measure=wanted), Reply, self.timeout_s)

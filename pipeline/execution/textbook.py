@@ -1,35 +1,64 @@
 """The textbook sweep that ``bench_sweep`` compares with: compile, verify, ``do_bench``, next.
 
-python -m pipeline.execution.textbook '[[1024, 1024, 4]]'
+    python -m pipeline.execution.textbook PLAN
+
+The plan is a file of JSON: where the kernel is, the provider, and points, each a problem and parameters.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
-from kernels.softmax import triton_online
+from kernels import Tensors, as_tuple
+from kernels.contract import Tolerance
+from pipeline.execution import instance
+from pipeline.execution.instance import Instance
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+
+SEED = 0
 
 
-def sweep(points: list[tuple[int, int, int]]) -> None:
-    """Measure the points, each a size, a block_size and a number of warps. Print each with its milliseconds,
-    and at the end the seconds that all took."""
-    from triton.testing import do_bench
+def sweep(plan: Mapping[str, Any], device: torch.device, bench: Callable[[Callable[[], Any]], float]) -> None:
+    """Measure the points of a plan by ``bench``, which gives a call's milliseconds. Print each with its own, and
+    at the end the seconds that all took.
 
+    Raises AssertionError for an output that is not right.
+    """
     begin = perf_counter()
-    for size, block_size, num_warps in points:
-        x = torch.randn(4096, size, device="cuda")
-        out = triton_online(x, block_size=block_size, num_warps=num_warps)
-        torch.testing.assert_close(out, torch.softmax(x, dim=-1))
-        milliseconds = do_bench(
-            lambda x=x, b=block_size, w=num_warps: triton_online(x, block_size=b, num_warps=w)
+    problem: Values | None = None
+    for one in plan["points"]:
+        point = Point.model_validate({"kernel": Path(plan["where"]).name, "provider": plan["provider"], **one})
+        found = instance.of(plan["where"], point)
+        if point.problem != problem:
+            problem = point.problem
+            inputs = found.inputs(device, SEED)
+            expected = found.loaded.expected(found.problem, inputs)
+        verify(found, inputs, expected)
+        print(point, bench(partial(found.call, *inputs)), flush=True)
+    print(f"{len(plan['points'])} points measured in {perf_counter() - begin:.1f} s")
+
+
+def verify(found: Instance, inputs: Tensors, expected: Tensors) -> None:
+    """Raises AssertionError where a call's outputs are further from the reference than the kernel allows."""
+    allowed = found.loaded.kernel.tolerance(found.problem)
+    tolerances = (allowed,) * len(expected) if isinstance(allowed, Tolerance) else allowed
+    outputs = as_tuple(found.call(*inputs))
+    for out, right, tolerance in zip(outputs, expected, tolerances, strict=True):
+        torch.testing.assert_close(
+            out.to(right.dtype), right, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=True
         )
-        print(size, block_size, num_warps, milliseconds, flush=True)
-    print(f"{len(points)} points measured in {perf_counter() - begin:.1f} s")
 
 
 if __name__ == "__main__":
-    sweep(json.loads(sys.argv[1]))
+    from triton.testing import do_bench
+
+    sweep(json.loads(Path(sys.argv[1]).read_text()), torch.device("cuda"), do_bench)

@@ -34,8 +34,8 @@ from pipeline.timing.timers import Rotation, Samples, checked_outputs, graph
 
 @dataclass
 class Prepared:
-    """Inputs and the right answer of one kernel at one problem; shared by all its providers. ``bytes`` are those
-    of all inputs and outputs."""
+    """Inputs and the right answer of one kernel at one problem; shared by all its providers. ``bytes`` are
+    those of all inputs and outputs."""
 
     inputs: Tensors
     copies: Tensors
@@ -63,8 +63,8 @@ class Trial:
             self.stopwatch.warm_up()
 
     def run(self, where: str, point: Point, overhead: Overhead) -> Outcome:
-        """What happened at the point of the kernel that ``where`` names; ``overhead`` is what the graph timer takes
-        off. Never raises for what a provider does short of ending the process."""
+        """What happened at the point of the kernel that ``where`` names; ``overhead`` is what the graph timer
+        takes off. Never raises for what a provider does short of ending the process."""
         self.stopwatch.overhead = overhead
         interpreted: Values | None = None
 

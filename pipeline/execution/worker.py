@@ -1,6 +1,7 @@
 """The process that measures: holds the device, answers one request at a time, may die.
 
-Started by ``supervisor`` as ``python -m pipeline.execution.worker FD PARENT``; FD is its end of a socket pair.
+Started by ``supervisor`` as ``python -m pipeline.execution.worker FD PARENT``; FD is its end of a socket
+pair.
 """
 
 from __future__ import annotations

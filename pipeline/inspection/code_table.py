@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.inspection.sass import Mix
-from pipeline.store.evidence import CodeRow
-from pipeline.store.results import axes
+from pipeline.points import notation
+from pipeline.store.evidence import CodeRow, Mix
 
 
 def label(row: CodeRow) -> str:
     """A row's configuration as people write it; a CUDA function by its name."""
-    if row.provider is None:
-        return f"{row.function} {row.num_warps}w"
-    return f"{row.provider} {axes(row.model_dump())}".rstrip()
+    if row.point is None or row.language == "cuda":
+        return f"{row.function} {row.threads}t"
+    return notation.label(row.point)
+
+
+def words(row: CodeRow) -> str:
+    """The words of a row's problem; a CUDA function's own are in its name."""
+    return "" if row.point is None or row.language == "cuda" else notation.words(row.point)
 
 
 def spilled(row: CodeRow) -> int:
@@ -31,24 +36,30 @@ COUNTED = ("FMA", "MUFU", "SHFL")
 
 WIDTHS = "loads, stores: instructions on global memory that move 128, 64, 32 and fewer bits a thread."
 
+THREADS = "256t: threads of a block, where no launch is known the most that the function was compiled for."
+
 
 def table(rows: Sequence[CodeRow], title: str) -> RenderableType:
     """The programs, each once, and below them what could not be compiled."""
     columns = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     columns.add_column("variant", overflow="fold")
-    for name in ("dtype", "arch"):
+    for name in ("words", "arch"):
         columns.add_column(name, no_wrap=True)
     for name in ("regs", "shared", "spilled", "occup.", "loads", "stores", *COUNTED):
         columns.add_column(name, justify="right", no_wrap=True)
+    launched = {row.artifact for row in rows if row.launch_known}
     seen = set()
     for row in rows:
-        if row.mix is None or row.artifact is None or (identity := (row.artifact, row.num_warps)) in seen:
+        if row.mix is None or row.artifact is None or (not row.launch_known and row.artifact in launched):
+            continue
+        identity = (row.artifact, row.threads, row.shared)
+        if identity in seen:
             continue
         seen.add(identity)
         m = row.mix
         columns.add_row(
-            label(row),
-            row.dtype or "",
+            Text(label(row)),
+            Text(words(row)),
             f"sm_{row.architecture}",
             str(row.registers),
             str(row.shared),
@@ -59,24 +70,25 @@ def table(rows: Sequence[CodeRow], title: str) -> RenderableType:
             *(str(number) for number in (m.fma, m.special, m.exchanges)),
             style="yellow" if spilled(row) else None,
         )
-    notes = [WIDTHS, *(f"{label(row)} {row.dtype}: {row.error}" for row in rows if row.error)]
+    notes = [WIDTHS] + [THREADS] * any(row.language == "cuda" for row in rows)
+    notes += [f"{label(row)} {words(row)}: {row.error}" for row in rows if row.error]
     return Group(columns, *(Text(note) for note in dict.fromkeys(notes)))
 
 
-NUMBERS = ("registers", "shared", "stack", "threads", "blocks_per_sm", "occupancy")
+NUMBERS = ("registers", "shared", "stack", "threads", "blocks_per_sm", "occupancy", "limited_by")
 
 
 def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> Table:
     """What differs between two rows, a number a line; what is equal is left out and named below."""
-    title = " against ".join(f"{text} ({row.function}, sm_{row.architecture})" for text, row in (a, b))
-    shown = Table("", title=title, box=box.SIMPLE_HEAD)
+    title = " against ".join(f"{text} ({_about(row)})" for text, row in (a, b))
+    shown = Table("", title=Text(title), box=box.SIMPLE_HEAD)
     for text, _ in (a, b):
-        shown.add_column(text, justify="right", overflow="fold")
+        shown.add_column(Text(text), justify="right", overflow="fold")
     shown.add_column("change", justify="right")
-    left, right = (row.row() for _, row in (a, b))
+    left, right = (_numbers(row) for _, row in (a, b))
     equal = []
-    for name in (*NUMBERS, "limited_by", *Mix.model_fields):
-        one, other = left[name], right[name]
+    for name, one in left.items():
+        other = right[name]
         if one == other:
             equal.append(name)
             continue
@@ -86,3 +98,14 @@ def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> Table:
     shown.caption = f"the same in both: {', '.join(equal)}" if equal else None
     shown.caption_justify = "left"
     return shown
+
+
+def _about(row: CodeRow) -> str:
+    """A row's function, the problem that it was compiled for, and its architecture."""
+    of_problem = [] if row.point is None else [notation.words(row.point), notation.extent(row.point)]
+    return ", ".join(filter(None, [row.function, " ".join(of_problem).strip(), f"sm_{row.architecture}"]))
+
+
+def _numbers(row: CodeRow) -> dict[str, Any]:
+    assert row.mix is not None, "only counted rows are compared"
+    return {**{name: getattr(row, name) for name in NUMBERS}, **row.mix.model_dump()}

@@ -1,6 +1,7 @@
 """The process that ncu watches: one call of each point, in an NVTX range that names the point's key.
 
-Started by the stage ``counters`` as ``ncu … python -m pipeline.inspection.counted PLAN FAILURES``.
+Started by the stage ``counters`` as ``ncu … python -m pipeline.inspection.counted PLAN FAILURES``. The plan is
+JSON: the kernel, the seed, and points with their keys.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernels.point import Point
 
-import kernels
-from kernels.contract import DTYPES
-from pipeline.execution.trial import bind
+from pipeline.execution import instance
 from pipeline.inspection.launches import RANGE
-from pipeline.toolchain import extension
+from pipeline.points.point import Point
 
 
 def main(plan: Path, failures: Path) -> None:
@@ -26,28 +24,24 @@ def main(plan: Path, failures: Path) -> None:
     failed: dict[str, str] = {}
     for one in wanted["points"]:
         try:
-            _count(one["key"], Point(**one["point"]), wanted["seed"])
+            _count(wanted["where"], one["key"], Point.model_validate(one["point"]), wanted["seed"])
         except Exception as error:  # whatever a provider raises is its own row's fate
             failed[one["key"]] = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             failures.write_text(json.dumps(failed))
     failures.write_text(json.dumps(failed))
 
 
-def _count(key: str, point: Point, seed: int) -> None:
+def _count(where: str, key: str, point: Point, seed: int) -> None:
     nvtx: Any = torch.cuda.nvtx
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    kernel = kernels.load(point.kernel)
-    provider = kernel.provider(point.provider)
-    if provider.extension is not None:
-        extension.load(point.kernel, provider.extension)
-    inputs = kernel.inputs(kernel.shape_of(point), DTYPES[point.dtype], torch.device("cuda"), seed)
-    call = bind(provider, point)
-    call(*inputs)  # compiles and loads, unseen
+    found = instance.of(where, point)
+    inputs = found.inputs(torch.device("cuda"), seed)
+    found.call(*inputs)  # compiles and loads, unseen
     torch.cuda.synchronize()
     runtime.cudaProfilerStart()
     try:
         nvtx.range_push(RANGE + key)
-        call(*inputs)
+        found.call(*inputs)
         torch.cuda.synchronize()
         nvtx.range_pop()
     finally:

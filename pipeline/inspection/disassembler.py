@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pipeline import UserError
 from pipeline.inspection import sass
+from pipeline.inspection.lines import REPOSITORY, Sources
 from pipeline.inspection.occupancy import RESERVED_SHARED
 from pipeline.machine.compilers import SYSTEM_CUDA, find_nvcc
 from pipeline.points.frozen import Record
@@ -55,13 +56,15 @@ class Tools:
     folder: Path
     version: tuple[int, ...]
 
-    def analyse(self, cubin: Path, arch: str) -> tuple[list[Analysis], str]:
+    def analyse(
+        self, cubin: Path, arch: str, sources: Sources = REPOSITORY
+    ) -> tuple[list[Analysis], str]:
         """The functions of a cubin for a compute capability, and its SASS as text. Raises UserError for a
         file that is none."""
         text = self._run("nvdisasm", "-c", "-gi", cubin)
         used = usage(self._run("cuobjdump", "-res-usage", cubin), arch)
         try:
-            functions = sass.parse(text)
+            functions = sass.parse(text, sources)
         except ValueError as error:
             raise UserError(
                 f"{cubin} {error}: it is no cubin, or one that this nvdisasm can't read."
@@ -131,9 +134,9 @@ def usage(text: str, arch: str) -> dict[str, Resources]:
     return found
 
 
-def analyse_bytes(cubin: bytes, arch: str) -> tuple[list[Analysis], str]:
+def analyse_bytes(cubin: bytes, arch: str, sources: Sources) -> tuple[list[Analysis], str]:
     """``Tools.analyse`` of a cubin in memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "code.cubin")
         path.write_bytes(cubin)
-        return find_tools().analyse(path, arch)
+        return find_tools().analyse(path, arch, sources)

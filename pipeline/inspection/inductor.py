@@ -7,22 +7,23 @@ import re
 from collections.abc import Sequence
 
 import torch
-from kernels.point import Point
 
-import kernels
-from kernels.contract import DTYPES
+from pipeline.execution import instance
+from pipeline.points.point import Point
 
 
-def generated(point: Point, device: torch.device, seed: int) -> str:
-    """The Python module that Inductor generated for a compiled provider at a point; it holds the kernels as
-    Triton source on a GPU and as C++ on a CPU. Compiles and runs the provider once."""
+def generated(where: str, point: Point, device: torch.device, seed: int) -> str:
+    """The Python module that Inductor generated for a compiled provider at a point of the kernel that ``where``
+    names; it holds the kernels as Triton source on a GPU and as C++ on a CPU. Compiles and runs the provider once.
+
+    Raises whatever the provider or Inductor raises.
+    """
     # Inductor's own pool of compile processes costs more to start than one kernel takes.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     from torch._inductor.utils import run_and_get_code
 
-    kernel = kernels.load(point.kernel)
-    inputs = kernel.inputs(kernel.shape_of(point), DTYPES[point.dtype], device, seed)
-    _, sources = run_and_get_code(kernel.provider(point.provider).call, *inputs)
+    found = instance.of(where, point)
+    _, sources = run_and_get_code(found.call, *found.inputs(device, seed))
     return "\n\n".join(sources)
 
 

@@ -9,13 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from kernels.point import Point
-
-import kernels
-from kernels.contract import DTYPES
 from pipeline.points.frozen import Record
-from pipeline.toolchain import extension
+from pipeline.points.point import Point
 
 RANGE = "point:"
 """What the range around a point's calls is named with, before the point's key."""
@@ -84,28 +79,24 @@ def _launch(event: Mapping[str, Any]) -> Launch:
     )
 
 
-def observe(points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[Launch]]:
-    """What one call of each point launches on the current GPU, by the key that comes with the point. A point
-    that fails launches nothing."""
+def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[Launch]]:
+    """What one call of each point of the kernel that ``where`` names launches on the current GPU, by the key that
+    comes with the point. A point that fails launches nothing."""
+    import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    where = torch.device("cuda")
+    from pipeline.execution import instance
+
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         for key, point in points:
-            kernel = kernels.load(point.kernel)
-            provider = kernel.provider(point.provider)
-            shape = kernel.shape_of(point)
-            if provider.unsupported(point, shape):
-                continue
             try:
-                if provider.extension is not None:
-                    extension.load(point.kernel, provider.extension)
-                inputs = kernel.inputs(shape, DTYPES[point.dtype], where, seed)
+                found = instance.of(where, point)
+                inputs = found.inputs(torch.device("cuda"), seed)
                 torch.cuda.synchronize()
                 with record_function(RANGE + key):
-                    provider.call(*inputs, **point.axes())
+                    found.call(*inputs)
                     torch.cuda.synchronize()
-            except (RuntimeError, ValueError):
+            except Exception:  # whatever a provider raises is for the sweep to tell
                 continue
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")

@@ -6,13 +6,20 @@ import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import kernels
 from pipeline.inspection.disassembler import Analysis, find_tools
+from pipeline.inspection.lines import Sources
 from pipeline.inspection.ptx import Entry, parse
 from pipeline.machine.compilers import find_nvcc
 from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import resources, short
+
+USUAL_THREADS = 256
+"""Threads of a block that a function is taken to have which was compiled for any number of them."""
 
 
 @dataclass(frozen=True)
@@ -25,50 +32,75 @@ class CudaFunction:
     analysis: Analysis
     ptx: Entry | None
 
+    @property
+    def template(self) -> str:
+        """The name without template arguments."""
+        return self.name.partition("<")[0]
+
+    @property
+    def most_threads(self) -> int:
+        """Threads of the largest block that the function was compiled for, as its launch bounds say."""
+        return (self.ptx and self.ptx.most_threads) or USUAL_THREADS
+
 
 @dataclass(frozen=True)
 class CudaLibrary:
-    """Its functions, the whole modules' texts by file name, and all architectures that it was built for."""
+    """The library of one CUDA source, up to date: where it is, what it was compiled with, the digest of its content,
+    and all architectures that it was built for."""
 
-    functions: tuple[CudaFunction, ...]
-    texts: dict[str, str]
+    loaded: kernels.Loaded
+    source: str
+    path: Path
     compiler: str
+    digest: str
     architectures: tuple[str, ...]
 
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return {row.symbol: known_name(row.function) for row in resources(Place.of(self.loaded), self.source)}
 
-def functions_of(kernel: str, architectures: Sequence[str]) -> CudaLibrary:
-    """The functions of a kernel's CUDA source for those of the architectures that its library was built for;
-    builds it where it is missing or out of date.
+    def functions(self, architectures: Sequence[str]) -> tuple[list[CudaFunction], dict[str, str]]:
+        """Its functions for those of the architectures that it has, by name, and the whole modules' texts by file
+        name. Raises UserError where it can't be read (no cuobjdump)."""
+        tools, sources = find_tools(), Sources.of(self.loaded)
+        functions: list[CudaFunction] = []
+        texts: dict[str, str] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            cubins, modules = tools.extract(self.path, Path(folder))
+            ptx = {architecture_of(path): path for path in modules}
+            for cubin in cubins:
+                architecture = architecture_of(cubin)
+                if architecture not in architectures:
+                    continue
+                analyses, sass = tools.analyse(cubin, architecture, sources)
+                module = ptx[architecture].read_text() if architecture in ptx else ""
+                entries = parse(module, sources)
+                name = f"{Path(self.source).stem}-sm_{architecture}"
+                texts |= {f"{name}.sass": sources.portable(sass), f"{name}.ptx": sources.portable(module)}
+                functions += [
+                    CudaFunction(self._names[one.symbol], architecture, one, entries.get(one.symbol))
+                    for one in analyses
+                ]
+        functions.sort(key=lambda one: (len(one.architecture), one.architecture, one.name))
+        return functions, texts
 
-    Raises UserError where it can't be built (no nvcc) or read (no cuobjdump).
+
+def library_of(loaded: kernels.Loaded, source: str) -> CudaLibrary:
+    """The library of a kernel's CUDA source; builds it where it is missing or out of date.
+
+    Raises UserError where it can't be built (no nvcc).
     """
-    tools = find_tools()
-    library = extension.build(kernel, [extension.CUDA_SOURCE])[extension.CUDA_SOURCE]
-    names = {row.symbol: known_name(row.function) for row in resources(kernel)}
-    functions: list[CudaFunction] = []
-    texts: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        cubins, modules = tools.extract(library.path, Path(folder))
-        ptx = {architecture_of(path): path for path in modules}
-        for cubin in cubins:
-            architecture = architecture_of(cubin)
-            if architecture not in architectures:
-                continue
-            analyses, sass = tools.analyse(cubin, architecture)
-            module = ptx[architecture].read_text() if architecture in ptx else ""
-            entries = parse(module)
-            texts |= {f"cuda-sm_{architecture}.sass": sass, f"cuda-sm_{architecture}.ptx": module}
-            functions += [
-                CudaFunction(names[one.symbol], architecture, one, entries.get(one.symbol))
-                for one in analyses
-            ]
-    functions.sort(key=lambda one: (len(one.architecture), one.architecture, one.name))
-    return CudaLibrary(tuple(functions), texts, f"nvcc {find_nvcc().version}", library.architectures)
+    place = Place.of(loaded)
+    built = extension.build(place, [source])[source]
+    made = extension.manifest(place, source)
+    assert made is not None, "a library that was built has a manifest"
+    compiler = f"nvcc {find_nvcc().version}"
+    return CudaLibrary(loaded, source, built.path, compiler, made.library[:16], built.architectures)
 
 
 def architecture_of(path: Path) -> str:
     """The compute capability in the name that cuobjdump gives a file: ``cuda.sm_90.cubin``."""
-    match = re.search(r"sm_(\w+)", path.name)
+    match = re.search(r"\.sm_(\w+)\.\w+$", path.name)
     assert match, f"cuobjdump wrote {path.name}, which names no architecture"
     return match[1]
 
@@ -82,3 +114,21 @@ def known_name(function: str) -> str:
     """
     plain = re.sub(r"(?:\w+|<unnamed>)::", "", short(function)).replace(" >", ">")
     return re.sub(r"\bfalse\b", "0", re.sub(r"\btrue\b", "1", plain))
+
+
+IN_CPP = {
+    "float64": r"double",
+    "float32": r"float",
+    "bfloat16": r"BFloat16|(?:__)?nv_bfloat16",
+    "float16": r"Half|(?:__)?half",
+    "float8_e4m3fn": r"Float8_e4m3fn|__nv_fp8_e4m3",
+    "float8_e5m2": r"Float8_e5m2|__nv_fp8_e5m2",
+    "int8": r"signed char|int8_t",
+}
+"""How a CUDA function's template arguments name types, by the words that problems have for them."""
+
+
+def is_for(function: str, words: Sequence[str]) -> bool:
+    """Whether a function may be for a problem of these words, as far as the types in its name tell."""
+    named = {word for word, spelled in IN_CPP.items() if re.search(rf"\b(?:{spelled})\b", function)}
+    return not named or not named.isdisjoint(words) or not set(IN_CPP).intersection(words)

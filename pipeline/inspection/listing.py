@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import groupby
-from pathlib import Path
 
-import kernels
+from pipeline.inspection.lines import Line, Sources
 from pipeline.inspection.ptx import Entry
 from pipeline.inspection.ptx import note as ptx_note
-from pipeline.inspection.sass import Instruction, Line, below_kernels, is_constant_move
+from pipeline.inspection.sass import Instruction, is_constant_move
+from pipeline.points import notation
 from pipeline.store.evidence import CodeRow
-from pipeline.store.results import axes
 
 Row = tuple[Line | None, str, str]
 """A line of code: where it comes from, its text, and what it does."""
 
 
-def of_ptx(entry: Entry) -> list[str]:
+def of_ptx(entry: Entry, sources: Sources) -> list[str]:
     """PTX, from the entry and what it declares to its last statement."""
     registers = ", ".join(f"{count} {kind}" for kind, count in entry.registers.items())
     head = [
         f".entry {entry.symbol}({', '.join(entry.parameters)}) {' '.join(entry.directives)}".rstrip(),
         f"declares virtual registers: {registers}",
     ]
-    return head + blocks((one.line, one.text, ptx_note(one)) for one in entry.body)
+    return head + blocks(((one.line, one.text, ptx_note(one)) for one in entry.body), sources)
 
 
-def of_sass(instructions: Sequence[Instruction]) -> list[str]:
+def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
     """SASS, each instruction with its offset; and what its lines can't tell."""
     foreign = {
-        relative(one.line.file) for one in instructions if one.line and not below_kernels(one.line.file)
+        sources.relative(one.line.file)
+        for one in instructions
+        if one.line and not sources.below(one.line.file)
     }
     remark = (
         f"(what was inlined from {', '.join(sorted(foreign))} stands under its lines there: the line table "
         "of machine code does not say which of the kernel's own lines called it, PTX does)"
     )
-    return [remark] * bool(foreign) + blocks(
+    rows = (
         (one.line, f"{one.offset:05x} {one.predicate:>5} {one.opcode} {one.operands}", sass_note(one))
         for one in instructions
     )
+    return [remark] * bool(foreign) + blocks(rows, sources)
 
 
 def sass_note(instruction: Instruction) -> str:
@@ -67,51 +67,21 @@ NOTES = (
 )
 
 
-def blocks(rows: Iterable[Row]) -> list[str]:
+def blocks(rows: Iterable[Row], sources: Sources) -> list[str]:
     """Rows that follow each other and come from one line stand under it."""
     lines = []
     for line, group in groupby(rows, key=lambda row: row[0]):
         lines.append("")
-        lines.append(f"{place(line)}    {source(line)}".rstrip() if line else "(no source line)")
+        where = f"{sources.place(line)}    {sources.text(line)}" if line else "(no source line)"
+        lines.append(where.rstrip())
         for _, text, note in group:
             lines.append(f"    {text:<72} // {note}" if note else f"    {text}")
     return lines
 
 
-def place(line: Line) -> str:
-    """A line as people write it; the path from the repository or the package on, never the machine's."""
-    return f"{relative(line.file)}:{line.number}"
-
-
-def relative(path: str) -> str:
-    """A file's path below this repository, or below what installed it."""
-    return below_kernels(path) or re.sub(r"^.*?(?:site-packages|dist-packages|include)/", "", path)
-
-
-def portable(text: str) -> str:
-    """A compiler's text without the folders of this machine."""
-    return re.sub(r"(?<![\w.])/[^\s\"']+/[^\s\"']+", lambda match: relative(match[0]), text)
-
-
-def source(line: Line) -> str:
-    """The text of a source line; empty where the file is not there."""
-    own = below_kernels(line.file)
-    content = _content(str(kernels.ROOT.parent / own) if own else line.file)
-    return content[line.number - 1].strip() if 0 < line.number <= len(content) else ""
-
-
-@cache
-def _content(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
 def heading(row: CodeRow) -> list[str]:
     """What a listing begins with: which function for what, and what it uses, in sentences."""
-    point = f"{row.provider} {row.dtype} {axes(row.model_dump())}".rstrip() if row.provider else "CUDA"
-    lines = [f"{row.kernel}/{point}, sm_{row.architecture}: {row.function} ({row.compiler})"]
+    lines = [f"{row.kernel}/{_of(row)}, sm_{row.architecture}: {row.function} ({row.compiler})"]
     if row.mix is None:
         return lines
     mix = row.mix
@@ -128,3 +98,11 @@ def heading(row: CodeRow) -> list[str]:
     counts = ", ".join(f"{value} {name}" for name, value in mix.model_dump().items() if value)
     lines.append(f"instructions by kind: {counts}")
     return lines
+
+
+def _of(row: CodeRow) -> str:
+    """The configuration and the words of the problem that a function was compiled for, or its source."""
+    if row.point is None:
+        return str(row.source)
+    parts = [row.point.provider, notation.words(row.point), notation.configuration(row.point)]
+    return " ".join(filter(None, parts))

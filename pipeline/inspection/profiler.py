@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from kernels.contract import Inputs
 from pipeline.inspection.launches import RANGE, Launch, parse
-from pipeline.store.evidence import Kernel, Operator
-from pipeline.store.ledger import write_atomically
+from pipeline.store.evidence import DeviceKernel, Operator
+from pipeline.store.files import write_atomically
+
+if TYPE_CHECKING:
+    from kernels import Tensors
 
 WAIT, WARM_UP, ACTIVE = 1, 2, 3
 """Calls before the profiler is switched on, while it warms up, and that it records."""
@@ -41,14 +41,15 @@ class Profiled:
 
 
 def record(
-    call: Callable[..., torch.Tensor],
-    inputs: Inputs,
+    call: Callable[..., Any],
+    inputs: Tensors,
     key: str,
     stacks: bool,
     tensorboard: Path | None,
 ) -> Profiled:
     """Profile calls on the inputs' device: shapes and memory always, Python stacks if asked, and a copy of
     the trace for TensorBoard's profiler plugin if a folder is named."""
+    import torch
     from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
     on_gpu = inputs[0].device.type == "cuda"
@@ -239,14 +240,14 @@ def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return found
 
 
-def a_call(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
+def a_call(launches: Sequence[Launch]) -> tuple[DeviceKernel, ...]:
     """The kernels that one call launches, those that take longest first."""
     count = Counter(launch.name for launch in launches)
     time: Counter[str] = Counter()
     for launch in launches:
         time[launch.name] += launch.duration_us  # type: ignore[assignment]
     return tuple(
-        Kernel(name=name[:300], launches=count[name] / ACTIVE, us=round(us / ACTIVE, 3))
+        DeviceKernel(name=name[:300], launches=count[name] / ACTIVE, us=round(us / ACTIVE, 3))
         for name, us in time.most_common()
     )
 

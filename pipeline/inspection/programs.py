@@ -1,4 +1,4 @@
-"""Triton variants compiled for any architecture, on a host with or without a GPU, and taken apart.
+"""Triton and Gluon variants compiled for any architecture, on a host with or without a GPU, and taken apart.
 
 A stub stands in for Triton's driver, and the launch ends once its kernel is compiled, so that a provider's
 own code decides what is compiled. Processes of their own do it: no interpreter, no CUDA context.
@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from multiprocessing import active_children, get_context
 from typing import Any
 
-from kernels.point import Point
-
 from pipeline import UserError
-from pipeline.execution.offline import compile_for, only_compile
+from pipeline.execution.compile_server import alike
+from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.inspection.disassembler import Analysis, analyse_bytes
+from pipeline.inspection.lines import Sources
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import die_with
+from pipeline.points.point import Point
 
 TASKS_A_PROCESS = 4
 """Groups of points that are worth one more process, which takes as long to import torch and Triton."""
@@ -48,21 +49,22 @@ class Compiled:
     error: str | None = None
 
 
-def compile_points(points: Sequence[Point], architectures: Sequence[str]) -> Generator[Compiled, None, None]:
-    """Compile each Triton point for each architecture, in parallel, until the generator is closed.
+def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator[Compiled, None, None]:
+    """Compile Triton points of the kernel that ``where`` names, each for the architecture it comes with, in
+    parallel, until the generator is closed.
 
-    Points that differ in their shape alone mostly share a program, so that one process gets all of them and
+    Points that differ in their numbers alone mostly share a program, so that one process gets all of them and
     takes each program apart once. Raises UserError when cuobjdump or nvdisasm is missing.
     """
-    alike: dict[Point, list[Point]] = {}
-    for point in points:
-        alike.setdefault(replace(point, size=0, rows=None), []).append(point)
-    tasks = [(group, architecture) for group in alike.values() for architecture in architectures]
+    points: dict[str, list[Point]] = {}
+    for point, architecture in wanted:
+        points.setdefault(architecture, []).append(point)
+    tasks = [(group, architecture) for architecture, some in points.items() for group in alike(some)]
     if not tasks:
         return
     jobs = min(cpu_threads(), 16, ceil(len(tasks) / TASKS_A_PROCESS))
     with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare, (os.getpid(),)) as pool:
-        futures = [pool.submit(_compile, group, architecture) for group, architecture in tasks]
+        futures = [pool.submit(_compile, where, group, architecture) for group, architecture in tasks]
         try:
             for future in futures:
                 yield from future.result()
@@ -85,49 +87,46 @@ def _prepare(parent: int) -> None:
     only_compile(_launched.append)
 
 
-def _compile(points: Sequence[Point], architecture: str) -> list[Compiled]:
-    import torch
-
+def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Compiled]:
     import kernels
-    from kernels.contract import DTYPES
 
     compile_for(int(architecture))
+    sources = Sources.of(kernels.load(where))
     known: dict[str, Program] = {}
     found = []
     for point in points:
-        kernel = kernels.load(point.kernel)
-        shape = kernel.shape_of(point)
-        provider = kernel.provider(point.provider)
         _launched.clear()
-        if reason := provider.unsupported(point, shape):
-            found.append(Compiled(point, architecture, (), reason))
-            continue
         try:
-            provider.call(*kernel.inputs(shape, DTYPES[point.dtype], torch.device("meta"), 0), **point.axes())
+            compile_point(where, point)
         except Exception as error:  # whatever a compiler may raise is this point's fate and no other's
-            found.append(
-                Compiled(point, architecture, (), " ".join(f"{type(error).__name__}: {error}".split())[:500])
-            )
+            found.append(Compiled(point, architecture, (), one_line(error)))
             continue
         programs = []
         for binary in _launched:
             identity = str(binary.metadata.hash)
             if identity not in known:
-                known[identity] = _take_apart(binary, architecture)
+                known[identity] = _take_apart(binary, architecture, sources)
             programs.append(known[identity])
-        found.append(Compiled(point, architecture, tuple(programs)))
+        error = None if programs else "its call launches no Triton kernel"
+        found.append(Compiled(point, architecture, tuple(programs), error))
     return found
 
 
-def _take_apart(binary: Any, architecture: str) -> Program:
-    functions, sass = analyse_bytes(binary.asm["cubin"], architecture)
+def one_line(error: Exception) -> str:
+    """An error of a compiler's in the words that a row has room for."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def _take_apart(binary: Any, architecture: str, sources: Sources) -> Program:
+    functions, sass = analyse_bytes(binary.asm["cubin"], architecture, sources)
     ours = [function for function in functions if function.symbol == binary.metadata.name]
     if len(ours) != 1:
         raise UserError(f"the cubin of {binary.metadata.name} holds no function of that name.")
+    texts = {"ptx": binary.asm["ptx"], "sass": sass, "ttgir": binary.asm["ttgir"]}
     return Program(
         identity=str(binary.metadata.hash),
         analysis=ours[0],
         threads=32 * binary.metadata.num_warps,
         shared=binary.metadata.shared,
-        texts={"ptx": binary.asm["ptx"], "sass": sass, "ttgir": binary.asm["ttgir"]},
+        texts=texts,
     )

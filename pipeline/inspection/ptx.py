@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
-from pipeline.inspection.sass import Line, own
+from pipeline.inspection.lines import REPOSITORY, Line, Sources
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,16 @@ class Entry:
     registers: dict[str, int]
     body: tuple[Statement, ...]
 
+    @property
+    def most_threads(self) -> int | None:
+        """The most threads that a block may have, or exactly has, where the source says so (launch bounds)."""
+        for directive in self.directives:
+            if match := re.match(r"\.(?:maxntid|reqntid)\s+(.+)", directive):
+                return prod(int(number) for number in re.findall(r"\d+", match[1]))
+        return None
 
-def parse(text: str) -> dict[str, Entry]:
+
+def parse(text: str, sources: Sources = REPOSITORY) -> dict[str, Entry]:
     """The entries of a PTX module by symbol."""
     files = {int(number): path for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
     found = {}
@@ -46,12 +55,12 @@ def parse(text: str) -> dict[str, Entry]:
             parameters=tuple(re.findall(r"\.param\s+(?:\.align \d+ )?\.(\w+)", parameters)),
             directives=tuple(line.strip() for line in directives.splitlines() if line.strip()),
             registers={t: int(n) - 1 for t, n in re.findall(r"\.reg \.(\w+)\s+%\w+<(\d+)>", body)},
-            body=tuple(_statements(body, files)),
+            body=tuple(_statements(body, files, sources)),
         )
     return found
 
 
-def _statements(body: str, files: dict[int, str]) -> Iterator[Statement]:
+def _statements(body: str, files: dict[int, str], sources: Sources) -> Iterator[Statement]:
     named: dict[str, list[str]] = {}
     for path in files.values():
         named.setdefault(path.rpartition("/")[2], []).append(path)
@@ -66,7 +75,7 @@ def _statements(body: str, files: dict[int, str]) -> Iterator[Statement]:
                 callers = re.findall(r"@\[ ([^\s:]+):(\d+):\d+", text)
                 chain += [(named[file][0], n) for file, n in callers if len(named.get(file, ())) == 1]
             # Line 0 is the compiler's word for none.
-            line = own(Line(file, int(number)) for file, number in chain if number != "0")
+            line = sources.own(Line(file, int(number)) for file, number in chain if number != "0")
         elif text and not text.startswith((".reg", "//")):
             match = re.match(r"(@!?%\w+\s+)?([a-z][\w:]*(?:\.[\w:]+)*)\s", text)
             predicate, opcode = match.groups(default="") if match else ("", "")

@@ -8,17 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
+from pipeline.inspection.lines import REPOSITORY, Line, Sources
 from pipeline.store.evidence import Mix
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of source, as the compiler's line table names it."""
-
-    file: str
-    number: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class Function:
     instructions: tuple[Instruction, ...]
 
 
-def parse(text: str) -> list[Function]:
+def parse(text: str, sources: Sources = REPOSITORY) -> list[Function]:
     """The functions in what ``nvdisasm -c -gi`` prints. Raises ValueError for text that holds none."""
     functions: dict[str, list[Instruction]] = {}
     current: list[Instruction] | None = None
@@ -88,7 +81,7 @@ def parse(text: str) -> list[Function]:
             # The innermost place comes first; the places it was inlined at follow, a line each.
             chain = [*chain, Line(match[1], int(match[2]))] if fresh else [Line(match[1], int(match[2]))]
             fresh = True
-        elif current is not None and (instruction := _instruction(row, chain)):
+        elif current is not None and (instruction := _instruction(row, sources.own(chain))):
             current.append(instruction)
             fresh = False
     found = [Function(symbol, tuple(_without_padding(rows))) for symbol, rows in functions.items()]
@@ -97,27 +90,12 @@ def parse(text: str) -> list[Function]:
     return found
 
 
-def _instruction(row: str, chain: list[Line]) -> Instruction | None:
+def _instruction(row: str, line: Line | None) -> Instruction | None:
     match = re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+\{?\s*(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;", row)
     if match is None:
         return None
     offset, predicate, opcode, operands = match.groups(default="")
-    return Instruction(int(offset, 16), predicate.strip(), opcode, operands, own(chain))
-
-
-def own(chain: Iterable[Line]) -> Line | None:
-    """Of the places that an instruction was inlined through, the innermost in a kernel's own file; else the
-    outermost."""
-    lines = list(chain)
-    return next((line for line in lines if below_kernels(line.file)), lines[-1] if lines else None)
-
-
-@cache
-def below_kernels(path: str) -> str | None:
-    """The path of a kernel's file below the repository, wherever that lay when it was compiled; None for any
-    other file."""
-    match = re.search(r"(?:^|/)(kernels/\w+/[\w.]+)$", path)
-    return match[1] if match else None
+    return Instruction(int(offset, 16), predicate.strip(), opcode, operands, line)
 
 
 def _without_padding(instructions: list[Instruction]) -> Iterator[Instruction]:

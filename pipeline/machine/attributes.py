@@ -1,6 +1,7 @@
 """What a GPU can do, asked of the CUDA driver in a process of its own: ``python attributes.py UUID``.
 
-``cuInit`` reads CUDA_VISIBLE_DEVICES once and for all, and whoever plans may set it later. No context is made.
+``cuInit`` reads CUDA_VISIBLE_DEVICES once and for all, and whoever plans may set it later. No context is
+made.
 """
 
 from __future__ import annotations

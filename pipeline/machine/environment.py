@@ -71,8 +71,8 @@ def flags(kind: str) -> dict[str, str]:
 
 
 def _host() -> str:
-    """What tells this checkout on this host from every other, and nothing of either: a number drawn once, with the
-    machine's own id, so that a copied folder is another one."""
+    """What tells this checkout on this host from every other, and nothing of either: a number drawn once,
+    with the machine's own id, so that a copied folder is another one."""
     drawn = LOCAL / "host"
     if not drawn.exists():
         write_atomically(drawn, f"{secrets.token_hex(8)}\n".encode())

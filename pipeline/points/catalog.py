@@ -30,8 +30,9 @@ Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), Field(min_length=1
 class Workload(Record):
     """A named family of problems: the product of its lists of values, by dimension.
 
-    ``size`` stands for the kernel's size dimensions, which lists of their own override. ``problems`` are problems
-    written out, each of which the lists complete. ``x`` is the dimension that a plot has on its x axis.
+    ``size`` stands for the kernel's size dimensions, which lists of their own override. ``problems`` are
+    problems written out, each of which the lists complete. ``x`` is the dimension that a plot has on its x
+    axis.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -53,7 +54,8 @@ Configurations = Literal["all"] | dict[str, Some] | None
 
 
 class Group(Record):
-    """Workloads, and the configurations in which a preset measures them, by provider; ``*`` are the others."""
+    """Workloads, and the configurations in which a preset measures them, by provider; ``*`` are the
+    others."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Configurations]
@@ -126,7 +128,8 @@ def find(where: str) -> Entry:
 
 
 def read(path: Path, loaded: kernels.Loaded) -> KernelConfig:
-    """A kernel's YAML, checked against its declaration. Raises UserError that names the file and the place."""
+    """A kernel's YAML, checked against its declaration. Raises UserError that names the file and the
+    place."""
     try:
         config = KernelConfig.model_validate(_merged(path))
     except OSError as error:

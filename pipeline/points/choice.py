@@ -1,17 +1,21 @@
-"""Which points to look into: of what a ledger holds, the few that say why."""
+"""Which points to look into: of what a preset plans, the few that say why."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
-from kernels.point import Point
-
+from kernels.contract import Kernel, Value, Variable
+from pipeline.points import problems
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
+from pipeline.points.plan import Pins, Plan, checked_pins
+from pipeline.points.point import Point
+from pipeline.points.problems import SIZE, values_of
 from pipeline.store.record import Measurement
 
-DEFAULT = {"block_size": 1024, "num_warps": 4, "num_stages": 2}
-"""The launch that one would write without measuring; of a grid that lacks it, the nearest values."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -23,72 +27,105 @@ class Chosen:
     role: str
 
 
-def few(sizes: Iterable[int]) -> list[int]:
-    """The smallest, the middle and the largest."""
-    ordered = sorted(set(sizes))
-    return sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]})
+def few(ordered: Sequence[T]) -> list[T]:
+    """The smallest, the middle and the largest, each once."""
+    return list(dict.fromkeys([ordered[0], ordered[len(ordered) // 2], ordered[-1]]))
 
 
-def grids_of_first(
-    grids: Sequence[Mapping[str, Sequence[Any]]], sizes: Sequence[int], dtypes: Sequence[str]
-) -> list[dict[str, Sequence[Any]]]:
-    """What of a kernel's grids is launched at these sizes of the first one, in these dtypes: the first grid,
-    and those that add launches for the same rows."""
-    first = grids[0]
-    wanted = {"size": sizes, "dtype": dtypes}
-    added = [
-        {**axes, **{name: [one for one in wanted[name] if one in axes[name]] for name in wanted}}
-        for axes in grids[1:]
-        if axes["rows"] == first["rows"]
-    ]
-    return [{**first, **wanted}, *(axes for axes in added if axes["size"] and axes["dtype"])]
+def few_problems(
+    entry: Entry, preset: str, pins: Pins, providers: Sequence[str] | None = None, most: int = 3
+) -> list[Values]:
+    """A few problems of the preset's first workload, by the bytes that they move: the smallest, the middle
+    and the largest, of these the first ``most``; in the first words (a dtype) that the workload names.
+
+    Every value of a pinned dimension is taken. Raises UserError as ``plan`` does.
+    """
+    kernel = entry.loaded.kernel
+    pins = checked_pins(entry, pins, providers)
+    workload = entry.config.workloads[entry.groups(preset)[0].workloads[0]]
+    pinned = {*pins, *(kernel.size if SIZE in pins else ())}
+    groups: dict[Values, dict[Values, int]] = {}
+    for problem in problems.of_workload(entry, workload, pins):
+        values = values_of(problem)
+        of_pins = Values({name: value for name, value in values.items() if name in pinned})
+        groups.setdefault(of_pins, {})[values] = kernel.work(problem).bytes
+    found = []
+    for sizes in groups.values():
+        words = _words(next(iter(sizes)))
+        found += few(sorted((one for one in sizes if _words(one) == words), key=sizes.__getitem__))[:most]
+    return found
 
 
-def near_default(points: Sequence[Point]) -> Point:
-    """The point whose launch is nearest to ``DEFAULT``, in doublings of each axis."""
+def _words(problem: Values) -> Values:
+    """What of a problem is no number."""
+    return Values({name: value for name, value in problem.items() if type(value) is not int})
 
-    def distance(point: Point) -> float:
-        return sum(
-            abs(value.bit_length() - DEFAULT[axis].bit_length()) for axis, value in point.axes().items()
-        )
+
+def at(plan: Plan, wanted: Iterable[Values], is_meant: Callable[[str], bool]) -> list[Point]:
+    """The points of a plan at some problems, in the problems' order, of the providers that are meant."""
+    found: dict[Values, list[Point]] = {problem: [] for problem in wanted}
+    for point in plan.points:
+        if point.problem in found and is_meant(point.provider):
+            found[point.problem].append(point)
+    return [point for points in found.values() for point in points]
+
+
+def near_default(kernel: Kernel, points: Sequence[Point]) -> Point:
+    """The point whose parameters are their provider's defaults, or the nearest by the values' places in its
+    declaration."""
+
+    def distance(point: Point) -> int:
+        declared = kernel.provider(point.provider).variables()
+        return sum(_steps(variable, point.parameters[name]) for name, variable in declared.items())
 
     return min(points, key=distance)
 
 
-def each_provider(points: Sequence[Point], timed: Mapping[Point, Measurement]) -> list[Chosen]:
-    """Each provider's best configuration at each shape and dtype of the points; where nothing was timed, its
-    default one."""
-    groups: dict[tuple[str, str, str], list[Point]] = {}
+def _steps(variable: Variable, value: Value) -> int:
+    """How far a value is from the default: places in the declared values, doublings of a number that may be
+    any."""
+    if variable.default is None:
+        return 0
+    if variable.values is not None:
+        return abs(variable.values.index(value) - variable.values.index(variable.default))
+    return abs(int(value).bit_length() - int(variable.default).bit_length())
+
+
+def each_provider(
+    kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]
+) -> list[Chosen]:
+    """Each provider's best configuration at each problem of the points; where nothing was timed, its default
+    one."""
+    groups: dict[tuple[str, Values], list[Point]] = {}
     for point in points:
-        groups.setdefault((point.provider, point.extent, point.dtype), []).append(point)
-    return [Chosen(_best(group, timed), "provider") for group in groups.values()]
+        groups.setdefault((point.provider, point.problem), []).append(point)
+    return [Chosen(_best(kernel, group, timed), "provider") for group in groups.values()]
 
 
 def best_default_baseline(
-    points: Sequence[Point],
-    timed: Mapping[Point, Measurement],
-    baseline: str,
-    is_own: Callable[[str], bool],
+    kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]
 ) -> list[Chosen]:
-    """At each shape and dtype of the points: the fastest own configuration, the same provider's default one,
-    and the baseline. Without times the best is not known, and the first own provider's default stands alone.
+    """At each problem of the points: the fastest own configuration, the same provider's default one, and the
+    baseline. Without times the best is not known, and the first own provider's default stands alone.
     """
-    groups: dict[tuple[str, str], list[Point]] = {}
+    groups: dict[Values, list[Point]] = {}
     for point in points:
-        groups.setdefault((point.extent, point.dtype), []).append(point)
+        groups.setdefault(point.problem, []).append(point)
     chosen: list[Chosen] = []
     for group in groups.values():
-        own = [point for point in group if is_own(point.provider)]
+        own = [point for point in group if kernel.provider(point.provider).is_own]
         known = [point for point in own if point in timed]
         if known:
-            best = _best(known, timed)
+            best = _best(kernel, known, timed)
             own = [point for point in own if point.provider == best.provider]
             chosen.append(Chosen(best, "best"))
         elif own:
             own = [point for point in own if point.provider == own[0].provider]
         if own:
-            chosen.append(Chosen(near_default(own), "default"))
-        chosen += [Chosen(point, "baseline") for point in group if point.provider == baseline]
+            chosen.append(Chosen(near_default(kernel, own), "default"))
+        baseline = [point for point in group if point.provider == kernel.baseline]
+        if baseline:
+            chosen.append(Chosen(_best(kernel, baseline, timed), "baseline"))
     # The default may be the best; it is looked into once.
     first: dict[Point, Chosen] = {}
     for one in chosen:
@@ -97,12 +134,12 @@ def best_default_baseline(
     return list(first.values())
 
 
-def _best(points: Sequence[Point], timed: Mapping[Point, Measurement]) -> Point:
+def _best(kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]) -> Point:
     """The fastest of the points, one not to be trusted only where there is no other; without times the
     default."""
     known = [point for point in points if point in timed]
     if not known:
-        return near_default(points)
+        return near_default(kernel, points)
 
     def rank(point: Point) -> tuple[bool, float]:
         outcome = timed[point].outcome

@@ -62,7 +62,7 @@ class Values(Mapping[str, Value]):
         return core_schema.json_or_python_schema(
             json_schema=of_dict,
             python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), of_dict]),
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda values: dict(values)),
+            serialization=core_schema.plain_serializer_function_ser_schema(dict),
         )
 
 

@@ -83,7 +83,7 @@ class Mentions(ast.NodeVisitor):
     def _function(self, node: _Function) -> None:
         """Decorators, defaults and annotations belong to the scope around a function.
 
-        Annotations that stay text decide nothing, unless a decorator reads them: Triton's does, property doesn't.
+        Annotations that stay text decide nothing, unless a decorator reads them, as Triton's does.
         """
         around = (self._local, self._annotations)
         given = node.args

@@ -18,7 +18,8 @@ JOIN = "x"
 
 
 def configuration(point: Point) -> str:
-    """A point's parameters: ``1024x8w`` where they have units, ``name=value`` for the others; empty for none."""
+    """A point's parameters: ``1024x8w`` where they have units, ``name=value`` for the others; empty for
+    none."""
     declared = _parameters(point.kernel, point.provider)
     short = JOIN.join(
         f"{shown(value)}{declared[name].unit}"
@@ -128,12 +129,12 @@ class Variant:
 
     @classmethod
     def read(cls, text: str, entry: Entry) -> Variant:
-        """Read ``PROVIDER/WORD/...``: a word is a configuration (``1024x8w``, ``block_size=1024``), a value of
-        one of the problem's words (``bfloat16``), a size (``4096``), a dimension (``rows=37``), an architecture
-        (``sm_80``), or part of a CUDA function's name.
+        """Read ``PROVIDER/WORD/...``: a word is a configuration (``1024x8w``, ``block_size=1024``), a value
+        of one of the problem's words (``bfloat16``), a size (``4096``), a dimension (``rows=37``), an
+        architecture (``sm_80``), or part of a CUDA function's name.
 
-        Raises UserError for an unknown provider and a word that is none of these; whether the values are any good
-        is the plan's to say.
+        Raises UserError for an unknown provider and a word that is none of these; whether the values are any
+        good is the plan's to say.
         """
         name, *rest = [word.strip() for word in text.split("/")]
         kernel = entry.loaded.kernel
@@ -150,9 +151,10 @@ class Variant:
             elif known[name].language == "cuda" and function is None:
                 function = word
             else:
+                example = _example(known[name].variables())
                 raise UserError(
-                    f"can't read '{word}' in '{text}': write a configuration ({_example(known[name].variables())}), "
-                    f"a size (4096), DIMENSION=VALUE, a word of the problem (float32) or an architecture (sm_80)."
+                    f"can't read '{word}' in '{text}': write a configuration ({example}), a size (4096), "
+                    "DIMENSION=VALUE, a word of the problem (float32) or an architecture (sm_80)."
                 )
         return cls(text, name, pins, architecture, function)
 

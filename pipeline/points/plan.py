@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -30,8 +30,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """Points in their order, those that share inputs side by side; the workload that each belongs to first, and
-    how many configurations are no points, by provider and reason."""
+    """Points in their order, those that share inputs side by side; the workload that each belongs to first,
+    and how many configurations are no points, by provider and reason."""
 
     points: tuple[Point, ...]
     workloads: Mapping[Point, str]
@@ -60,8 +60,8 @@ def plan(
 ) -> Plan:
     """The points of a preset, with pinned values in place of the YAML's.
 
-    A pin of a number among the dimensions, or of ``size``, is one of the preset's first group alone: the others
-    were chosen for their numbers. Raises UserError for names and values that the kernel does not have.
+    A pin of a number among the dimensions, or of ``size``, is one of the preset's first group alone: the
+    others were chosen for their numbers. Raises UserError for names and values that the kernel does not have.
     """
     pins = checked_pins(entry, pins or {}, providers)
     groups = entry.groups(preset)
@@ -139,12 +139,19 @@ def _value_of_any(binding: Mapping[str, Variable], value: object) -> Value:
     raise mistakes[0]
 
 
-def unknown_name(entry: Entry, name: str) -> UserError:
-    """The error for a name that the kernel lacks, with those it has."""
+def names(entry: Entry) -> list[str]:
+    """Every name that a pin may have: ``size``, the dimensions, the providers' parameters."""
+    parameters = (name for provider in entry.loaded.kernel.providers for name in provider.variables())
+    return list(dict.fromkeys([SIZE, *entry.loaded.kernel.dimensions(), *parameters]))
+
+
+def unknown_name(entry: Entry, name: str, options: Iterable[str] = ()) -> UserError:
+    """The error for a name that the kernel lacks, with those it has, and the nearest of these and a command's
+    options."""
+    known = names(entry)
+    text = str(unknown(f"option of {entry.name}", name, [*options, *known])).partition(" Known:")[0]
     dimensions = list(entry.loaded.kernel.dimensions())
-    parameters = list(dict.fromkeys(n for p in entry.loaded.kernel.providers for n in p.variables()))
-    text = str(unknown(f"option of {entry.name}", name, [SIZE, *dimensions, *parameters]))
-    text = text.partition(" Known:")[0]
+    parameters = [one for one in known if one not in (SIZE, *dimensions)]
     return UserError(
         f"{text} Its dimensions: {', '.join(dimensions)} ({SIZE} stands for "
         f"{', '.join(entry.loaded.kernel.size)}); its providers' parameters: {', '.join(parameters) or 'none'}."
@@ -185,8 +192,8 @@ def unavailable(provider: Provider, target: Target) -> str | None:
 
 
 def configurations(provider: Provider, group: Group, pins: Pins) -> Iterator[Any]:
-    """The parameters in which a group measures a provider, with pinned values in place of the group's; None for
-    a provider without any."""
+    """The parameters in which a group measures a provider, with pinned values in place of the group's; None
+    for a provider without any."""
     if provider.parameters is None:
         yield None
         return

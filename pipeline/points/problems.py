@@ -61,10 +61,10 @@ def of_workload(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Va
     """
     kernel = entry.loaded.kernel
     lists = {**workload.lists, **{name: pin for name, pin in pins.items() if name in kernel.dimensions()}}
-    sizes = pins.get(SIZE, workload.size)
+    sizes: Sequence[Any] = pins.get(SIZE, workload.size or (None,))
     if SIZE in pins:
         lists = {name: some for name, some in lists.items() if name not in kernel.size or name in pins}
-    if sizes is None or set(kernel.size) <= lists.keys():
+    if set(kernel.size) <= lists.keys():
         sizes = (None,)
     seen = set()
     for written in workload.problems or ({},):

@@ -35,11 +35,12 @@ _SPLICE = re.compile(r"\\[ \t]*\n")
 
 
 def closure(source: Path, roots: Sequence[Path]) -> dict[str, str]:
-    """The digest of the tokens of a source and of each file that it includes by quotes, through others too:
+    """The digest of the tokens of a source and of each file that it includes, through others too:
     ``{path relative to its root: digest}``.
 
-    An include is looked for beside the file that has it, then in the roots, as a compiler does that is given
-    them. One that is found under no root is a system's header, which counts as its name.
+    An include by quotes is looked for beside the file that has it, then, as one by angle brackets, in the
+    roots, as a compiler does that is given them. One that is found under no root is a system's header, which
+    counts as its name.
 
     Raises LookupError with a sentence for a source that lies under no root, and OSError for one that can't
     be read.
@@ -53,7 +54,8 @@ def closure(source: Path, roots: Sequence[Path]) -> dict[str, str]:
         file = pending.pop()
         if file not in found:
             found[file] = tokens(file.read_text(encoding="utf-8", errors="surrogateescape"))
-            pending += filter(None, (_resolve(name, file, folders) for name in _included(found[file])))
+            included = _included(found[file], file.parent, folders)
+            pending += filter(None, (_resolve(name, places, folders) for name, places in included))
     return _named({file: _digest(found[file]) for file in sorted(found)}, folders)
 
 
@@ -89,16 +91,20 @@ def _names_macro(line: list[str]) -> bool:
     return line[:2] == ["#", "define"] and len(line) == 3
 
 
-def _included(read: list[str]) -> Iterator[str]:
-    """The names that a file's tokens include by quotes."""
-    for sign, word, name in zip(read, read[1:], read[2:], strict=False):
-        if sign == "#" and word in ("include", "include_next") and name.startswith('"'):
-            yield name[1:-1]
+def _included(read: list[str], beside: Path, roots: Sequence[Path]) -> Iterator[tuple[str, Sequence[Path]]]:
+    """The names that a file's tokens include, each with the folders where it is looked for."""
+    for place, (sign, word, name) in enumerate(zip(read, read[1:], read[2:], strict=False)):
+        if sign == "#" and word in ("include", "include_next"):
+            if name.startswith('"'):
+                yield name[1:-1], (beside, *roots)
+            elif name == "<":
+                rest = read[place + 3 :]
+                yield "".join(rest[: rest.index(">")] if ">" in rest else []), roots
 
 
-def _resolve(name: str, file: Path, roots: Sequence[Path]) -> Path | None:
-    """The file under a root that a quoted include means, None where there is none."""
-    for folder in (file.parent, *roots):
+def _resolve(name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path | None:
+    """The file under a root that an include means, None where there is none."""
+    for folder in folders:
         candidate = (folder / name).resolve()
         if candidate.is_file():
             return candidate if _root_of(candidate, roots) else None

@@ -1,7 +1,7 @@
-"""Against the field: this repository's fastest provider at every shape, beside the others that were timed
+"""Against the field: this repository's fastest provider at every problem, beside the others that were timed
 there.
 
-The others are torch (the kernel's baseline), torch.compile, the textbook Triton kernel that holds a row a
+The others are the kernel's baseline in torch, torch.compile, the textbook Triton kernel that holds a row a
 program, and the peers that were installed. A ratio is the rival's time over ours: above 1 ours is the faster.
 """
 
@@ -14,33 +14,48 @@ from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
-from kernels.point import DTYPE_NAMES
 
-from pipeline.store.results import PLACE, best_configurations, best_providers, label
+from pipeline import UserError
+from pipeline.points import problems
+from pipeline.reporting.frames import PLACE, best_configurations, best_providers, entry_of
 
 TEXTBOOK = "triton_row"
 """Written here, but as everybody writes it: a rival, not one of ours."""
 
-RIVALS = ("torch", "torch_compile", TEXTBOOK, "quack", "liger")
-"""By the name of their column; ``torch`` stands for the kernel's baseline."""
+
+def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
+    """Those of a kernel's providers that ours are compared with, in the order of their columns; of a kernel that is
+    not there those named after torch."""
+    entry = entry_of(kernel)
+    if entry is None:
+        named = sorted(name for name in providers if name.partition("_")[0] == "torch")
+        return (*named, *providers & {TEXTBOOK})
+    declared = entry.loaded.kernel
+    compiled = [one.name for one in declared.providers if one.compiled]
+    peers = [one.name for one in declared.providers if one.package]
+    rivals = dict.fromkeys([declared.baseline, *compiled, TEXTBOOK, *peers])
+    return tuple(name for name in rivals if name in providers)
 
 
 @dataclass(frozen=True, eq=False)
 class Meeting:
-    """Our fastest provider at one shape, and how each rival that was timed there does beside it."""
+    """Our fastest provider at one problem, and how each rival that was timed there does beside it. ``rate`` is
+    the one that people compare, ``headline`` says which that is."""
 
     kernel: str
     gpu: str
-    dtype: str
-    shape: tuple[int, ...]
+    words: str
+    extent: str
+    rank: int
     ours: str
     us: float
-    gbps: float
+    headline: str
+    rate: float
     ceiling_fraction: float | None
     ratios: Mapping[str, float]
     unasked: tuple[str, ...]
-    """Those of ours, timed elsewhere on the GPU, that the ledger says nothing of here: a sweep has not come
-    so far, and our fastest is not known."""
+    """Those of ours, timed elsewhere on the GPU, that the ledger says nothing of here and that could do it: a
+    sweep has not come so far, and our fastest is not known."""
 
     @property
     def lost(self) -> list[str]:
@@ -50,65 +65,91 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Score:
-    """All shapes of a kernel on one GPU against one rival."""
+    """All problems of a kernel on one GPU against one rival."""
 
     mean: float
     worst: float
     won: int
-    shapes: int
+    problems: int
 
 
 def meetings(
-    rows: pd.DataFrame, own: Mapping[str, frozenset[str]], baselines: Mapping[str, str]
+    rows: pd.DataFrame, own: Mapping[str, frozenset[str]], rivals: Mapping[str, Sequence[str]]
 ) -> list[Meeting]:
-    """Every shape at which one of ours and a rival were timed, by kernel, GPU, dtype and shape.
+    """Every problem at which one of ours and a rival were timed, by kernel, GPU and problem.
 
-    ``own`` and ``baselines`` are by kernel. Timings that are not to be trusted are left out.
+    ``own`` and ``rivals`` are by kernel. Timings that are not to be trusted are left out.
     """
-    best = best_configurations(rows[~rows["valid"].eq(False)])
-    ours_timed, answered = defaultdict[Any, set[str]](set), defaultdict[Any, set[str]](set)
-    is_ours = []
-    for row in best[["kernel", "gpu", "provider"]].to_dict("records"):
-        is_ours.append(row["provider"] in own[row["kernel"]] and row["provider"] != TEXTBOOK)
-        if is_ours[-1]:
-            ours_timed[row["kernel"], row["gpu"]].add(row["provider"])
+    trusted = rows[rows["status"].eq("ok") & ~rows["valid"].eq(False)]
+    is_ours = [
+        provider in own[kernel] and provider != TEXTBOOK
+        for kernel, provider in zip(trusted["kernel"], trusted["provider"], strict=True)
+    ]
+    of_ours = trusted[pd.Series(is_ours, index=trusted.index, dtype=bool)]
+    tuned = defaultdict[Any, dict[str, set[Any]]](lambda: defaultdict(set))
+    for row in of_ours[["kernel", "gpu", "provider", "parameters"]].to_dict("records"):
+        tuned[row["kernel"], row["gpu"]][row["provider"]].add(row["parameters"])
+    answered = defaultdict[Any, set[str]](set)
     for row in rows[[*PLACE, "provider"]].drop_duplicates().to_dict("records"):
         answered[tuple(row[key] for key in PLACE)].add(row["provider"])
+    best = best_configurations(trusted)
     times = best.set_index([*PLACE, "provider"])["median_us"].to_dict()
     found = []
-    for ours in best_providers(best[pd.Series(is_ours, index=best.index, dtype=bool)]).to_dict("records"):
+    for ours in best_providers(best_configurations(of_ours)).to_dict("records"):
         place = tuple(ours[key] for key in PLACE)
-        providers = {"torch": baselines[ours["kernel"]]}
-        rivals = {rival: times.get((*place, providers.get(rival, rival))) for rival in RIVALS}
-        ratios = {rival: us / ours["median_us"] for rival, us in rivals.items() if us is not None}
-        if ratios:
-            fraction = ours["ceiling_fraction"]
-            found.append(
-                Meeting(
-                    kernel=ours["kernel"],
-                    gpu=ours["gpu"],
-                    dtype=ours["dtype"],
-                    shape=tuple(ours["shape"]),
-                    ours=label(ours),
-                    us=ours["median_us"],
-                    gbps=ours["gbps"],
-                    ceiling_fraction=None if pd.isna(fraction) else fraction,
-                    ratios=ratios,
-                    unasked=tuple(sorted(ours_timed[ours["kernel"], ours["gpu"]] - answered[place])),
-                )
+        others = {rival: times.get((*place, rival)) for rival in rivals[ours["kernel"]]}
+        ratios = {rival: us / ours["median_us"] for rival, us in others.items() if us is not None}
+        if not ratios:
+            continue
+        fraction = ours["ceiling_fraction"]
+        elsewhere = tuned[ours["kernel"], ours["gpu"]]
+        found.append(
+            Meeting(
+                kernel=ours["kernel"],
+                gpu=ours["gpu"],
+                words=ours["words"],
+                extent=ours["extent"],
+                rank=ours["rank"],
+                ours=ours["label"],
+                us=ours["median_us"],
+                headline=ours["headline"],
+                rate=ours[ours["headline"]],
+                ceiling_fraction=None if pd.isna(fraction) else fraction,
+                ratios=ratios,
+                unasked=tuple(
+                    name
+                    for name in sorted(elsewhere.keys() - answered[place])
+                    if any(could(ours["kernel"], name, ours["problem"], one) for one in elsewhere[name])
+                ),
             )
-    return sorted(found, key=lambda m: (m.kernel, m.gpu, DTYPE_NAMES.index(m.dtype), m.shape))
+        )
+    return sorted(found, key=lambda meeting: (meeting.kernel, meeting.gpu, meeting.rank))
 
 
-def scores(some: Sequence[Meeting]) -> dict[str, Score]:
-    """Against each rival that was met."""
-    against = {rival: [m.ratios[rival] for m in some if rival in m.ratios] for rival in RIVALS}
+def could(kernel: str, provider: str, problem: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
+    """Whether a provider can do a problem in a configuration, as far as that does not depend on the GPU: what
+    does not fit leaves no row. False for a provider that is not there."""
+    entry = entry_of(kernel)
+    if entry is None:
+        return False
+    declared = entry.loaded.kernel
+    try:
+        one = declared.provider(provider)
+        made = problems.make(one.parameters, parameters) if one.parameters else None
+        return one.fits(problems.make(declared.problem, problem), made, None) is None
+    except (KeyError, UserError):
+        return False
+
+
+def scores(some: Sequence[Meeting], rivals: Sequence[str]) -> dict[str, Score]:
+    """Against each of the rivals that was met."""
+    against = {rival: [one.ratios[rival] for one in some if rival in one.ratios] for rival in rivals}
     return {
         rival: Score(
             mean=geometric_mean(ratios),
             worst=min(ratios),
             won=sum(ratio >= 1 for ratio in ratios),
-            shapes=len(ratios),
+            problems=len(ratios),
         )
         for rival, ratios in against.items()
         if ratios

@@ -30,9 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from pipeline import UserError
-from pipeline.command.config import ROOT
-from pipeline.store.record import digest
+from pipeline import ROOT, UserError
+from pipeline.points.frozen import digest
 
 if TYPE_CHECKING:
     from mlflow.exceptions import MlflowException
@@ -130,9 +129,10 @@ def page(server: str, experiments: Sequence[str]) -> str:
     return f"{place}/{experiments[0]}/runs?workflowType=machine_learning&compareRunsMode=CHART"
 
 
-def public(uri: str) -> str:
-    """The URI as it may be printed."""
-    return re.sub(r"://[^/@]*@", "://", uri)
+def public(text: str) -> str:
+    """A URI, or a sentence with one, as it may be printed: without a user, a password or a token."""
+    text = re.sub(r"(^|://)[^/\s]\S*@", r"\1", text)
+    return re.sub(r"(?i)([?&]\w*(?:user|password|token|secret|key)\w*=)[^&\s]+", r"\1...", text)
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def opened(uri: str, say: Callable[[str], None]) -> Iterator[Store]:
     path = sqlite_path(uri)
     if uri.startswith("file:") or not ("://" in uri or uri.startswith("databricks")):
         raise UserError(
-            f"tracking.uri={uri} names a folder, and MLflow no longer keeps runs in folders; write "
+            f"tracking.uri={public(uri)} names a folder, and MLflow no longer keeps runs in folders; write "
             "tracking.uri=sqlite:////absolute/path/mlflow.db or the http:// address of an MLflow server."
         )
     if path and path.name in ("", "sqlite:", ":memory:"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,37 +12,53 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment as Jinja
 from jinja2 import FileSystemLoader, StrictUndefined
-from kernels.point import DTYPE_NAMES
 from markupsafe import Markup, escape
 
-from pipeline.machine.device import Environment
+from pipeline.points.frozen import digest
 from pipeline.reporting.field import Meeting, scores
+from pipeline.reporting.frames import Drawing, best_providers, entry_of
 from pipeline.reporting.plots import Style, inline
-from pipeline.reporting.table import TIE, TIE_NOTE, number, percent, remarks, speedup
+from pipeline.reporting.table import RATES, TIE, TIE_NOTE, number, percent, remarks, speedup
 from pipeline.reporting.why import sections
+from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
-from pipeline.store.results import BY_SIZE, Results, best_providers, label
+from pipeline.store.results import Results, machines_first_gpus
 
 TEMPLATES = Path(__file__).with_name("templates")
+
+STALE = ("source", "instrument")
+"""The parts of a row's key that can be old: what its provider runs, and the code that times and verifies."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a report must know of a kernel that its measurements don't tell."""
+    """What a report must know of a kernel that its measurements don't tell.
+
+    ``own`` are the providers written in this repository, as against those that torch and peers bring; ``rivals``
+    those that they are compared with on the page "against the field".
+    """
 
     kernel: str
     summary: str
-    size_means: str
     baseline: str
     own: frozenset[str]
-    """The providers written in this repository, as against those that torch brings."""
+    rivals: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """A drawing and its SVG."""
+
+    drawing: Drawing
+    svg: str
 
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report is made of. ``rows`` are the measurements, ``best`` each provider's best
-    configuration with its speedup, ``field`` the shapes at which ours met others, ``plots`` and ``rooflines``
-    the SVG of each kernel that was timed."""
+    """All that a report is made of. ``rows`` are the measurements, with what is ``stale`` about each, ``best`` each
+    provider's best configuration with its speedup, ``field`` the problems at which ours met others, ``plots`` and
+    ``rooflines`` the SVGs of each kernel that was timed. ``otherwise`` counts the measurements that were left out,
+    since they were timed in other ways or anew."""
 
     results: Results
     rows: pd.DataFrame
@@ -49,19 +66,19 @@ class Content:
     field: Sequence[Meeting]
     about: Mapping[str, About]
     metrics: Mapping[str, Any]
-    plots: Mapping[str, str]
+    plots: Mapping[str, Sequence[Plot]]
     rooflines: Mapping[str, str]
     evidence: Evidence
     styles: Mapping[str, Style]
     unreadable: Sequence[str]
+    otherwise: int
 
 
 def machines(results: Results) -> dict[str, str]:
     """The name of every machine that left results, by slug: GPUs first, then CPUs."""
-    slugs = {*results.gpus, *results.environments, *results.ceilings}
-    ordered = sorted(slugs, key=lambda slug: (slug.startswith("cpu-"), slug))
     known = results.environments
-    return {slug: _name(known[slug]) if slug in known else slug for slug in ordered}
+    slugs = machines_first_gpus([*results.gpus, *known, *results.ceilings])
+    return {slug: _name(known[slug]) if slug in known else slug for slug in slugs}
 
 
 def markdown(content: Content) -> str:
@@ -72,11 +89,11 @@ def markdown(content: Content) -> str:
 def html(content: Content) -> str:
     """The report as one HTML file that needs nothing else."""
     view = _view(content)
+    where = ", ".join(view["machines"].values())
     for kernel in view["kernels"]:
-        svg = content.plots.get(kernel["name"])
-        where = ", ".join(view["machines"].values())
-        description = escape(f"{kernel['name']}: GB/s against {kernel['size_means']} on {where}")
-        kernel["plot"] = svg and Markup(inline(svg, content.styles, description))
+        for shown, plot in zip(kernel["plots"], content.plots.get(kernel["name"], ()), strict=True):
+            description = escape(f"{shown['title']} on {where}")
+            shown["svg"] = Markup(inline(plot.svg, content.styles, description))
         svg = content.rooflines.get(kernel["name"])
         description = escape(f"{kernel['name']}: TFLOP/s against flops a byte on {where}")
         kernel["roofline"] = svg and Markup(inline(svg, content.styles, description))
@@ -120,6 +137,8 @@ def _view(content: Content) -> dict[str, Any]:
         "freshness": _freshness(content.rows, names),
         "kernels": [_kernel(content, name, names) for name in content.results.kernels],
         "unreadable": content.unreadable,
+        "otherwise": content.otherwise,
+        "carried": _carried(content.rows, names),
         "styles": content.styles,
         "field": bool(content.field),
     }
@@ -133,41 +152,40 @@ def _field_view(content: Content) -> dict[str, Any]:
         for slug, machine in names.items():
             some = [m for m in content.field if (m.kernel, m.gpu) == (kernel, slug)]
             if some:
-                parts.append(_field_part(kernel, slug, machine, some))
+                parts.append(_field_part(kernel, slug, machine, some, content.about[kernel].rivals))
     return {"parts": parts, "styles": content.styles}
 
 
-def _field_part(kernel: str, slug: str, machine: str, some: Sequence[Meeting]) -> dict[str, Any]:
+def _field_part(
+    kernel: str, slug: str, machine: str, some: Sequence[Meeting], rivals: Sequence[str]
+) -> dict[str, Any]:
     """One kernel on one machine."""
-    shapes = {meeting: "x".join(map(str, meeting.shape)) for meeting in some}
     unfinished = [
-        f"{meeting.dtype} {shapes[meeting]} ({', '.join(meeting.unasked)})"
-        for meeting in some
-        if meeting.unasked
+        f"{one.words} {one.extent} ({', '.join(one.unasked)})".lstrip() for one in some if one.unasked
     ]
     some = [meeting for meeting in some if not meeting.unasked]
-    against = scores(some)
+    against = scores(some, rivals)
+    rates = list(dict.fromkeys(meeting.headline for meeting in some))
     return {
         "id": f"field-{kernel}-{slug}",
         "kernel": kernel,
         "machine": machine,
         "rivals": list(against),
+        "rates": [RATES[name] for name in rates],
         "means": [speedup(score.mean) for score in against.values()],
         "worst": [speedup(score.worst) for score in against.values()],
-        "won": [f"{score.won} of {score.shapes}" for score in against.values()],
+        "won": [f"{score.won} of {score.problems}" for score in against.values()],
         "unfinished": unfinished,
         "losses": [
-            f"{meeting.dtype} {shapes[meeting]} ({', '.join(meeting.lost)})"
-            for meeting in some
-            if meeting.lost
+            f"{one.words} {one.extent} ({', '.join(one.lost)})".lstrip() for one in some if one.lost
         ],
         "lines": [
             {
-                "dtype": meeting.dtype,
-                "shape": shapes[meeting],
+                "words": meeting.words,
+                "extent": meeting.extent,
                 "ours": meeting.ours,
                 "us": number(meeting.us),
-                "gbps": number(meeting.gbps),
+                "rates": [number(meeting.rate) if meeting.headline == name else "" for name in rates],
                 "percent": percent(meeting.ceiling_fraction),
                 "ratios": [
                     {"text": speedup(meeting.ratios.get(rival)), "lost": rival in meeting.lost}
@@ -187,20 +205,23 @@ def _name(environment: Environment) -> str:
 
 
 def _overview(content: Content, slugs: list[str]) -> list[dict[str, Any]]:
-    """A line a kernel and dtype; for each machine what its own providers gain, and how far they get."""
+    """A line a kernel and its problems' words; for each machine what its own providers gain, and how far they
+    get."""
     lines = []
     for kernel, by_gpu in content.metrics.items():
-        for dtype in _dtypes(content.rows[content.rows["kernel"] == kernel]):
-            cells = [by_gpu.get(slug, {}).get(dtype, {}) for slug in slugs]
+        for words in _words(content.rows[content.rows["kernel"] == kernel]):
+            cells = [by_gpu.get(slug, {}).get(words, {}) for slug in slugs]
             lines.append(
                 {
                     "kernel": kernel,
-                    "dtype": dtype,
+                    "words": words,
                     "baseline": content.about[kernel].baseline,
                     "cells": [
                         {
                             "speedup": speedup(cell.get("own_speedup")),
-                            "gbps": number(cell.get("gbps")),
+                            "rate": " ".join(
+                                f"{number(cell[name])} {unit}" for name, unit in RATES.items() if name in cell
+                            ),
                             "percent": percent(cell.get("ceiling_fraction")),
                         }
                         for cell in cells
@@ -219,18 +240,19 @@ def _properties(results: Results, slugs: list[str]) -> list[tuple[str, list[str]
         values = [getattr(environment, field, None) for environment in environments]
         return ["" if value is None else form.format(value) for value in values]
 
+    arithmetics = list(dict.fromkeys(name for c in ceilings if c for name in c.matmul_tflops))
     memory = [e.memory_mib if e else None for e in environments]
     rows = [
         ("copy ceiling", [f"{number(c.copy_gbps)} GB/s" if c else "" for c in ceilings]),
         *(
             (
-                f"matmul ceiling, {dtype}",
+                f"matmul ceiling, {name}",
                 [
-                    f"{number(c.matmul_tflops[dtype])} TFLOP/s" if c and dtype in c.matmul_tflops else ""
+                    f"{number(c.matmul_tflops[name])} TFLOP/s" if c and name in c.matmul_tflops else ""
                     for c in ceilings
                 ],
             )
-            for dtype in DTYPE_NAMES
+            for name in arithmetics
         ),
         ("memory", ["" if mib is None else f"{mib / 1024:.0f} GiB" for mib in memory]),
         ("compute capability", each("compute_capability")),
@@ -257,25 +279,41 @@ def _elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
         if environment is None:
             sentences.append(f"{name}: its environment was not recorded.")
             continue
-        old = int((rows["environment"] != environment.digest).sum())
+        pairs = rows[["kernel", "provider", "environment"]].value_counts()
+        old = sum(
+            count
+            for (kernel, provider, felt), count in pairs.items()
+            if felt != _felt(kernel, provider, environment, felt)
+        )
         if old:
             sentences.append(f"{name}: {old} of {len(rows)} rows were measured in an earlier environment.")
         ceilings = content.results.ceilings.get(slug)
         if ceilings is None:
             sentences.append(f"{name}: its ceilings were not measured.")
-        elif ceilings.environment != environment.digest:
+        elif ceilings.environment != environment.of_device:
             sentences.append(f"{name}: its ceilings were measured in an earlier environment.")
     return sentences
 
 
+def _felt(kernel: str, provider: str, environment: Environment, recorded: str) -> str:
+    """The digest of an environment as a provider feels it; what was recorded where that can't be told: of a provider
+    that is not there, and of a peer, whose package only the machine itself has."""
+    entry = entry_of(kernel)
+    known = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
+    if provider not in known or known[provider].package:
+        return recorded
+    return digest(environment.felt_by(known[provider]))
+
+
 def _freshness(rows: pd.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """From which commits each machine's rows are, how many of another source than today's, and when they were
+    """From which commits each machine's rows are, how many of them are stale and of what, and when they were
     measured."""
     lines = []
     for slug, name in names.items():
         of_machine = rows[rows["gpu"] == slug]
         for (commit, dirty), group in of_machine.groupby(["commit", "dirty"]):
             days = sorted({str(when)[:10] for when in group["measured_at"]})
+            stale = Counter(part for parts in group["stale"] for part in parts)
             lines.append(
                 {
                     "machine": name,
@@ -283,16 +321,36 @@ def _freshness(rows: pd.DataFrame, names: Mapping[str, str]) -> list[dict[str, A
                     "dirty": bool(dirty),
                     "kernels": ", ".join(sorted(group["kernel"].unique())),
                     "count": len(group),
-                    "changed": int(group["changed"].sum()),
+                    "stale": sum(map(bool, group["stale"])),
+                    "of": ", ".join(f"{part} {stale[part]}" for part in STALE if stale[part]),
+                    "carried": sum(map(bool, group["carried"])),
                     "days": " to ".join(dict.fromkeys((days[0], days[-1]))),
                 }
             )
     return lines
 
 
-def _dtypes(rows: pd.DataFrame) -> list[str]:
-    """The dtypes of the rows in their usual order."""
-    return [name for name in DTYPE_NAMES if name in set(rows["dtype"])]
+def _carried(rows: pd.DataFrame, names: Mapping[str, str]) -> list[str]:
+    """Sentences on rows that were kept when the code that times and verifies changed."""
+    sentences = []
+    for slug, name in names.items():
+        kept = Counter(
+            (one["commit"], one["points"], one["ratio"])
+            for carried in rows.loc[rows["gpu"] == slug, "carried"]
+            for one in carried
+        )
+        sentences += [
+            f"{name}: {count} row{'s' * (count != 1)} of commit {commit[:10]} "
+            f"{'were' if count != 1 else 'was'} kept when the instrument changed: {points} points timed by both "
+            f"took {ratio:.3f} of the time, in geometric mean."
+            for (commit, points, ratio), count in sorted(kept.items())
+        ]
+    return sentences
+
+
+def _words(rows: pd.DataFrame) -> list[str]:
+    """The words of the rows' problems in their order."""
+    return list(dict.fromkeys(rows.sort_values("rank")["words"]))
 
 
 def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> dict[str, Any]:
@@ -303,30 +361,36 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
     winners = best_providers(best)
     order = [slug for slug in machine_names if slug in set(rows["gpu"])]
     tables = []
-    for dtype in _dtypes(winners):
-        of_dtype = winners[winners["dtype"] == dtype].sort_values(BY_SIZE, na_position="first")
-        by_size = of_dtype.groupby("extent", sort=False)
-        tables.append(
-            {
-                "dtype": dtype,
-                "groups": [(size, _lines(g, machine_names, about, content.styles)) for size, g in by_size],
-            }
-        )
+    for words in _words(winners):
+        of_words = winners[winners["words"] == words].sort_values("rank")
+        rates = _rates(of_words)
+        groups = [
+            (extent, _lines(group, machine_names, about, content.styles, rates))
+            for extent, group in of_words.groupby("extent", sort=False)
+        ]
+        tables.append({"words": words, "rates": [RATES[one] for one in rates], "groups": groups})
+    rates = _rates(best)
     everything = []
     for slug in order:
-        of_machine = best[best["gpu"] == slug].sort_values(
-            ["dtype", *BY_SIZE, "median_us", "provider"], na_position="first"
-        )
-        by_point = [group for _, group in of_machine.groupby(["dtype", "extent"], sort=False)]
-        blocks = [_lines(group, machine_names, about, content.styles) for group in by_point]
+        of_machine = best[best["gpu"] == slug].sort_values(["rank", "median_us", "provider"])
+        by_problem = [group for _, group in of_machine.groupby("rank", sort=False)]
+        blocks = [_lines(group, machine_names, about, content.styles, rates) for group in by_problem]
         everything.append((machine_names[slug], blocks))
     invalid = best[best["valid"].eq(False)]
     return {
         "name": name,
         "summary": about.summary,
-        "size_means": about.size_means,
         "baseline": about.baseline,
-        "plot": name in content.plots,
+        "rates": [RATES[one] for one in rates],
+        "plots": [
+            {
+                "file": f"plots/{drawing.name}.svg",
+                "title": f"{name}, {drawing.workload}: {RATES[drawing.headline]} against {drawing.x_label}",
+                "workload": drawing.workload,
+                "svg": None,
+            }
+            for drawing in (plot.drawing for plot in content.plots.get(name, ()))
+        ],
         "roofline": name in content.rooflines,
         "why": sections(name, machine_names, content.evidence, content.results.measurements),
         "panels": best["gpu"].nunique(),
@@ -347,8 +411,17 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
     }
 
 
+def _rates(rows: pd.DataFrame) -> list[str]:
+    """Which rates people compare of the rows."""
+    return [name for name in RATES if name in set(rows["headline"])]
+
+
 def _lines(
-    rows: pd.DataFrame, names: Mapping[str, str], about: About, styles: Mapping[str, Style]
+    rows: pd.DataFrame,
+    names: Mapping[str, str],
+    about: About,
+    styles: Mapping[str, Style],
+    rates: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Rows as text, the machines in the order of ``names``."""
     place = {slug: i for i, slug in enumerate(names)}
@@ -358,15 +431,15 @@ def _lines(
         lines.append(
             {
                 "machine": names[row["gpu"]],
-                "dtype": row["dtype"],
-                "size": row["extent"],
-                "label": label(row),
+                "words": row["words"],
+                "extent": row["extent"],
+                "label": row["label"],
                 "style": styles[row["provider"]].name,
                 "baseline": row["provider"] == about.baseline,
                 "us": number(row["median_us"]),
                 "error": f"{100 * row['rel_ci']:.1f} %",
                 "distrusted": row["valid"] is False,
-                "gbps": number(row["gbps"]),
+                "rates": [number(row[name]) if row["headline"] == name else "" for name in rates],
                 "percent": percent(fraction),
                 "compute": row["bound"] == "compute",
                 "bar": 0 if pd.isna(fraction) else round(min(100 * fraction, 100), 1),

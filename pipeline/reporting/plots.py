@@ -1,4 +1,4 @@
-"""Plots of rate against size: a panel a machine, a line a provider, the measured ceiling drawn in.
+"""Plots of a rate against a workload's x: a column a machine, a line a provider, the measured ceiling drawn in.
 
 A provider's colour says what it is written in, and is the same in every plot and table of a report. The
 bytes of a plot follow from its numbers alone.
@@ -15,13 +15,14 @@ from typing import Any
 
 import matplotlib
 import pandas as pd
-from kernels.point import DTYPE_NAMES
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipeline.reporting.table import number
+from pipeline.reporting.frames import Drawing, compute_ceiling
+from pipeline.reporting.table import RATES, number
+from pipeline.store.ceilings import Ceilings
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#656d76", "#d8dee4", "#ffffff"
 """Text, lesser text, grid lines and background on paper; a page names its own instead (``inline``)."""
@@ -78,43 +79,71 @@ class Panel:
 
     gpu: str
     name: str
-    copy_gbps: float | None
+    ceilings: Ceilings | None
 
 
-def rate_against_size(
-    kernel: str, size_means: str, best: pd.DataFrame, panels: Sequence[Panel], style: Mapping[str, Style]
-) -> str:
-    """GB/s against size as SVG: a column a machine, a row a dtype, each provider at its best configuration.
+@dataclass(frozen=True)
+class Limit:
+    """A measured ceiling as a plot draws it."""
 
-    Each machine has its own scale, shared by its dtypes, with the ceiling at much the same height in all.
+    rate: float
+    text: str
+
+
+def limit(drawing: Drawing, panel: Panel, rows: pd.DataFrame) -> Limit | None:
+    """The ceiling of a panel's rows: a plain copy's rate, or a matrix product's by their arithmetic."""
+    unit = RATES[drawing.headline]
+    if panel.ceilings is None or rows.empty:
+        return None
+    if drawing.headline == "gbps":
+        copy = panel.ceilings.copy_gbps
+        return Limit(copy, f"copy ceiling {number(copy)} {unit}")
+    found = compute_ceiling(drawing.kernel, rows["problem"].iloc[-1], panel.ceilings)
+    return None if found is None else Limit(found, f"matmul ceiling {number(found)} {unit}")
+
+
+def rate_against_x(drawing: Drawing, panels: Sequence[Panel], style: Mapping[str, Style]) -> str:
+    """A workload's rate against its x as SVG: a column a machine, a row for each of the drawing's panels, each
+    provider at its best configuration.
+
+    Each machine has its own scale, shared by those of its panels that have the same ceiling, which is thus at
+    much the same height in all.
     """
-    dtypes = [name for name in DTYPE_NAMES if name in set(best["dtype"])]
-    rows, columns = len(dtypes), len(panels)
+    rows, columns = len(drawing.panels), len(panels)
     width = {1: 6.6, 2: 9.6, 3: 11.7}.get(columns, 3.5 * columns)
     # All settings are matplotlib's own plus these, whatever the user's matplotlibrc says.
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(settings(kernel))
+        matplotlib.rcParams.update(settings(drawing.name))
         figure = Figure(figsize=(width, 0.75 + 2.75 * rows), layout=ConstrainedLayoutEngine(h_pad=0.1))
-        figure.set_gid(f"plot-{kernel}")
+        figure.set_gid(f"plot-{drawing.name}")
         grid = figure.subplots(rows, columns, squeeze=False)
         for column, panel in enumerate(panels):
-            of_machine = best[best["gpu"] == panel.gpu]
-            top = 1.13 * max([*of_machine["gbps"], panel.copy_gbps or 0])
-            for row, dtype in enumerate(dtypes):
+            of_machine = drawing.lines[drawing.lines["gpu"] == panel.gpu]
+            shown = {name: of_machine[of_machine["panel"] == name] for name in drawing.panels}
+            limits = {name: limit(drawing, panel, some) for name, some in shown.items()}
+            for row, name in enumerate(drawing.panels):
                 axes = grid[row, column]
-                axes.set_gid(f"panel-{kernel}-{panel.gpu}-{dtype}")
-                axes.set_title(f"{panel.name} · {dtype}")
-                _draw(axes, of_machine[of_machine["dtype"] == dtype], panel.copy_gbps, top, style)
-                _size_axis(axes, best["size"].unique())
+                axes.set_gid(f"panel-{drawing.name}-{panel.gpu}-{plain(name)}")
+                axes.set_title(f"{panel.name} · {name}")
+                alike = [one[drawing.headline] for other, one in shown.items() if limits[other] == limits[name]]
+                ceiling = limits[name]
+                top = 1.13 * max([*pd.concat(alike), ceiling.rate if ceiling else 0])
+                _draw(axes, shown[name], drawing.headline, ceiling, top or 1, style)
+                _x_axis(axes, drawing.lines.loc[drawing.lines["panel"] == name, "x"].unique())
                 if row == rows - 1:
-                    axes.set_xlabel(f"size: {size_means}")
+                    axes.set_xlabel(drawing.x_label)
                 if column == 0:
-                    axes.set_ylabel("GB/s")
-        legend(figure, [p for p in style if p in set(best["provider"])], style, width)
+                    axes.set_ylabel(RATES[drawing.headline])
+        legend(figure, [p for p in style if p in set(drawing.lines["provider"])], style, width)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return out.getvalue()
+
+
+def plain(text: str) -> str:
+    """A text as a part of an element's id."""
+    return re.sub(r"[^\w.=-]+", "-", text)
 
 
 def inline(svg: str, style: Mapping[str, Style], description: str) -> str:
@@ -128,10 +157,10 @@ def inline(svg: str, style: Mapping[str, Style], description: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1).strip()
 
 
-def settings(kernel: str) -> dict[str, Any]:
-    """What is matplotlib's own to know: text stays text, and ids follow from the kernel's name."""
+def settings(name: str) -> dict[str, Any]:
+    """What is matplotlib's own to know: text stays text, and ids follow from the figure's name."""
     return {
-        "svg.hashsalt": kernel,
+        "svg.hashsalt": name,
         "svg.fonttype": "none",
         "font.family": "sans-serif",
         "font.size": 9,
@@ -161,16 +190,21 @@ def settings(kernel: str) -> dict[str, Any]:
 
 
 def _draw(
-    axes: Any, rows: pd.DataFrame, ceiling: float | None, top: float, style: Mapping[str, Style]
+    axes: Any,
+    rows: pd.DataFrame,
+    rate: str,
+    ceiling: Limit | None,
+    top: float,
+    style: Mapping[str, Style],
 ) -> None:
     """One panel."""
     axes.set_ylim(0, top)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     if ceiling is not None:
-        axes.axhline(ceiling, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.axhline(ceiling.rate, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
-            f"copy ceiling {number(ceiling)} GB/s",
-            (0.01, ceiling),
+            ceiling.text,
+            (0.01, ceiling.rate),
             xycoords=("axes fraction", "data"),
             xytext=(0, 3),
             textcoords="offset points",
@@ -179,18 +213,18 @@ def _draw(
         )
     if rows.empty:
         axes.annotate("not measured", (0.5, 0.4), xycoords="axes fraction", ha="center", color=MUTED)
-    # The fastest is drawn last and lies on top. Points at a single size stand side by side.
-    order = rows.groupby("provider")["gbps"].median().sort_values().index
-    single = rows["size"].nunique() == 1
+    # The fastest is drawn last and lies on top. Points at a single place stand side by side.
+    order = rows.groupby("provider")[rate].median().sort_values().index
+    single = rows["x"].nunique() == 1
     for i, provider in enumerate(order):
-        line = rows[rows["provider"] == provider].sort_values("size")
+        line = rows[rows["provider"] == provider].sort_values("x")
         shift = 2 ** (0.5 * ((i + 0.5) / len(order) - 0.5)) if single else 1
         look = style[str(provider)]
-        axes.plot(line["size"] * shift, line["gbps"], color=look.light, linestyle=look.dashes)
+        axes.plot(line["x"] * shift, line[rate], color=look.light, linestyle=look.dashes)
         for distrusted, points in line.groupby(line["valid"].eq(False)):
             axes.plot(
-                points["size"] * shift,
-                points["gbps"],
+                points["x"] * shift,
+                points[rate],
                 linestyle="none",
                 marker=look.marker,
                 color=look.light,
@@ -200,16 +234,16 @@ def _draw(
             )
 
 
-def _size_axis(axes: Any, sizes: Iterable[int]) -> None:
-    """A log2 axis with ticks at measured sizes, as many as can be read."""
-    ordered = sorted(int(size) for size in sizes)
+def _x_axis(axes: Any, values: Iterable[int]) -> None:
+    """A log2 axis with ticks at measured values, as many as can be read."""
+    ordered = sorted(int(value) for value in values)
     axes.set_xscale("log", base=2)
     axes.set_xlim(ordered[0] / 2**0.4, ordered[-1] * 2**0.4)
     apart = math.log2(ordered[-1] / ordered[0]) / 6
     ticks = ordered[-1:]
-    for size in reversed(ordered):
-        if math.log2(ticks[-1] / size) >= max(apart, 0.4):
-            ticks.append(size)
+    for value in reversed(ordered):
+        if math.log2(ticks[-1] / value) >= max(apart, 0.4):
+            ticks.append(value)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))

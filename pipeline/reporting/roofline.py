@@ -12,19 +12,19 @@ from typing import Any
 
 import matplotlib
 import pandas as pd
-from kernels.point import DTYPE_NAMES
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from pipeline.reporting.plots import INK, Panel, Style, legend, settings
+from pipeline.reporting.frames import compute_ceiling
+from pipeline.reporting.plots import INK, Panel, Style, legend, plain, settings
 from pipeline.reporting.table import number
-from pipeline.store.ceilings import Ceilings
+from pipeline.store.ceilings import Rates
 from pipeline.store.evidence import CounterRow
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A provider's best configuration at the largest size: flops a byte, TFLOP/s, and whether the bytes were
+    """A provider's best configuration at the largest problem: flops a byte, TFLOP/s, and whether the bytes were
     counted by the device, or are the fewest that the operation needs."""
 
     provider: str
@@ -48,11 +48,15 @@ def dram_bytes(rows: Iterable[CounterRow]) -> dict[str, float]:
     return {key: moved for key, moved in found.items() if moved is not None}
 
 
-def marks(best: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
-    """The marks of one machine and dtype, from each provider's row of the largest size; ``counted`` are the
-    bytes that the device moved, by key."""
+def largest(best: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the problem that takes most operations, of the last of several."""
+    return best[best["rank"] == best.sort_values(["flops", "rank"])["rank"].iloc[-1]] if len(best) else best
+
+
+def marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
+    """The marks of one machine's rows of one problem; ``counted`` are the bytes that the device moved, by key."""
     found = []
-    for row in best[best["size"] == best["size"].max()].to_dict("records"):
+    for row in rows.to_dict("records"):
         moved = counted.get(row["key"])
         intensity = row["flops"] / (moved or row["bytes"])
         found.append(Mark(row["provider"], intensity, row["tflops"], bool(moved)))
@@ -63,14 +67,13 @@ def roofline(
     kernel: str,
     best: pd.DataFrame,
     panels: Sequence[Panel],
-    ceilings: Mapping[str, Ceilings],
     counted: Mapping[str, Mapping[str, float]],
     style: Mapping[str, Style],
 ) -> str:
-    """The plot as SVG: a column a machine, a row a dtype. Filled marks stand at the bytes that the kernel
-    needs at least, hollow ones at those that the device counted."""
-    dtypes = [name for name in DTYPE_NAMES if name in set(best["dtype"])]
-    rows, columns = len(dtypes), len(panels)
+    """The plot as SVG: a column a machine, a row for each of the problems' words. Filled marks stand at the bytes
+    that the kernel needs at least, hollow ones at those that the device counted."""
+    words = list(dict.fromkeys(best.sort_values("rank")["words"]))
+    rows, columns = len(words), len(panels)
     width = {1: 6.6, 2: 9.6, 3: 11.7}.get(columns, 3.5 * columns)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -79,12 +82,13 @@ def roofline(
         figure.set_gid(f"roofline-{kernel}")
         grid = figure.subplots(rows, columns, squeeze=False)
         for column, panel in enumerate(panels):
-            for row, dtype in enumerate(dtypes):
+            for row, name in enumerate(words):
                 axes = grid[row, column]
-                axes.set_gid(f"roofline-{kernel}-{panel.gpu}-{dtype}")
-                points = best[(best["gpu"] == panel.gpu) & (best["dtype"] == dtype)]
-                axes.set_title(f"{panel.name} · {dtype}" + _at(points))
-                _draw(axes, marks(points, counted.get(panel.gpu, {})), ceilings.get(panel.gpu), dtype, style)
+                axes.set_gid(f"roofline-{kernel}-{panel.gpu}-{plain(name)}")
+                points = largest(best[(best["gpu"] == panel.gpu) & (best["words"] == name)])
+                axes.set_title(f"{panel.name} · {name}" + _at(points))
+                peak = None if points.empty else compute_ceiling(kernel, points["problem"].iloc[0], panel.ceilings)
+                _draw(axes, marks(points, counted.get(panel.gpu, {})), panel.ceilings, peak, style)
                 if row == rows - 1:
                     axes.set_xlabel("flops a byte of device memory")
                 if column == 0:
@@ -96,13 +100,14 @@ def roofline(
 
 
 def _at(points: pd.DataFrame) -> str:
-    return "" if points.empty else f" · size {points['size'].max()}"
+    return "" if points.empty else f" · {points['extent'].iloc[0]}"
 
 
 def _draw(
-    axes: Any, found: Sequence[Mark], ceilings: Ceilings | None, dtype: str, style: Mapping[str, Style]
+    axes: Any, found: Sequence[Mark], ceilings: Rates | None, peak: float | None, style: Mapping[str, Style]
 ) -> None:
-    """One panel: the roof, and the marks below it."""
+    """One panel: the roof, flat at the ``peak`` of the problem's arithmetic where that is known, and the marks
+    below it."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(visible=True, which="major", axis="both")
@@ -112,7 +117,6 @@ def _draw(
         highest = max(highest, max(mark.intensity for mark in found) * 3)
     if ceilings is not None:
         slope = ceilings.copy_gbps / 1e3
-        peak = ceilings.matmul_tflops.get(dtype)
         knee = None if peak is None else peak / slope
         highest = max(highest, 3 * knee) if knee else highest
         roof = sorted({lowest, highest, *([knee] if knee else [])})

@@ -7,12 +7,11 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kernels.point import Point
-
+from pipeline.points import notation
+from pipeline.points.point import Point, order
 from pipeline.reporting.table import number
 from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, ProfileRow, Rule
 from pipeline.store.record import Measurement
-from pipeline.store.results import label
 
 MOST_CHARACTERS = 500
 """Of a rule's text: ncu's rows hold all of it."""
@@ -77,7 +76,7 @@ def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> di
     they were measured from another source, in another environment or with other options."""
     keys: dict[Point | None, str | None] = {row.point: row.key for row in measurements}
     return {
-        row.key: f"{label(row.model_dump())}, size {row.extent}"
+        row.key: _place(row)
         for row in rows
         if keys.get(row.point, row.key) != row.key
     }
@@ -89,15 +88,16 @@ def _lines(
     """A line a point that was counted, for the kernel that takes longest."""
     lines = []
     chosen = longest(counters).values()
-    for row in sorted(chosen, key=lambda row: (row.dtype or "", row.size or 0, row.rows or 0, row.role)):
+    for row in sorted(chosen, key=_order):
         compiled = code.get(str(row.key))
         measured = timed.get(str(row.key))
         spilled = compiled.mix.spilled_bytes if compiled and compiled.mix else None
         lines.append(
             {
-                "size": row.extent,
+                "extent": notation.extent(row.point) if row.point else "",
+                "words": notation.words(row.point) if row.point else "",
                 "role": row.role,
-                "label": label(row.model_dump()),
+                "label": notation.label(row.point) if row.point else "",
                 "us": number(measured.outcome.timing.median_us)
                 if measured and measured.outcome.timing
                 else "",
@@ -144,11 +144,26 @@ def _rules(rows: Iterable[CounterRow]) -> list[str]:
             found[most[1].name] = (*most, row)
     ordered = sorted(found.values(), key=lambda one: -one[0])
     return [
-        f"{rule.name}, up to {number(gain)} % ({label(row.model_dump())}, size {row.extent}): "
+        f"{rule.name}, up to {number(gain)} % ({_place(row)}): "
         + textwrap.shorten(re.sub(r" ?\(?https?://\S+", "", rule.text), MOST_CHARACTERS, placeholder=" …")
         for gain, rule, row in ordered
     ]
 
 
 def _sentence(row: ProfileRow) -> str:
-    return f"{label(row.model_dump())}, size {row.extent}: {row.sentence}"
+    return f"{_place(row)}: {row.sentence}"
+
+
+def _place(row: Joined) -> str:
+    """A point in words: its configuration, its problem."""
+    if row.point is None:
+        return row.kernel
+    return f"{notation.label(row.point)}, {notation.extent(row.point)} {notation.words(row.point)}".rstrip()
+
+
+def _order(row: CounterRow) -> tuple[Any, ...]:
+    """By problem, words first; at each by the reason for which a point was looked into."""
+    if row.point is None:
+        return ((), (), row.role)
+    _, _, words, numbers, _ = order(row.point)
+    return (words, numbers, row.role)

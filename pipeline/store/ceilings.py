@@ -17,12 +17,6 @@ class Overhead(Record):
     per_call_us: float
     per_replay_us: float
 
-    def net(self, time_us: float, launches: int, replays: int = 1) -> float:
-        """Microseconds that each launch of one or more replays takes by itself. Never less than half of the
-        gross time, so that a calibration gone wrong can't turn a time into nonsense unseen."""
-        gross = time_us / launches
-        return max((time_us - replays * self.per_replay_us) / launches - self.per_call_us, gross / 2)
-
 
 NO_OVERHEAD = Overhead(per_call_us=0.0, per_replay_us=0.0)
 

@@ -36,6 +36,7 @@ def new_run() -> str:
 
 
 def command_line(name: str) -> str:
-    """This process's command as a user would write it, without what names a tracker, which may hold a password."""
+    """This process's command as a user would write it, without what names a tracker, which may hold a
+    password."""
     words = [word for word in sys.argv[1:] if not word.lstrip("+~").startswith("tracking")]
     return shlex.join(["python", "-m", f"pipeline.{name}", *words])

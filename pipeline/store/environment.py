@@ -6,6 +6,8 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any, Literal
 
+from pydantic import Field
+
 from kernels.contract import Provider
 from pipeline.points.frozen import Record, digest
 
@@ -15,9 +17,9 @@ FLAGS = {
     "triton": ("TRITON_", "PTXAS_", "LLVM_"),
     "inductor": ("TORCHINDUCTOR_", "TORCHDYNAMO_", "INDUCTOR_"),
 }
-"""Environment variables that change results or speed, by how they begin, and who feels them: every provider, those
-on a CPU, what Triton compiles, and what torch.compile does. ``torch.set_float32_matmul_precision`` has no variable:
-a provider that calls it says so in its source, which its key covers."""
+"""Environment variables that change results or speed, by how they begin, and who feels them: every provider,
+those on a CPU, what Triton compiles, and what torch.compile does. ``torch.set_float32_matmul_precision`` has
+no variable: a provider that calls it says so in its source, which its key covers."""
 
 PLACES = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH"),
@@ -41,17 +43,18 @@ PLACES = (
     ),
     *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_COMPILE_DEBUG", "LLVM_DIR"),
 )
-"""Those among them that only say where something lies or what is printed, and those that the pipeline sets."""
+"""Those among them that only say where something lies or what is printed, and those that the pipeline
+sets."""
 
 
 class Environment(Record):
     """What a result depends on and the commit does not hold. No time, host name or UUID, so that the
     same machine gives the same fingerprint on every run.
 
-    ``flags`` are the environment variables of ``FLAGS``. ``host`` is a CPU's own: a model's name says little of a
-    CPU's speed. ``image`` and ``base_image`` name a container's image and what that was built from, each with its
-    digest. They are told and not part of the identity: an image that was built again is another one, and what a
-    result depends on in it, the other fields say."""
+    ``flags`` are the environment variables of ``FLAGS``. ``host`` is a CPU's own: a model's name says little
+    of a CPU's speed. ``image`` and ``base_image`` name a container's image and what that was built from, each
+    with its digest. They are told and not part of the identity: an image that was built again is another one,
+    and what a result depends on in it, the other fields say."""
 
     gpu: str
     name: str
@@ -69,7 +72,7 @@ class Environment(Record):
     cpu_threads: int
     platform: str
     host: str | None = None
-    flags: dict[str, str] = {}
+    flags: dict[str, str] = Field(default_factory=dict)
     image: str | None = None
     base_image: str | None = None
 
@@ -80,7 +83,8 @@ class Environment(Record):
 
     @property
     def of_device(self) -> str:
-        """What a device's own limits depend on: another host with the same GPU, driver and packages has the same."""
+        """What a device's own limits depend on: another host with the same GPU, driver and packages has the
+        same."""
         return digest([self._of_every_provider(), self._flags("all")])
 
     def felt_by(self, provider: Provider) -> dict[str, Any]:

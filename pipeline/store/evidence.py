@@ -75,7 +75,9 @@ class CodeRow(Joined):
     ``native`` tells the code that this machine's GPU runs, so the rows whose key's time is about this very
     code. ``threads`` is the block's, ``shared`` its bytes of shared memory: all that a launch asks for where
     the launch is known (``launch_known``), else what the compiler knows. ``artifact`` is where its listing
-    lies, with PTX, SASS and TTGIR beside it.
+    lies, with PTX, SASS and TTGIR beside it. ``source`` is the file of a CUDA function, and ``strategy`` how
+    a launch goes about the problem, where its provider tells. ``basis`` is a digest of what the row rests on
+    beside its key: the code and the tools that took the function apart, and of a CUDA function its library.
     """
 
     language: Literal["triton", "gluon", "cuda", "inductor"]
@@ -95,6 +97,9 @@ class CodeRow(Joined):
     compiler: str
     environment: str
     artifact: str | None = None
+    source: str | None = None
+    strategy: str | None = None
+    basis: str = ""
 
 
 class Operator(Record):
@@ -128,6 +133,7 @@ class ProfileRow(Joined):
     ``aten::square > aten::pow``).
     ``host_us`` is what the host takes from the call's begin until its last launch, on a CPU what these
     operators take, the median of the recorded calls; ``device_us`` is what the device is busy for.
+    ``instrument`` is the digest of the code that looked.
     """
 
     status: str
@@ -141,6 +147,7 @@ class ProfileRow(Joined):
     launches: float | None = None
     sentence: str
     environment: str
+    instrument: str = ""
     table: str | None = None
     trace: str | None = None
 
@@ -168,6 +175,7 @@ class CounterRow(Joined):
     ``stalls`` are, by ncu's name of a warp's state, the cycles that a warp spends in it for each instruction
     that it issues, the longest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte pieces
     of global memory that a warp's request touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
+    ``instrument`` is the digest of the code and options that looked.
     """
 
     role: str
@@ -207,6 +215,7 @@ class CounterRow(Joined):
     tool: str | None = None
     report: str | None = None
     environment: str
+    instrument: str = ""
 
 
 def joined(point: Point, key: str | None) -> dict[str, Any]:
@@ -248,11 +257,14 @@ class Evidence:
 NOTHING = Evidence({}, {}, {})
 
 
-def load(folder: Path, warn: Callable[[str], None]) -> Evidence:
-    """Read every file of rows below the folder; a line that can't be read is skipped with a sentence."""
+def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Evidence:
+    """Read every file of rows below the folder, and with ``local`` of the repository's own results this
+    host's too; a line that can't be read is skipped with a sentence."""
 
     def every(name: str, kind: type[R]) -> dict[tuple[str, str], list[R]]:
-        paths = [path for place in folders_of(folder) for path in sorted((place / name).glob("*/*.jsonl"))]
+        paths = [
+            path for place in folders_of(folder, local) for path in sorted((place / name).glob("*/*.jsonl"))
+        ]
         return {(path.parent.name, path.stem): read_lines(path, kind, warn) for path in paths}
 
     return Evidence(

@@ -36,8 +36,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file for this process alone, by a lock file beside it that the operating system lets go of when the
-    process ends in any way. Raises UserError when the lock file can't be made."""
+    """Hold a file for this process alone, by a lock file beside it that the operating system lets go of when
+    the process ends in any way. Raises UserError when the lock file can't be made."""
     beside = path.with_name(f".{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

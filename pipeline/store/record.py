@@ -37,8 +37,8 @@ class Timing(Record):
 class Rate(Record):
     """What a time means: bytes and operations over time (GB/s, TFLOP/s), against the measured ceiling.
 
-    ``bound`` names the ceiling that is nearer by the work's arithmetic intensity, and ``ceiling_fraction`` is the
-    rate over that ceiling (None where no ceiling was measured).
+    ``bound`` names the ceiling that is nearer by the work's arithmetic intensity, and ``ceiling_fraction`` is
+    the rate over that ceiling (None where no ceiling was measured).
     """
 
     bytes: int
@@ -69,9 +69,9 @@ class State(Record):
 
 
 class Launch(Record):
-    """One kernel that a call launched, as its provider reports it: the function, how it goes about the problem,
-    blocks and threads by dimension, blocks of a cluster, bytes of dynamic shared memory a block, and pipeline
-    stages (0 for none)."""
+    """One kernel that a call launched, as its provider reports it: the function, how it goes about the
+    problem, blocks and threads by dimension, blocks of a cluster, bytes of dynamic shared memory a block, and
+    pipeline stages (0 for none)."""
 
     function: str
     strategy: str | None = None
@@ -106,8 +106,9 @@ class Parts(Record):
 
 
 class Carried(Record):
-    """A row that was kept when the instrument changed, since both gave the same times: the instrument and commit
-    it was measured with, of how many points both were timed, and the geometric mean of new over old times."""
+    """A row that was kept when the instrument changed, since both gave the same times: the instrument and
+    commit it was measured with, of how many points both were timed, and the geometric mean of new over old
+    times."""
 
     instrument: str
     commit: str
@@ -119,8 +120,9 @@ class Origin(Record):
     """Where and from what a measurement came.
 
     ``run`` names the invocation that measured it and ``command`` its command line; ``commit`` is that of the
-    repository which the kernel belongs to, ``tool`` the pipeline's where that is another. ``device`` tells the
-    GPUs of a host apart: ``cuda:1``. ``image`` and ``base_image`` name the container's image and its base.
+    repository which the kernel belongs to, ``tool`` the pipeline's where that is another. ``device`` tells
+    the GPUs of a host apart: ``cuda:1``. ``image`` and ``base_image`` name the container's image and its
+    base.
     """
 
     gpu: str
@@ -144,8 +146,8 @@ class Origin(Record):
 class Outcome(Record):
     """How the worker got on with a point: the status, and the timing only if there is one to report.
 
-    ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is smaller.
-    ``launch`` is what the first call launched, None where the provider does not tell.
+    ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is
+    smaller. ``launch`` is what the first call launched, None where the provider does not tell.
     """
 
     status: Status

@@ -27,18 +27,28 @@ TRACKED = ("results", "reports")
 
 
 def folder_for(folder: Path, kind: str) -> Path:
-    """Where a device's results go that are asked for in a folder: a CPU is no model of a machine, and what it gave
-    goes to ``local/`` in place of the repository's own folders."""
+    """Where a device's results go that are asked for in a folder: a CPU is no model of a machine, and what it
+    gave goes to ``local/`` in place of the repository's own folders."""
     for name in TRACKED:
         if kind == "cpu" and folder.absolute() == ROOT / name:
             return LOCAL / name
     return folder
 
 
-def folders_of(folder: Path) -> list[Path]:
-    """The folders that hold results beside each other: for the repository's own, this host's too."""
+def asked_for(path: Path) -> None:
+    """Make the folder of a path that was asked for: DVC expects it, also where a CPU's results go elsewhere.
+    Raises UserError when it can't be made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"can't make {path.parent}: {error.strerror}.") from error
+
+
+def folders_of(folder: Path, local: bool = True) -> list[Path]:
+    """The folders that hold results beside each other: for the repository's own, with ``local`` this host's
+    too."""
     own = folder_for(folder, "cpu")
-    return [folder] if own == folder or not own.is_dir() else [folder, own]
+    return [folder, own] if local and own != folder and own.is_dir() else [folder]
 
 
 def ledger_path(folder: Path, kernel: str, gpu: str) -> Path:
@@ -105,9 +115,9 @@ class Results:
         return machines_first_gpus(row.origin.gpu for row in self.measurements)
 
 
-def load(folder: Path, warn: Callable[[str], None]) -> Results:
-    """Read every ledger, environment and ceilings file below the folder, and of the repository's own results this
-    host's too; sorted, so the same for all hosts.
+def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Results:
+    """Read every ledger, environment and ceilings file below the folder, and with ``local`` of the
+    repository's own results this host's too; sorted, so the same for all hosts.
 
     Of a point that a ledger holds twice, as one does after a sweep was killed, the newest line counts.
     Unreadable ledger lines are skipped with a sentence to ``warn``; a broken environment or ceilings file
@@ -116,7 +126,7 @@ def load(folder: Path, warn: Callable[[str], None]) -> Results:
     rows: list[Measurement] = []
     environments: dict[str, Environment] = {}
     ceilings: dict[str, Ceilings] = {}
-    for place in folders_of(folder):
+    for place in folders_of(folder, local):
         for path in sorted((place / "timings").glob("*/*.jsonl")):
             rows += Ledger(path, warn).rows()
         environments |= {p.stem: read(Environment, p) for p in sorted((place / "environment").glob("*.json"))}
@@ -138,8 +148,8 @@ def read(model: type[R], path: Path) -> R:
 def timed(
     folders: Sequence[Path], kernel: str, gpu: str, settings: str, warn: Callable[[str], None]
 ) -> dict[Point, Measurement]:
-    """What the ledger of one kernel on one GPU timed by these settings, from the first of the folders that has
-    any."""
+    """What the ledger of one kernel on one GPU timed by these settings, from the first of the folders that
+    has any."""
     for folder in folders:
         rows = Ledger(ledger_path(folder, kernel, gpu), warn).rows()
         found = {

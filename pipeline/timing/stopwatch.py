@@ -77,8 +77,8 @@ class Stopwatch:
     def time(
         self, call: Call, inputs: Tensors, bytes_: int, restore: Restore = None
     ) -> tuple[Samples, State]:
-        """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they were
-        taken. ``restore`` is a Rotation's.
+        """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they
+        were taken. ``restore`` is a Rotation's.
 
         Samples that were taken while the device was held back are taken again once, after a rest, and then
         marked.

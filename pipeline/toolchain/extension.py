@@ -1,9 +1,9 @@
 """C++ and CUDA extensions: built once by ninja, rebuilt when what they are made of changes, loaded.
 
-A kernel's folder below ``build/`` holds for each source the library, the compiler's log and a manifest. The manifest, not
-file times, says whether the library is up to date: it names the content of every source and header of
-ours that went in, the flags, the compilers and torch. A folder restored from a cache is therefore as good
-as a new one, and loading from it writes nothing.
+A kernel's folder below ``build/`` holds for each source the library, the compiler's log and a manifest. The
+manifest, not file times, says whether the library is up to date: it names the content of every source and
+header of ours that went in, the flags, the compilers and torch. A folder restored from a cache is therefore
+as good as a new one, and loading from it writes nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Place:
     """Where a kernel's sources are and where its libraries go.
 
     ``folder`` holds the sources, ``output`` the libraries; paths in messages and manifests are relative to
-    ``root``. What is included from below ``folder`` or ``shared`` is ours, all else the compilers' and torch's.
+    ``root``. What is included from below ``folder`` or ``shared`` is ours, all else the compilers' and
+    torch's.
     """
 
     name: str
@@ -161,7 +162,8 @@ _loaded: set[Path] = set()
 
 
 def load(place: Place, source: str) -> Path:
-    """Make ``torch.ops.<kernel>.<function>`` of a source available, building it first if need be; the library.
+    """Make ``torch.ops.<kernel>.<function>`` of a source available, building it first if need be; the
+    library.
 
     Raises what ``build`` raises, and UserError for a CUDA source where torch sees no GPU. A source is
     loaded once in a process; a later change of it needs a new process.

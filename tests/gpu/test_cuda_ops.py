@@ -6,44 +6,36 @@ import pytest
 import torch
 
 import kernels
-from kernels.contract import Inputs
-from kernels.point import Shape
-from pipeline.measure import extension
+from kernels import Tensors
+from pipeline.toolchain import extension
+from tests.kernels.kernel_cases import MATRICES
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 
-KERNELS = [
-    name
-    for name in kernels.names()
-    if any(p.name == "cuda" and p.extension == extension.CUDA_SOURCE for p in kernels.load(name).providers)
-]
+CASES = {case.loaded.name: case for case in MATRICES if case.provider.entry == "cuda.cu:cuda"}
 
 
-@pytest.fixture(params=KERNELS)
+@pytest.fixture(params=CASES)
 def name(request: pytest.FixtureRequest) -> str:
     kernel: str = request.param
-    extension.load(kernel, extension.CUDA_SOURCE)
+    CASES[kernel].load()
     return kernel
 
 
-def cuda(name: str, inputs: Inputs, block_size: int, num_warps: int) -> torch.Tensor:
+def cuda(name: str, inputs: Tensors, block_size: int, num_warps: int) -> torch.Tensor:
     out: torch.Tensor = getattr(torch.ops, name).cuda(*inputs, block_size, num_warps)
     return out
 
 
-def inputs_of(name: str, shape: Shape, dtype: torch.dtype = torch.float32) -> Inputs:
-    return kernels.load(name).inputs(shape, dtype, torch.device("cuda"), 0)
+def inputs_of(name: str, shape: tuple[int, int], dtype: torch.dtype = torch.float32) -> Tensors:
+    return CASES[name].of_shape(shape, dtype)
 
 
-def check(name: str, out: torch.Tensor, inputs: Inputs) -> None:
-    kernel = kernels.load(name)
-    allowed = kernel.tolerance(out.dtype)
-    torch.testing.assert_close(
-        out.double(), kernel.reference(*inputs), rtol=allowed.rtol, atol=allowed.atol, equal_nan=True
-    )
+def check(name: str, out: torch.Tensor, inputs: Tensors) -> None:
+    CASES[name].compare(out, *inputs)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +190,6 @@ def test_torch_compile_takes_the_operator(name: str, dynamic: bool) -> None:
 
 
 def test_naive_square_takes_a_matrix() -> None:
-    extension.load("square", extension.CUDA_SOURCE)
+    extension.load(extension.Place.of(kernels.load("square")), "cuda.cu")
     with pytest.raises(RuntimeError, match=r"takes a 2-D tensor, not one of 1 dimensions$"):
         torch.ops.square.cuda_naive(torch.ones(4, device="cuda"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.measure import device
-from tests.planted.tree import Tree
+from pipeline.machine import device
+from tests.planted.tree import Tree, size
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,7 +58,7 @@ def test_what_the_gpus_memory_cannot_hold_is_said_before_it_is_allocated(tmp_pat
     sizes = f"size=[65536,{far_too_large}]"
     done = tree.sweep("kernel=gpu_faults", "device=cuda", sizes, "provider=[right,right_at_the_end]")
     assert done.returncode == 0, done.stderr
-    statuses = {(row.point.provider, row.point.size): row.outcome.status for row in tree.rows("gpu_faults")}
+    statuses = {(row.point.provider, size(row.point)): row.outcome.status for row in tree.rows("gpu_faults")}
     assert statuses == {
         ("right", 65536): "ok",
         ("right", far_too_large): "out_of_memory",

@@ -8,11 +8,11 @@ from time import sleep
 import pytest
 import torch
 
-from pipeline.measure import device
-from pipeline.measure.settings import TimingSettings
-from pipeline.measure.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
-from pipeline.measure.timer import Samples
-from pipeline.measure.timer.event import MOST_WRITES
+from pipeline.machine import device
+from pipeline.timing.settings import TimingSettings
+from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
+from pipeline.timing.timers import Samples
+from pipeline.timing.timers.event import MOST_WRITES
 
 pytestmark = [
     pytest.mark.gpu,

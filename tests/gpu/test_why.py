@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.config import ROOT
+from pipeline.command.config import ROOT
 
 pytestmark = [
     pytest.mark.gpu,

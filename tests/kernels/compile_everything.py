@@ -11,69 +11,105 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import torch
+import pytest
 
-import kernels
-from kernels.contract import DTYPES, Kernel, Provider
-from kernels.point import Point
-from pipeline.measure.offline import compile_for, only_compile
+from kernels.contract import Gpu, Value, shown
+from pipeline.execution.offline import compile_for, only_compile
+from tests.kernels.kernel_cases import EVERY, META, Case, MatrixCase, problem_of, words_of
 
-ARCHITECTURES = (80, 90, 100)
-# A row of one element, one that is no multiple of anything, and one that loads can be vectorized over.
-SHAPES = ((64, 1), (64, 37), (64, 4096))
+ARCHITECTURES = {
+    80: Gpu((8, 0), 108, 163 * 1024, 40 * 2**20),
+    90: Gpu((9, 0), 132, 227 * 1024, 50 * 2**20),
+    100: Gpu((10, 0), 148, 227 * 1024, 126 * 2**20),
+}
+"""Compute capabilities, and an A100, an H200 and a B200."""
+
+# Rows of one element, of a number that is no multiple of anything, and of one that loads are vectorized over.
+SIZES = (1, 37, 4096)
+FEW_ROWS = 64
+
+LAUNCHES = ({"block_size": 128, "num_warps": 2}, {"block_size": 4096, "num_warps": 8})
+"""Two launches that differ in every parameter, for the providers that have these."""
+
+TRITON = [case for case in EVERY if case.provider.language in ("triton", "gluon")]
 
 
-LAUNCHES = ((128, 2, 2), (4096, 8, 3))
-"""BLOCK_SIZE, num_warps and num_stages: two launches that differ in every axis."""
+def label(words: dict[str, Value]) -> str:
+    """A problem's words as one."""
+    return "-".join(map(shown, words.values()))
 
 
-def launches(provider: Provider, number: int) -> Iterator[dict[str, int]]:
-    """The last so many launches, as the provider takes them."""
-    for block_size, num_warps, num_stages in LAUNCHES[-number:]:
-        axes = {"block_size": block_size, "num_warps": num_warps, "num_stages": num_stages}
-        yield {axis: axes[axis] for axis in provider.axes}
+def all_words(case: Case) -> list[dict[str, Any]]:
+    """The words that the kernel knows, each with each size."""
+    return [dict(one.values[0]) for one in words_of(case.loaded)]
 
 
-def compile_all(kernel: Kernel, provider: Provider, binaries: list[Any]) -> None:
-    """Every architecture and dtype; every shape and launch for one of each: they don't interact."""
-    for architecture in ARCHITECTURES:
+def problem(case: Case, size: int, words: dict[str, Value]) -> Any:
+    """The problem of a size; matrices have few rows, for which kernels are compiled for their columns."""
+    few: dict[str, Value] = {"rows": FEW_ROWS} if isinstance(case, MatrixCase) else {}
+    return problem_of(case.loaded, size, **words, **few)
+
+
+def wanted(case: Case) -> Iterator[tuple[int, dict[str, Value], int, dict[str, Value]]]:
+    """What to compile: every architecture and word; every size and launch for one of each.
+
+    They don't interact. Yields the architecture, the words, the size and the configuration.
+    """
+    words = all_words(case)
+    for architecture, gpu in ARCHITECTURES.items():
+        if case.provider.runs_on(gpu) is not None:
+            continue
+        for one in words:
+            every = architecture == 90 and one == words[1 % len(words)]
+            for size in SIZES if every else SIZES[-1:]:
+                for launch in LAUNCHES if every and size == SIZES[-1] else LAUNCHES[-1:]:
+                    variables = case.provider.variables()
+                    preferred = {
+                        name: value
+                        for name, value in launch.items()
+                        if name in variables
+                        and (name == "block_size" or value in (variables[name].values or ()))
+                    }
+                    asked = problem(case, size, one)
+                    try:
+                        yield architecture, one, size, case.configuration(asked, preferred=preferred, on=gpu)
+                    except pytest.skip.Exception:
+                        continue  # nothing fits
+
+
+def compile_all(case: Case, binaries: list[Any]) -> None:
+    """Print a line for each binary of a provider."""
+    for architecture, words, size, parameters in wanted(case):
         compile_for(architecture)
-        for name, dtype in DTYPES.items():
-            every = (architecture, name) == (90, "bfloat16")
-            for shape in SHAPES if every else SHAPES[-1:]:
-                for axes in launches(provider, 2 if every and shape == SHAPES[-1] else 1):
-                    point = Point(kernel.name, provider.name, shape[1], name, **axes)
-                    if provider.unsupported(point, shape):
-                        continue
-                    binaries.clear()
-                    provider.call(*kernel.inputs(shape, dtype, torch.device("meta"), 0), **axes)
-                    for binary in binaries:
-                        row = {
-                            "kernel": kernel.name,
-                            "provider": provider.name,
-                            "architecture": architecture,
-                            "dtype": name,
-                            "columns": shape[1],
-                            "axes": axes,
-                            "num_warps": binary.metadata.num_warps,
-                            "target": binary.metadata.target.arch,
-                            "constants": sorted(
-                                value for value in binary.src.constants.values() if isinstance(value, int)
-                            ),
-                            "vector_loads": len(re.findall(r"ld\.global\S*\.v[248]\.", binary.asm["ptx"])),
-                            "cubin_bytes": len(binary.asm["cubin"]),
-                        }
-                        print(json.dumps(row), flush=True)
+        asked = problem(case, size, words)
+        binaries.clear()
+        case.call(asked, case.loaded.inputs(asked, META, 0), parameters)
+        for binary in binaries:
+            row = {
+                "kernel": case.loaded.name,
+                "provider": case.provider.name,
+                "architecture": architecture,
+                "words": label(words),
+                "size": size,
+                "parameters": parameters,
+                "num_warps": binary.metadata.num_warps,
+                "num_stages": binary.metadata.num_stages,
+                "target": binary.metadata.target.arch,
+                "constants": sorted(
+                    value for value in binary.src.constants.values() if isinstance(value, int)
+                ),
+                "vector_loads": len(re.findall(r"ld\.global\S*\.v[248]\.", binary.asm["ptx"])),
+                "cubin_bytes": len(binary.asm["cubin"]),
+            }
+            print(json.dumps(row), flush=True)
 
 
 def main() -> None:
     """Compile all there is."""
     binaries: list[Any] = []
     only_compile(binaries.append)
-    for kernel in map(kernels.load, kernels.names()):
-        for provider in kernel.providers:
-            if provider.is_triton:
-                compile_all(kernel, provider, binaries)
+    for case in TRITON:
+        compile_all(case, binaries)
 
 
 if __name__ == "__main__":

@@ -1,37 +1,141 @@
-"""Every provider that this host can run, so that a new kernel's tests come by themselves."""
+"""Every provider that this host can run, so that a new kernel's tests come by themselves.
+
+What is true of any kernel is asked at problems that the kernel itself describes: those of its workload
+``smoke``, those of other sizes, and those with each of the words that it knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
+import yaml
 from _pytest.mark import ParameterSet
 
 import kernels
-from kernels.contract import DTYPES, Inputs, Kernel, Provider
-from kernels.point import Point, Shape
+from kernels import Loaded, Tensors, as_tuple
+from kernels.contract import Gpu, Kernel, Provider, Tolerance, Value, shown
+from kernels.tensors import FLOATS as FLOAT_NAMES
+from kernels.tensors import dtype_of
 
 ON_GPU = torch.cuda.is_available()
-AXES = {"block_size": 128, "num_warps": 4, "num_stages": 2}
-"""A launch that every provider can do, small so that rows of a few hundred columns take several steps."""
+CPU = torch.device("cpu")
+META = torch.device("meta")
+CONFIGURATIONS = kernels.ROOT.parent / "conf" / "kernel"
 
-KERNELS = [pytest.param(kernels.load(name), id=name) for name in kernels.names()]
-FLOATS = [pytest.param(dtype, id=name) for name, dtype in DTYPES.items()]
+SMALL = {"block_size": 128, "num_warps": 4}
+"""A launch that the providers over matrices can do, small so that rows of a few hundred columns take several
+steps."""
+
+MOST_OPERATIONS = 2 * 10**12
+"""Beyond it the float64 reference takes seconds."""
+
+EVERY_KERNEL = [kernels.load(name) for name in kernels.names()]
+KERNELS = [pytest.param(loaded, id=loaded.name) for loaded in EVERY_KERNEL]
+FLOATS = [pytest.param(dtype_of(name), id=name) for name in FLOAT_NAMES]
+
+Given = dict[str, Any]
+"""Dimensions by name, and the size that stands for some of them."""
 
 
-def small(kernel: Kernel, size: int) -> Shape:
-    """The shape that the interpreter gets for a size."""
-    return kernel.interpreted_shape(Point(kernel.name, kernel.baseline, size, "float32"))
+def gpu() -> Gpu | None:
+    """This host's, as a provider is told of it."""
+    if not ON_GPU:
+        return None
+    of = torch.cuda.get_device_properties(0)
+    return Gpu(
+        (of.major, of.minor), of.multi_processor_count, of.shared_memory_per_block_optin, of.L2_cache_size
+    )
+
+
+def described(path: Path) -> dict[str, Any]:
+    """A kernel's YAML, upon its base where it names one."""
+    own: dict[str, Any] = yaml.safe_load(path.read_text()) or {}
+    base = own.pop("base", None)
+    return own if base is None else _upon(described(path.parent / base), own)
+
+
+def _upon(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of both, the own ones where both have one that is no mapping."""
+    merged = dict(base)
+    for name, value in own.items():
+        both = isinstance(value, Mapping) and isinstance(base.get(name), Mapping)
+        merged[name] = _upon(base[name], value) if both else value
+    return merged
+
+
+def smoke(loaded: Loaded) -> Iterator[Given]:
+    """What the workload ``smoke`` says of each of its problems."""
+    workload = described(CONFIGURATIONS / f"{loaded.name}.yaml")["workloads"]["smoke"]
+    lists = {
+        name: values if isinstance(values, list) else [values]
+        for name, values in workload.items()
+        if name not in ("x", "headline", "problems")
+    }
+    for one in workload.get("problems", [{}]):
+        for values in product(*lists.values()):
+            yield {**dict(zip(lists, values, strict=True)), **one}
+
+
+def made(loaded: Loaded, given: Given) -> Any:
+    """The problem: the size stands for its dimensions where they are not named themselves."""
+    dimensions = loaded.kernel.dimensions()
+    named = {name: value for name, value in given.items() if name != "size"}
+    if "size" in given:
+        named = dict.fromkeys(loaded.kernel.size, given["size"]) | named
+    for name, dimension in dimensions.items():
+        if dimension.same_as is not None:
+            named.setdefault(name, named.get(dimension.same_as, dimensions[dimension.same_as].default))
+    return loaded.kernel.problem(**named)
+
+
+def problem_of(loaded: Loaded, size: int | None = None, **words: Value) -> Any:
+    """The first problem of ``smoke``, of another size and with other words where they are given."""
+    given = next(smoke(loaded))
+    if size is not None and "size" in given:
+        given["size"] = size
+    elif size is not None:
+        given |= dict.fromkeys(loaded.kernel.size, size)
+    return made(loaded, given | words)
+
+
+def words_of(loaded: Loaded) -> list[ParameterSet]:
+    """As test parameters: the words of ``smoke``'s first problem, and each other one in the place of one."""
+    choices = {name: one.values for name, one in loaded.kernel.dimensions().items() if one.values is not None}
+    first = {name: getattr(problem_of(loaded), name) for name in choices}
+    others = [
+        first | {name: value} for name, values in choices.items() for value in values if value != first[name]
+    ]
+    return [pytest.param(words, id="-".join(map(shown, words.values()))) for words in (first, *others)]
+
+
+def interpreted(loaded: Loaded, problem: Any) -> Any:
+    """The problem as this host can do it."""
+    return problem if ON_GPU else loaded.kernel.interpreted(problem)
+
+
+def tolerances(kernel: Kernel, problem: Any, outputs: int) -> tuple[Tolerance, ...]:
+    """One for each output."""
+    allowed = kernel.tolerance(problem)
+    return allowed if isinstance(allowed, tuple) else (allowed,) * outputs
 
 
 @dataclass(frozen=True)
 class Case:
     """A provider of a kernel and the device on which this host can run it."""
 
-    kernel: Kernel
+    loaded: Loaded
     provider: Provider
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.loaded.kernel
 
     @property
     def device(self) -> torch.device:
@@ -39,70 +143,242 @@ class Case:
 
     @property
     def runs_here(self) -> bool:
-        return self.device.type in self.provider.devices or self.provider.is_triton
+        if self.device.type == "cuda":
+            here = gpu()
+            return here is not None and self.provider.runs_on(here) is None
+        return "cpu" in self.provider.devices or self.provider.interpreted
 
     @property
     def is_own(self) -> bool:
         """Written in this repository, and not by torch."""
-        return self.provider.source != "__init__.py"
+        return self.provider.is_own
 
     @property
     def compiles_slowly(self) -> bool:
         """Inductor takes about a second for every new shape, dtype and layout."""
-        return self.provider.name == "torch_compile"
+        return self.provider.compiled
 
-    def shape(self, size: int) -> Shape:
-        return self.kernel.shape(size) if ON_GPU else small(self.kernel, size)
+    @property
+    def refusal(self) -> tuple[type[Exception], ...]:
+        """What it raises for inputs that it refuses; torch makes a RuntimeError of an operator's."""
+        return (ValueError,) if self.provider.extension is None else (ValueError, RuntimeError)
 
-    def inputs(self, size: int, dtype: torch.dtype, seed: int = 0) -> Inputs:
-        return self.kernel.inputs(self.shape(size), dtype, self.device, seed)
+    def problem(self, size: int | None = None, **words: Value) -> Any:
+        """A problem that this host can do; skips the test where there is none."""
+        try:
+            problem = interpreted(self.loaded, problem_of(self.loaded, size, **words))
+        except ValueError as error:
+            pytest.skip(f"no problem: {error}")
+        if self.kernel.work(problem).flops > MOST_OPERATIONS:
+            pytest.skip("too much for the reference")
+        return problem
 
-    def with_parameters(self, x: torch.Tensor) -> Inputs:
-        """The tensor and what the kernel takes beside it, a weight for instance, for its shape and dtype."""
-        return (x, *self.kernel.inputs(x.shape, x.dtype, x.device, 0)[1:])
+    def inputs(self, problem: Any, seed: int = 0) -> Tensors:
+        return self.loaded.inputs(problem, self.device, seed)
 
-    def axes(self, **wanted: int) -> dict[str, int]:
-        """The launch of ``AXES`` with what is wanted instead, as far as the provider obeys."""
-        return {axis: wanted.get(axis, AXES[axis]) for axis in self.provider.axes}
+    def configuration(
+        self,
+        problem: Any,
+        *,
+        preferred: Mapping[str, Value] | None = None,
+        pinned: Mapping[str, Value] | None = None,
+        on: Gpu | None = None,
+    ) -> dict[str, Value]:
+        """One that fits, of the preferred values and defaults if these do; skips the test where none does."""
+        names = self.provider.variables()
+        choices = []
+        for name, variable in names.items():
+            if pinned is not None and name in pinned:
+                choices.append([pinned[name]])
+                continue
+            first = (preferred or {}).get(name, variable.default)
+            choices.append([first, variable.default, *(variable.values or ())])
+        reason = None
+        for values in product(*choices):
+            chosen = dict(zip(names, values, strict=True))
+            parameters = None if self.provider.parameters is None else self.provider.parameters(**chosen)
+            reason = self.provider.fits(problem, parameters, gpu() if on is None else on)
+            if reason is None:
+                return chosen
+        pytest.skip(f"nothing fits: {reason}")
 
-    def run(self, *inputs: torch.Tensor, **wanted: int) -> torch.Tensor:
-        """The provider's output, launched as ``axes`` says."""
-        if self.provider.extension:
-            extension = pytest.importorskip("pipeline.measure.extension")
-            extension.load(self.kernel.name, self.provider.extension)
-        return self.provider.call(*inputs, **self.axes(**wanted))
+    def load(self) -> None:
+        """Builds and loads the library that the provider needs."""
+        if self.provider.extension is not None:
+            from pipeline.toolchain import extension
 
-    def check(self, out: torch.Tensor, *inputs: torch.Tensor) -> None:
-        """Fails unless the output is the reference within the kernel's tolerance, NaN for NaN.
+            extension.load(extension.Place.of(self.loaded), self.provider.extension)
+
+    def call(self, problem: Any, inputs: Tensors, parameters: Mapping[str, Any]) -> Tensors:
+        """The outputs."""
+        self.load()
+        arguments = self.loaded.arguments(problem)
+        out = self.loaded.entry(self.provider)(*inputs, **arguments, **parameters)
+        if self.kernel.in_place and out is None:
+            return inputs[: len(self.loaded.outputs(problem))]
+        return as_tuple(out)
+
+    def check(self, outputs: Tensors, expected: Tensors, problem: Any) -> None:
+        """Fails unless the outputs are the reference's within the kernel's tolerance, NaN for NaN.
 
         Where the answer is beyond the dtype's largest number, that is infinity.
         """
-        exact = self.kernel.reference(*inputs)
+        declared = self.loaded.outputs(problem)
+        allowed = tolerances(self.kernel, problem, len(declared))
+        for out, exact, (shape, dtype), within in zip(outputs, expected, declared, allowed, strict=True):
+            assert (tuple(out.shape), out.dtype, out.device.type) == (shape, dtype, self.device.type)
+            wanted = exact.double()
+            if dtype.is_floating_point:
+                rounded = exact.to(dtype)
+                # float8 knows no isinf, and of the others a copy in float64 may be more than a GPU holds.
+                beyond = (rounded if dtype.itemsize > 1 else rounded.float()).isinf()
+                wanted = torch.where(beyond, rounded.double(), wanted)
+            torch.testing.assert_close(
+                out.double(), wanted, rtol=within.rtol, atol=within.atol, equal_nan=True
+            )
+
+    def verify(self, problem: Any, inputs: Tensors, parameters: Mapping[str, Any]) -> None:
+        """Fails unless a call gives what the reference does and leaves alone what it only reads."""
+        expected = self.loaded.expected(problem, inputs)
+        before = [tensor.clone() for tensor in inputs]
+        outputs = self.call(problem, inputs, parameters)
+        written = len(outputs) if self.kernel.in_place else 0
+        for tensor, old in zip(inputs[written:], before[written:], strict=True):
+            assert torch.equal(bits(tensor), bits(old)), "an input was changed"
+        del before
+        self.check(outputs, expected, problem)
+
+
+@dataclass(frozen=True)
+class MatrixCase(Case):
+    """A provider of a kernel that makes a matrix of a matrix, with inputs beside it that its columns tell, a
+    weight for instance. Any rows and columns and any launch can be asked for."""
+
+    def matrix(self, rows: int, columns: int, dtype: torch.dtype) -> Any:
+        """The problem; a provider may be asked for one that no sweep has."""
+        return self.kernel.problem(rows=rows, columns=columns, dtype=str(dtype).removeprefix("torch."))
+
+    def of_shape(self, shape: tuple[int, int], dtype: torch.dtype, seed: int = 0) -> Tensors:
+        """The inputs of a matrix of this shape."""
+        return self.inputs(self.matrix(*shape, dtype), seed)
+
+    def of_size(self, size: int, dtype: torch.dtype, seed: int = 0) -> Tensors:
+        """The inputs of a size, with as many rows as this host can do."""
+        return self.inputs(self.problem(size, dtype=str(dtype).removeprefix("torch.")), seed)
+
+    def with_parameters(self, x: torch.Tensor) -> Tensors:
+        """The tensor and what the kernel takes beside it, for its shape and dtype."""
+        return (x, *self.of_shape((x.shape[0], x.shape[1]), x.dtype)[1:])
+
+    def launch(self, **wanted: int) -> dict[str, int]:
+        """The launch of ``SMALL`` with what is wanted instead, as far as the provider obeys."""
+        return {name: wanted.get(name, SMALL[name]) for name in self.provider.variables()}
+
+    def run(self, *inputs: torch.Tensor, **wanted: int) -> torch.Tensor:
+        """The provider's output, launched as ``launch`` says."""
+        self.load()
+        out: torch.Tensor = self.loaded.entry(self.provider)(*inputs, **self.launch(**wanted))
+        return out
+
+    def exact(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """The right answer."""
+        return self.loaded.expected(self.matrix(1, 1, inputs[0].dtype), inputs)[0]
+
+    def allowed(self, dtype: torch.dtype) -> Tolerance:
+        """How far from it an output may be."""
+        (one,) = tolerances(self.kernel, self.matrix(1, 1, dtype), 1)
+        return one
+
+    def compare(self, out: torch.Tensor, *inputs: torch.Tensor) -> None:
+        """``check`` of a matrix of any shape."""
+        exact = self.exact(*inputs)
         rounded = exact.to(inputs[0].dtype)
         expected = torch.where(rounded.isinf(), rounded.double(), exact)
-        tolerance = self.kernel.tolerance(inputs[0].dtype)
+        allowed = self.allowed(inputs[0].dtype)
         torch.testing.assert_close(
-            out.double(), expected, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=True
+            out.double(), expected, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True
         )
         assert out.dtype == inputs[0].dtype
         assert out.device == inputs[0].device
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes, among which NaN equals itself."""
+    return tensor.contiguous().view(torch.uint8) if tensor.dim() > 0 else tensor.reshape(1).view(torch.uint8)
+
+
+def is_over_matrices(loaded: Loaded) -> bool:
+    """Whether the kernel makes a matrix of a matrix, as ``MatrixCase`` says."""
+    if set(loaded.kernel.dimensions()) != {"rows", "columns", "dtype"} or loaded.kernel.arguments:
+        return False
+    problem = loaded.kernel.problem(rows=3, columns=4)
+    shapes = [shape for shape, _ in loaded.outputs(problem)]
+    return shapes == [(3, 4)] and loaded.inputs(problem, META, 0)[0].shape == (3, 4)
+
+
 EVERY = [
-    Case(kernel, provider)
-    for kernel in map(kernels.load, kernels.names())
-    for provider in kernel.providers
+    (MatrixCase if is_over_matrices(loaded) else Case)(loaded, provider)
+    for loaded in EVERY_KERNEL
+    for provider in loaded.kernel.providers
     if provider.package is None
 ]
 """Every provider but the peers, whose limits are their own."""
-HERE = [case for case in EVERY if case.runs_here]
+MATRICES = [case for case in EVERY if isinstance(case, MatrixCase)]
+
+Some = TypeVar("Some", bound=Case)
 
 
 def params(some: Iterable[Case]) -> list[ParameterSet]:
     """The cases as test parameters with readable ids."""
-    return [pytest.param(case, id=f"{case.kernel.name}-{case.provider.name}") for case in some]
+    return [pytest.param(case, id=f"{case.loaded.name}-{case.provider.name}") for case in some]
 
 
 def cases(where: Callable[[Case], bool] = lambda case: True, *, slow: bool = False) -> list[ParameterSet]:
     """This host's cases as test parameters, without those that compile slowly unless asked for."""
-    return params(case for case in HERE if where(case) and (slow or not case.compiles_slowly))
+    return params(_chosen(EVERY, where, slow))
+
+
+def matrix_cases(
+    where: Callable[[MatrixCase], bool] = lambda case: True, *, slow: bool = False
+) -> list[ParameterSet]:
+    """The same of the kernels over matrices."""
+    return params(_chosen(MATRICES, where, slow))
+
+
+def _chosen(some: Iterable[Some], where: Callable[[Some], bool], slow: bool) -> Iterator[Some]:
+    for case in some:
+        if case.runs_here and where(case) and (slow or not case.compiles_slowly):
+            yield case
+
+
+def with_words(some: Iterable[ParameterSet], *more: tuple[object, ...]) -> list[ParameterSet]:
+    """Each case with each of its kernel's words, and with each of the values of ``more``."""
+    return [
+        pytest.param(case, words.values[0], *values, id="-".join(map(str, (one.id, words.id, *values))))
+        for one in some
+        for case in one.values
+        for words in words_of(case.loaded)
+        for values in product(*more)
+    ]
+
+
+def with_values(
+    some: Iterable[Case], chosen: Callable[[tuple[Value, ...]], Iterable[Value]]
+) -> list[ParameterSet]:
+    """Each case with those values of each of its parameters that are chosen."""
+    return [
+        pytest.param(case, name, value, id=f"{case.loaded.name}-{case.provider.name}-{name}-{shown(value)}")
+        for case in some
+        for name, variable in case.provider.variables().items()
+        for value in chosen(variable.values or (variable.default or 1,))
+    ]
+
+
+def extremes(kernel: Kernel, dtype: torch.dtype) -> list[float]:
+    """Numbers that go wrong first."""
+    info = torch.finfo(dtype)
+    largest = min(info.max, kernel.largest)
+    return [
+        *(math.nan, math.inf, -math.inf, 0.0, -0.0),
+        *(largest, -largest, info.tiny, info.smallest_normal / 4, info.eps, 1e4, -1e4),
+    ]

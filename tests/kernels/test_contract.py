@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import ast
-import inspect
-from types import SimpleNamespace
-from typing import Any
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import kernels
-from kernels.contract import (
-    Kernel,
-    Shape,
-    elements_together,
-    known_columns,
-    known_columns_of_few,
-    launch_grid,
+from kernels import Loaded, elementwise, rows
+from kernels.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, Value, bytes_of
+from kernels.rows import elements_together, known_columns, known_columns_of_few
+from kernels.tensors import dtype_of, launch_grid
+from tests.kernels.kernel_cases import (
+    CPU,
+    EVERY_KERNEL,
+    KERNELS,
+    META,
+    interpreted,
+    made,
+    problem_of,
+    smoke,
+    tolerances,
+    words_of,
 )
-from kernels.point import AXES as AXIS_NAMES
-from tests.kernels.kernel_cases import EVERY, FLOATS, KERNELS, Case, params, small
 
-CPU = torch.device("cpu")
+PROVIDERS = [
+    pytest.param(loaded, provider, id=f"{loaded.name}-{provider.name}")
+    for loaded in EVERY_KERNEL
+    for provider in loaded.kernel.providers
+]
+WORDS = [
+    pytest.param(loaded, *words.values, id=f"{loaded.name}-{words.id}")
+    for loaded in EVERY_KERNEL
+    for words in words_of(loaded)
+]
 
 
 def test_names_are_the_folders() -> None:
@@ -32,84 +49,170 @@ def test_names_are_the_folders() -> None:
 
 @pytest.mark.parametrize("name", ["sofmax", "contract", "", ".."])
 def test_an_unknown_name_raises(name: str) -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises((KeyError, FileNotFoundError)):
         kernels.load(name)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_kernel_is_named_as_its_folder_and_its_providers_apart(kernel: Kernel) -> None:
-    assert kernel is kernels.load(kernel.name)
-    names = [provider.name for provider in kernel.providers]
+@pytest.mark.parametrize("loaded", KERNELS)
+def test_a_kernel_is_named_as_its_folder_and_its_providers_apart(loaded: Loaded) -> None:
+    assert loaded is kernels.load(loaded.name)
+    assert loaded.folder == kernels.ROOT / loaded.name
+    assert loaded.summary
+    names = [provider.name for provider in loaded.kernel.providers]
     assert len(set(names)) == len(names)
-    assert kernel.provider(kernel.baseline).name == kernel.baseline
+    assert loaded.kernel.provider(loaded.kernel.baseline).name == loaded.kernel.baseline
     with pytest.raises(KeyError):
-        kernel.provider("nobody")
+        loaded.kernel.provider("nobody")
 
 
-@pytest.mark.parametrize("case", params(EVERY))
-def test_a_provider_takes_the_inputs_and_its_axes(case: Case) -> None:
-    assert set(case.provider.axes) <= set(AXIS_NAMES)
-    inputs = case.kernel.inputs(small(case.kernel, 8), torch.float32, CPU, 0)
-    if case.provider.axes:
-        parameters = list(inspect.signature(case.provider.call).parameters)
-        assert parameters[len(inputs) :] == list(case.provider.axes)
+HEAVY = ("torch", "triton", "numpy", "pipeline")
+DECLARE = """
+import json, sys
+import kernels
+loaded = kernels.load(sys.argv[1])
+for provider in loaded.kernel.providers:
+    provider.variables(), provider.is_installed
+loaded.kernel.dimensions()
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
 
 
-@pytest.mark.parametrize("case", params(EVERY))
-def test_a_provider_has_its_source_and_its_devices(case: Case) -> None:
-    assert (kernels.ROOT / case.kernel.name / case.provider.source).is_file()
-    devices = {"triton.py": ("cuda",), "cuda.cu": ("cuda",), "cpp.cpp": ("cpu",)}
-    assert case.provider.devices == devices.get(case.provider.source, ("cpu", "cuda"))
-
-
-@pytest.mark.parametrize("case", params(case for case in EVERY if case.provider.extension))
-def test_an_extension_is_called_by_its_providers_name(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def operator(*arguments: Any) -> torch.Tensor:
-        calls.append(arguments)
-        out: torch.Tensor = arguments[0]
-        return out
-
-    monkeypatch.setattr(
-        torch.ops, case.kernel.name, SimpleNamespace(**{case.provider.name: operator}), raising=False
+@pytest.mark.parametrize("loaded", KERNELS)
+def test_a_declaration_imports_no_torch(loaded: Loaded) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DECLARE, loaded.name],
+        cwd=kernels.ROOT.parent,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    inputs = case.kernel.inputs(small(case.kernel, 8), torch.float32, CPU, 0)
-    axes = case.axes()
-    assert torch.equal(case.provider.call(*inputs, **axes), inputs[0])
-    (arguments,) = calls
-    assert all(map(torch.equal, arguments[: len(inputs)], inputs))
-    assert arguments[len(inputs) :] == tuple(axes.values())
+    assert done.returncode == 0, done.stderr
+    assert not set(HEAVY) & set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_inputs_are_seeded_and_never_zeros(kernel: Kernel, dtype: torch.dtype) -> None:
-    shape = small(kernel, 64)
-    inputs = kernel.inputs(shape, dtype, CPU, 7)
-    assert inputs[0].shape == shape
-    assert all(tensor.dtype == dtype and tensor.count_nonzero() > 0 for tensor in inputs)
-    assert all(map(torch.equal, inputs, kernel.inputs(shape, dtype, CPU, 7)))
-    assert not all(map(torch.equal, inputs, kernel.inputs(shape, dtype, CPU, 8)))
+def imported(tree: ast.Module) -> set[str]:
+    """The packages that a source names in its imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_reference_is_float64_and_the_tolerance_small(kernel: Kernel, dtype: torch.dtype) -> None:
-    inputs = kernel.inputs(small(kernel, 8), dtype, CPU, 0)
-    assert kernel.reference(*inputs).dtype == torch.float64
-    tolerance = kernel.tolerance(dtype)
-    assert 0 < tolerance.rtol < 0.1
-    assert 0 <= tolerance.atol < 0.1
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=str(path.relative_to(kernels.ROOT))) for path in kernels.ROOT.rglob("*.py")],
+)
+def test_kernels_know_nothing_of_the_pipeline(path: Path) -> None:
+    assert "pipeline" not in imported(ast.parse(path.read_text()))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_what_a_size_moves_and_computes_grows_with_it(kernel: Kernel) -> None:
-    narrow, wide = kernel.shape(64), kernel.shape(128)
-    assert 0 < kernel.bytes(narrow, torch.float32) < kernel.bytes(wide, torch.float32)
-    assert kernel.bytes(narrow, torch.float16) * 2 == kernel.bytes(narrow, torch.float32)
-    assert 0 < kernel.flops(narrow) < kernel.flops(wide)
-    assert kernel.size_means
+def python_names(path: Path, function: str) -> list[str]:
+    """The arguments of a function at the top of a Python file, read without importing it."""
+    (node,) = (
+        node
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    )
+    taken = node.args
+    assert taken.vararg is None
+    assert taken.kwarg is None
+    return [one.arg for one in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)]
+
+
+def operator_names(path: Path, operator: str) -> list[str]:
+    """The arguments of an operator that a C++ source defines."""
+    (schema,) = re.findall(rf'm\.def\(\s*"{operator}\(([^)]*)\)', path.read_text())
+    return [argument.split()[-1].partition("=")[0] for argument in schema.split(",")]
+
+
+@pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
+def test_an_entry_is_there_and_takes_the_inputs_and_its_parameters(
+    loaded: Loaded, provider: Provider
+) -> None:
+    path = loaded.folder / provider.file
+    assert path.is_file()
+    names = (python_names if path.suffix == ".py" else operator_names)(path, provider.function)
+    inputs = len(loaded.inputs(problem_of(loaded), META, 0))
+    assert set(names[inputs:]) == {*loaded.kernel.arguments, *provider.variables()}
+    assert len(names) == len(set(names))
+    assert provider.extension is None or (loaded.folder / provider.extension).is_file()
+
+
+@pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
+def test_a_provider_has_a_language_and_its_devices(loaded: Loaded, provider: Provider) -> None:
+    assert provider.language in LANGUAGES
+    known = {"triton": ("cuda",), "gluon": ("cuda",), "cuda": ("cuda",), "cpp": ("cpu",)}
+    if provider.language in known:
+        assert provider.devices == known[provider.language]
+    assert set(provider.devices) <= {"cpu", "cuda"}
+    if provider.extension is not None:
+        assert provider.language == {".cu": "cuda", ".cpp": "cpp"}[Path(provider.extension).suffix]
+    assert provider.parameters is None or provider.parameters() is not None, "each parameter has a default"
+
+
+@pytest.mark.parametrize("loaded", KERNELS)
+def test_every_problem_of_smoke_can_be_made(loaded: Loaded) -> None:
+    problems = [made(loaded, given) for given in smoke(loaded)]
+    assert problems
+    for problem in problems:
+        for name, dimension in loaded.kernel.dimensions().items():
+            assert dimension.check(getattr(problem, name)) == getattr(problem, name)
+        one = interpreted(loaded, problem)
+        assert loaded.kernel.work(one).flops <= loaded.kernel.work(problem).flops
+
+
+@pytest.mark.parametrize(("loaded", "words"), WORDS)
+def test_inputs_are_seeded_and_never_zeros(loaded: Loaded, words: dict[str, Value]) -> None:
+    problem = interpreted(loaded, problem_of(loaded, 64, **words))
+    inputs = loaded.inputs(problem, CPU, 7)
+    assert all(tensor.count_nonzero() > 0 for tensor in inputs)
+    assert all(map(torch.equal, inputs, loaded.inputs(problem, CPU, 7)))
+    assert not all(map(torch.equal, inputs, loaded.inputs(problem, CPU, 8)))
+
+
+@pytest.mark.parametrize(("loaded", "words"), WORDS)
+def test_inputs_without_data_are_like_those_with_it(loaded: Loaded, words: dict[str, Value]) -> None:
+    problem = interpreted(loaded, problem_of(loaded, 64, **words))
+    like = [(tensor.shape, tensor.dtype) for tensor in loaded.inputs(problem, CPU, 0)]
+    assert [(tensor.shape, tensor.dtype) for tensor in loaded.inputs(problem, META, 0)] == like
+    assert all(tensor.is_meta for tensor in loaded.inputs(problem, META, 0))
+
+
+@pytest.mark.parametrize(("loaded", "words"), WORDS)
+def test_the_reference_gives_the_outputs_exactly(loaded: Loaded, words: dict[str, Value]) -> None:
+    problem = interpreted(loaded, problem_of(loaded, 37, **words))
+    declared = loaded.outputs(problem)
+    expected = loaded.expected(problem, loaded.inputs(problem, CPU, 0))
+    assert [tuple(tensor.shape) for tensor in expected] == [shape for shape, _ in declared]
+    for tensor, (_, dtype) in zip(expected, declared, strict=True):
+        assert tensor.dtype == torch.float64 or not dtype.is_floating_point
+    for one in tolerances(loaded.kernel, problem, len(declared)):
+        assert 0 <= one.rtol < 0.1
+        assert one.atol >= 0
+    assert len(tolerances(loaded.kernel, problem, len(declared))) == len(declared)
+
+
+@pytest.mark.parametrize(("loaded", "words"), WORDS)
+def test_the_least_work_reads_each_input_and_writes_each_output_once(
+    loaded: Loaded, words: dict[str, Value]
+) -> None:
+    problem = problem_of(loaded, 261, **words)
+    read = sum(tensor.numel() * tensor.itemsize for tensor in loaded.inputs(problem, META, 0))
+    written = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in loaded.outputs(problem))
+    assert loaded.kernel.work(problem).bytes == read + written
+
+
+@pytest.mark.parametrize("loaded", KERNELS)
+def test_what_a_size_moves_and_computes_grows_with_it(loaded: Loaded) -> None:
+    narrow, wide = (loaded.kernel.work(problem_of(loaded, size)) for size in (64, 128))
+    assert 0 < narrow.bytes < wide.bytes
+    assert narrow.operations.keys() == wide.operations.keys()
+    assert all(0 < count < wide.operations[name] for name, count in narrow.operations.items())
+    assert narrow.flops == sum(narrow.operations.values())
+    assert loaded.kernel.headline != "tflops" or narrow.flops > 0
 
 
 @pytest.mark.parametrize(
@@ -123,39 +226,37 @@ def test_what_a_size_moves_and_computes_grows_with_it(kernel: Kernel) -> None:
         ("rmsnorm", 6, (4096, 6), 28, 48),
     ],
 )
-def test_counts_by_hand(name: str, size: int, shape: Shape, elements: int, flops: int) -> None:
-    kernel = kernels.load(name)
-    assert kernel.shape(size) == shape
-    assert kernel.rows == (4096 if shape[0] == 4096 else None), (
-        "rows that follow from the size are its own affair"
-    )
-    assert kernel.bytes((3, 4), torch.float32) == 4 * elements
-    assert kernel.bytes((3, 4), torch.bfloat16) == 2 * elements
-    assert kernel.flops((3, 4)) == flops
+def test_counts_by_hand(name: str, size: int, shape: tuple[int, int], elements: int, flops: int) -> None:
+    loaded = kernels.load(name)
+    assert problem_of(loaded, size).shape == shape
+    for dtype in ("float32", "bfloat16"):
+        work = loaded.kernel.work(loaded.kernel.problem(rows=3, columns=4, dtype=dtype))
+        assert work.bytes == ITEM_BYTES[dtype] * elements
+        assert work.operations == {"float32": flops}
 
 
-def imported(tree: ast.Module, *, at_import_only: bool) -> set[str]:
-    """The modules that a source names in its imports; relative ones are absolute in this repository."""
-    nodes = tree.body if at_import_only else ast.walk(tree)
-    names: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-    return names
+@pytest.mark.parametrize("name", EPSILON)
+def test_what_is_known_of_a_dtype_without_torch(name: str) -> None:
+    assert torch.finfo(dtype_of(name)).eps == EPSILON[name]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, id=str(path.relative_to(kernels.ROOT))) for path in kernels.ROOT.rglob("*.py")],
-)
-def test_imports(path: object) -> None:
-    tree = ast.parse((kernels.ROOT / str(path)).read_text())
-    assert not {name for name in imported(tree, at_import_only=False) if name.split(".")[0] == "pipeline"}
-    if str(path).endswith("__init__.py"):
-        # The worker says whether Triton interprets after it has loaded the kernel's contract.
-        assert not {name for name in imported(tree, at_import_only=True) if "triton" in name}
+@pytest.mark.parametrize("name", ITEM_BYTES)
+def test_bytes_of_an_element(name: str) -> None:
+    assert bytes_of(name, (3, 4), (5,)) == 17 * dtype_of(name).itemsize
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_a_square_is_allowed_an_eps_and_the_smallest_normal_number(name: str) -> None:
+    kernel = kernels.load("square").kernel
+    allowed = kernel.tolerance(kernel.problem(rows=1, columns=1, dtype=name))
+    info = torch.finfo(dtype_of(name))
+    assert (allowed.rtol, allowed.atol) == (info.eps, info.tiny)
+
+
+def test_an_interpreter_is_given_few_rows() -> None:
+    assert rows.few_rows(rows.Matrix(columns=781)).shape == (8, 781)
+    assert elementwise.few_rows(elementwise.Matrix(rows=37, columns=37)).shape == (8, 37)
+    assert elementwise.few_rows(elementwise.Matrix(rows=1, columns=5)).shape == (1, 5)
 
 
 def test_a_grid_is_never_larger_than_a_launch() -> None:

@@ -4,53 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from kernels.contract import Kernel
-from tests.kernels.kernel_cases import FLOATS, HERE, ON_GPU, Case, cases
+from kernels.contract import Value
+from tests.kernels.kernel_cases import (
+    ON_GPU,
+    SMALL,
+    Case,
+    cases,
+    extremes,
+    with_values,
+    with_words,
+)
 
 # 1 and 37: less than a block and a warp. 128: a block exactly. 781 and 1823: several blocks and a rest.
 SIZES = (1, 37, 128, 781, 1823, *((4096, 12671, 50257) if ON_GPU else ()))
+HERE = [case for one in cases(slow=True) for case in one.values if isinstance(case, Case)]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
-    ("case", "size"),
+    ("case", "words", "size"),
     [
-        pytest.param(case, size, id=f"{case.kernel.name}-{case.provider.name}-{size}")
-        for case in HERE
-        for size in SIZES
-        if size == 37 or not case.compiles_slowly
+        *with_words(cases(), SIZES),
+        *with_words(cases(lambda case: case.compiles_slowly, slow=True), (37,)),
     ],
 )
-def test_agrees_with_the_reference(case: Case, size: int, dtype: torch.dtype) -> None:
-    inputs = case.inputs(size, dtype)
-    before = [tensor.clone() for tensor in inputs]
-    out = case.run(*inputs)
-    case.check(out, *inputs)
-    assert all(map(torch.equal, inputs, before)), "an input was changed"
+def test_agrees_with_the_reference(case: Case, words: dict[str, Value], size: int) -> None:
+    problem = case.problem(size, **words)
+    case.verify(problem, case.inputs(problem), case.configuration(problem, preferred=SMALL))
+
+
+def mark(x: torch.Tensor) -> float:
+    """What no provider may read."""
+    return math.nan if x.dtype.is_floating_point else 1
 
 
 def transposed(x: torch.Tensor) -> torch.Tensor:
-    return x.t().contiguous().t()
+    return x.mT.contiguous().mT
 
 
 def every_second_column(x: torch.Tensor) -> torch.Tensor:
-    return x.repeat_interleave(2, dim=1)[:, ::2]
+    return x.repeat_interleave(2, dim=-1)[..., ::2]
 
 
 def every_second_row(x: torch.Tensor) -> torch.Tensor:
-    return x.repeat_interleave(2, dim=0)[::2]
+    return x.repeat_interleave(2, dim=-2)[..., ::2, :]
 
 
 def padded_rows(x: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.pad(x, (3, 8), value=torch.nan)[:, 3:-8]
+    padded = x.new_full((*x.shape[:-1], x.shape[-1] + 11), mark(x))
+    padded[..., 3:-8] = x
+    return padded[..., 3:-8]
 
 
 def unaligned(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([x.new_full((1,), torch.nan), x.flatten()])[1:].view(x.shape)
+    return torch.cat([x.new_full((1,), mark(x)), x.flatten()])[1:].view(x.shape)
 
 
 def every_second_element(parameter: torch.Tensor) -> torch.Tensor:
@@ -58,7 +69,7 @@ def every_second_element(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def one_row_repeated(x: torch.Tensor) -> torch.Tensor:
-    return x[:1].expand(x.shape)
+    return x[..., :1, :].expand(x.shape)
 
 
 @pytest.mark.parametrize(
@@ -66,109 +77,91 @@ def one_row_repeated(x: torch.Tensor) -> torch.Tensor:
     [transposed, every_second_column, every_second_row, padded_rows, unaligned, one_row_repeated],
     ids=lambda layout: layout.__name__,
 )
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("case", cases())
-def test_any_layout(case: Case, dtype: torch.dtype, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    x, *parameters = case.inputs(261, dtype)
-    inputs = layout(x), *map(every_second_element, parameters)
-    case.check(case.run(*inputs), *inputs)
+@pytest.mark.parametrize(("case", "words"), with_words(cases()))
+def test_any_layout(
+    case: Case, words: dict[str, Value], layout: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    if case.kernel.in_place and layout is one_row_repeated:
+        pytest.skip("nothing can be written to one place twice")
+    problem = case.problem(261, **words)
+    inputs = tuple(
+        layout(x) if x.dim() > 1 else every_second_element(x) if x.dim() == 1 else x
+        for x in case.inputs(problem)
+    )
+    case.verify(problem, inputs, case.configuration(problem, preferred=SMALL))
 
 
-@pytest.mark.parametrize("rows", [1, 37, 1823])
-@pytest.mark.parametrize("case", cases(lambda case: ON_GPU or not case.provider.is_triton))
-def test_any_number_of_rows(case: Case, rows: int) -> None:
-    inputs = case.kernel.inputs((rows, 781), torch.bfloat16, case.device, 0)
-    case.check(case.run(*inputs), *inputs)
-
-
-@pytest.mark.parametrize("num_warps", [1, 8])
-@pytest.mark.parametrize("block_size", [32, 1024])
-@pytest.mark.parametrize("case", cases(lambda case: bool(case.provider.axes)))
-def test_any_launch(case: Case, block_size: int, num_warps: int) -> None:
-    inputs = case.inputs(261, torch.float32)
-    case.check(case.run(*inputs, block_size=block_size, num_warps=num_warps), *inputs)
-
-
-def extremes(kernel: Kernel, dtype: torch.dtype) -> list[float]:
-    info = torch.finfo(dtype)
-    largest = min(info.max, kernel.largest)
-    return [
-        *(torch.nan, torch.inf, -torch.inf, 0.0, -0.0),
-        *(largest, -largest, info.tiny, info.smallest_normal / 4, info.eps, 1e4, -1e4),
-    ]
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("case", cases(slow=True))
-def test_one_extreme_value_among_normal_ones(case: Case, dtype: torch.dtype) -> None:
-    values = extremes(case.kernel, dtype)
-    x, *parameters = case.kernel.inputs((len(values), 261), dtype, case.device, 0)
-    # In the second of the steps that a block of 128 takes, and not in its first lane.
-    x[:, 200] = torch.tensor(values)
-    case.check(case.run(x, *parameters), x, *parameters)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("case", cases(slow=True))
-def test_rows_of_the_largest_numbers(case: Case, dtype: torch.dtype) -> None:
-    """Whose sums, squared, are larger than any number."""
-    x, *parameters = case.kernel.inputs((3, 2500), dtype, case.device, 0)
-    x = x.sign() * min(torch.finfo(dtype).max, case.kernel.largest)
-    case.check(case.run(x, *parameters), x, *parameters)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-# torch's norm loses equal large numbers to the rounding of their mean; the norms written here don't.
 @pytest.mark.parametrize(
-    "case", cases(lambda case: case.is_own or case.kernel.largest == math.inf, slow=True)
+    ("case", "name", "value"), with_values(HERE, lambda values: dict.fromkeys((values[0], values[-1])))
 )
-def test_rows_of_one_value(case: Case, dtype: torch.dtype) -> None:
-    values = torch.tensor(extremes(case.kernel, dtype), dtype=dtype, device=case.device)
-    inputs = case.with_parameters(values[:, None].repeat(1, 261))
-    case.check(case.run(*inputs), *inputs)
+def test_the_first_and_the_last_value_of_a_parameter(case: Case, name: str, value: Value) -> None:
+    problem = case.problem(200)
+    case.verify(problem, case.inputs(problem), case.configuration(problem, pinned={name: value}))
 
 
-@pytest.mark.parametrize("case", cases(lambda case: case.provider.is_triton))
+@pytest.mark.parametrize(("case", "words"), with_words(cases(slow=True)))
+def test_one_extreme_value_in_each_input(case: Case, words: dict[str, Value]) -> None:
+    problem = case.problem(37, **words)
+    parameters = case.configuration(problem, preferred=SMALL)
+    for which, x in enumerate(case.inputs(problem)):
+        if not x.dtype.is_floating_point:
+            continue
+        # The tolerance is for what is large in the first input: a large weight makes any error larger.
+        largest = case.kernel.largest if which == 0 else 1.0
+        for value in extremes(case.kernel, x.dtype)[::2]:
+            if math.isfinite(value) and abs(value) > largest:
+                continue
+            inputs = case.inputs(problem)
+            inputs[which].view(-1)[x.numel() // 3 * 2] = value
+            case.verify(problem, inputs, parameters)
+
+
+@pytest.mark.parametrize("case", cases(lambda case: case.provider.interpreted))
 def test_writes_all_of_its_output_and_nothing_beside_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The neighbours of the output are marked, and so is the output before the call."""
+    """The neighbours of all that it allocates are marked, and so is the memory itself before the call."""
     buffers: list[torch.Tensor] = []
-    margin, mark = 4096, -12345.0
+    margin, marked_by = 4096, -123
+    real_empty, real_new_empty = torch.empty, torch.Tensor.new_empty
 
-    def marked(x: torch.Tensor, **options: object) -> torch.Tensor:
-        buffers.append(torch.full((x.numel() + 2 * margin,), mark, dtype=x.dtype, device=x.device))
-        return buffers[-1][margin:-margin].view(x.shape)
+    def marked(like: torch.Tensor) -> torch.Tensor:
+        flat = like.new_full((like.numel() + 2 * margin,), marked_by)
+        buffers.append(flat)
+        return flat[margin:-margin].view(like.shape)
 
-    monkeypatch.setattr(torch, "empty_like", marked)
-    inputs = case.kernel.inputs((3, 261), torch.float32, case.device, 0)
-    out = case.run(*inputs)
+    def empty(*shape: Any, **options: Any) -> torch.Tensor:
+        return marked(real_empty(*shape, **options))
+
+    def empty_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
+        options.pop("memory_format", None)
+        return marked(real_new_empty(x, x.shape, **options))
+
+    def new_empty(x: torch.Tensor, *shape: Any, **options: Any) -> torch.Tensor:
+        like = real_new_empty(x, *shape, **options)
+        # Of nothing: Triton's interpreter puts a tensor's storage there.
+        return marked(like) if like.numel() > 0 else like
+
+    problem = case.problem(261)
+    inputs = case.inputs(problem)
+    expected = case.loaded.expected(problem, inputs)
+    parameters = case.configuration(problem, preferred=SMALL)
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch, "empty_like", empty_like)
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+    outputs = case.call(problem, inputs, parameters)
     monkeypatch.undo()
-    case.check(out, *inputs)
-    (buffer,) = buffers
-    assert (buffer[:margin] == mark).all()
-    assert (buffer[-margin:] == mark).all()
-
-
-@pytest.mark.parametrize("case", cases())
-def test_no_rows(case: Case) -> None:
-    out = case.run(*case.with_parameters(torch.empty(0, 5, device=case.device)))
-    assert out.shape == (0, 5)
+    case.check(outputs, expected, problem)
+    assert buffers or case.kernel.in_place, "it allocates by torch.empty, torch.empty_like or new_empty"
+    for buffer in buffers:
+        assert (buffer[:margin] == marked_by).all()
+        assert (buffer[-margin:] == marked_by).all()
 
 
 @pytest.mark.parametrize("case", cases(lambda case: case.is_own))
 def test_refuses_a_dtype_that_it_would_truncate(case: Case) -> None:
-    inputs = case.inputs(37, torch.float32)
-    with pytest.raises(ValueError, match="float16, got float64"):
-        case.run(*(tensor.double() for tensor in inputs))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("case", cases(lambda case: case.is_own))
-def test_half_precision_is_rounded_once(case: Case, dtype: torch.dtype) -> None:
-    """Tighter than the tolerance, which has room for a provider that rounds after every operation.
-
-    One eps, not half, because Triton's interpreter cuts float32 to bfloat16 without rounding.
-    """
-    inputs = case.inputs(261, dtype)
-    exact = case.kernel.reference(*inputs)
-    excess = (case.run(*inputs).double() - exact).abs() - torch.finfo(dtype).eps * exact.abs()
-    assert excess.max() <= 1e-6
+    known = {value for one in case.kernel.dimensions().values() for value in one.values or ()}
+    problem = case.problem(37)
+    inputs = tuple(x.double() if x.dtype.is_floating_point else x for x in case.inputs(problem))
+    if "float64" in known or all(x.dtype != torch.float64 for x in inputs):
+        pytest.skip("it would not")
+    with pytest.raises(case.refusal, match=r"got float64|not Double"):
+        case.call(problem, inputs, case.configuration(problem, preferred=SMALL))

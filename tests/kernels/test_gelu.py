@@ -6,16 +6,18 @@ import pytest
 import torch
 
 import kernels
-from tests.kernels.kernel_cases import Case, cases
+from kernels.gelu.reference import reference
+from kernels.tensors import normal
+from tests.kernels.kernel_cases import MatrixCase, matrix_cases
 
 GELU = kernels.load("gelu")
-CASES = cases(lambda case: case.kernel is GELU)
-OWN = cases(lambda case: case.kernel is GELU and case.is_own)
+CASES = matrix_cases(lambda case: case.loaded is GELU)
+OWN = matrix_cases(lambda case: case.loaded is GELU and case.is_own)
 
 
 def test_reference_by_hand() -> None:
     """0.8411919906082768 = 0.5 * (1 + tanh(sqrt(2 / pi) * 1.044715)); and gelu(x) - gelu(-x) = x."""
-    out = GELU.reference(torch.tensor([[1.0, -1.0, 0.0, 40.0, -40.0]]))
+    out = reference(torch.tensor([[1.0, -1.0, 0.0, 40.0, -40.0]]))
     expected = torch.tensor(
         [[0.8411919906082768, 0.8411919906082768 - 1, 0.0, 40.0, 0.0]], dtype=torch.float64
     )
@@ -23,7 +25,7 @@ def test_reference_by_hand() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_far_from_zero_it_is_x_or_nothing(case: Case) -> None:
+def test_far_from_zero_it_is_x_or_nothing(case: MatrixCase) -> None:
     """Where exp overflows and the cube with it: never NaN."""
     far = torch.tensor([20.0, 100.0, 1e4, 6e4, 1e13, 1e30, 3e38], device=case.device)
     x = torch.stack([far, -far])
@@ -33,15 +35,15 @@ def test_far_from_zero_it_is_x_or_nothing(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", OWN)
-def test_the_left_tail_where_one_plus_tanh_cancels(case: Case) -> None:
+def test_the_left_tail_where_one_plus_tanh_cancels(case: MatrixCase) -> None:
     x = torch.linspace(-10, 0, 1001, device=case.device)[None]
-    case.check(case.run(x), x)
+    case.compare(case.run(x), x)
 
 
 @pytest.mark.parametrize("shape", [(), (37,), (3, 5, 7), (4, 0), (0,), (2, 1, 3, 5)], ids=str)
 @pytest.mark.parametrize("case", OWN)
-def test_any_number_of_dimensions(case: Case, shape: tuple[int, ...]) -> None:
-    (x,) = GELU.inputs(shape, torch.float32, case.device, 0)
+def test_any_number_of_dimensions(case: MatrixCase, shape: tuple[int, ...]) -> None:
+    (x,) = normal([shape], "float32", case.device, 0)
     out = case.run(x)
     assert out.shape == shape
-    case.check(out, x)
+    case.compare(out, x)

@@ -1,7 +1,8 @@
-"""Other projects' kernels: providers where their packages are installed, and nothing where they are not."""
+"""Other projects' kernels: declared everywhere, called where their packages are installed."""
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import os
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import kernels
+from kernels import Loaded
+from kernels.contract import Provider
+from tests.kernels.kernel_cases import EVERY_KERNEL
 
 PACKAGES = {"quack": "quack-kernels", "liger": "liger-kernel"}
-KERNELS = ["layernorm", "rmsnorm", "softmax"]
 
 # What they are called with, written down instead of computed.
 STUBS = {
@@ -45,17 +48,25 @@ FACTORS = {
 }
 CALL = """
 import json, sys, torch, kernels
-loaded = {name: kernels.load(name) for name in kernels.names()}
-assert not {"quack", "liger_kernel"} & set(sys.modules)
 found = {}
-for name, kernel in loaded.items():
-    inputs = kernel.inputs((2, 3), torch.float64, torch.device("cpu"), 0)
-    for p in kernel.providers:
-        if p.package is not None:
-            ratios = p.call(*inputs) / inputs[0]
-            found[f"{name} {p.name}"] = [p.devices, ratios[0].tolist(), inputs[0][0].tolist()]
+for called in sys.argv[1:]:
+    name, peer = called.split()
+    loaded = kernels.load(name)
+    provider = loaded.kernel.provider(peer)
+    problem = loaded.kernel.problem(rows=2, columns=3, dtype="float64")
+    inputs = loaded.inputs(problem, torch.device("cpu"), 0)
+    entry = loaded.entry(provider)
+    assert not {"quack", "liger_kernel"} & set(sys.modules) or found
+    ratios = entry(*inputs) / inputs[0]
+    found[called] = [provider.is_installed, ratios[0].tolist(), inputs[0][0].tolist()]
 print(json.dumps(found))
 """
+PEERS = [
+    pytest.param(loaded, provider, id=f"{loaded.name}-{provider.name}")
+    for loaded in EVERY_KERNEL
+    for provider in loaded.kernel.providers
+    if provider.package is not None
+]
 
 
 @pytest.fixture
@@ -71,9 +82,9 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_installed_peer_is_a_provider_and_gets_what_it_takes(site: Path) -> None:
+def test_an_installed_peer_gets_what_it_takes(site: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CALL],
+        [sys.executable, "-c", CALL, *(f"{kernel} {peer}" for kernel, peer in FACTORS)],
         cwd=kernels.ROOT.parent,
         env=os.environ | {"PYTHONPATH": str(site)},
         capture_output=True,
@@ -82,17 +93,34 @@ def test_an_installed_peer_is_a_provider_and_gets_what_it_takes(site: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found) == {f"{kernel} {peer}" for kernel in KERNELS for peer in PACKAGES}
     for (kernel, peer), (factor, added) in FACTORS.items():
-        devices, ratios, values = found[f"{kernel} {peer}"]
-        assert devices == ["cuda"]
+        is_installed, ratios, values = found[f"{kernel} {peer}"]
+        assert is_installed
         assert ratios == pytest.approx([factor + added / value for value in values])
 
 
-@pytest.mark.parametrize("name", kernels.names())
-def test_a_peer_that_is_not_installed_is_no_provider(name: str) -> None:
+def test_the_peers_are_those_that_are_called() -> None:
+    for name, peer in FACTORS:
+        assert kernels.load(name).kernel.provider(peer).package == PACKAGES[peer]
+
+
+@pytest.mark.parametrize(("loaded", "provider"), PEERS)
+def test_a_peer_is_not_ours_and_knows_whether_it_is_there(loaded: Loaded, provider: Provider) -> None:
+    assert not provider.is_own
+    assert not provider.interpreted
+    assert provider.devices == ("cuda",)
+    assert loaded.kernel.baseline != provider.name
     installed = {distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}
-    providers = {p.name: p.package for p in kernels.load(name).providers}
-    for peer, package in PACKAGES.items():
-        expected = package if name in KERNELS and package in installed else None
-        assert providers.get(peer) == expected
+    assert provider.is_installed == (provider.package in installed)
+
+
+@pytest.mark.parametrize(("loaded", "provider"), PEERS)
+def test_a_peers_package_is_imported_when_it_is_called(loaded: Loaded, provider: Provider) -> None:
+    tree = ast.parse((loaded.folder / provider.file).read_text())
+    names = {
+        alias.name if isinstance(node, ast.Import) else node.module or ""
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert {name.partition(".")[0] for name in names} <= {"__future__", "torch", "kernels", "collections"}

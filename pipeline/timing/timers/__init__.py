@@ -66,8 +66,8 @@ def spoil(outputs: Tensors) -> None:
 def checked_outputs(rotation: Rotation) -> Tensors:
     """The outputs of one more call on the first input set.
 
-    The memory that they are likely to get was spoilt before, so that neither a right value of an earlier call nor
-    a tensor that the call kept can pass for a new output.
+    The memory that they are likely to get was spoilt before, so that neither a right value of an earlier call
+    nor a tensor that the call kept can pass for a new output.
     """
     if rotation.restore is not None:
         rotation.restore()

@@ -96,7 +96,7 @@ class GraphTimer:
                 events.append(recorded())
             events[-1].synchronize()
             samples += [
-                self.overhead.net(start.elapsed_time(end) * 1e3, ring.launches, len(ring.graphs))
+                net(self.overhead, start.elapsed_time(end) * 1e3, ring.launches, len(ring.graphs))
                 for start, end in pairwise(events)
             ]
         touched = input_bytes(rotation) + _output_bytes(rotation, ring)
@@ -116,7 +116,8 @@ class GraphTimer:
 
     @staticmethod
     def _checked_outputs(rotation: Rotation, ring: Ring) -> Tensors:
-        """The first set's outputs as one more turn of the very graphs that were timed writes them, over NaN."""
+        """The first set's outputs as one more turn of the very graphs that were timed writes them, over
+        NaN."""
         outputs = ring.outputs[0]
         assert outputs is not None, "a ring holds outputs for each set"
         if rotation.restore is not None:
@@ -127,6 +128,13 @@ class GraphTimer:
         return outputs
 
 
+def net(overhead: Overhead, time_us: float, launches: int, replays: int = 1) -> float:
+    """Microseconds that each launch of one or more replays takes by itself. Never less than half of the gross
+    time, so that a calibration gone wrong can't turn a time into nonsense unseen."""
+    gross = time_us / launches
+    return max((time_us - replays * overhead.per_replay_us) / launches - overhead.per_call_us, gross / 2)
+
+
 def _output_bytes(rotation: Rotation, ring: Ring) -> int:
     """Bytes of all outputs that lie apart from each other and from the inputs."""
     inputs = {x.data_ptr() for set_ in rotation.inputs for x in set_}
@@ -135,8 +143,8 @@ def _output_bytes(rotation: Rotation, ring: Ring) -> int:
 
 
 def capture(rotation: Rotation, launches: int) -> Ring:
-    """Graphs of about ``launches`` calls that go round all input sets, each set as often as the others; once where
-    a call writes over its inputs, so that a turn from restored ones gives what one call does.
+    """Graphs of about ``launches`` calls that go round all input sets, each set as often as the others; once
+    where a call writes over its inputs, so that a turn from restored ones gives what one call does.
 
     Raises NotCapturableError when the call can't be captured.
     """

@@ -11,9 +11,9 @@ import torch
 import kernels
 from kernels.contract import Kernel, Provider, Tolerance, normal_input, numel, read_once_write_once
 from kernels.point import Point
-from pipeline.errors import UserError
-from pipeline.measure import grid
-from pipeline.measure.settings import TimingSettings
+from pipeline import UserError
+from pipeline.points import grid
+from pipeline.timing.settings import TimingSettings
 
 AXES = {
     "size": (64, 128),

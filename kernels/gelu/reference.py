@@ -1,0 +1,24 @@
+"""GELU's inputs and its right answer."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.elementwise import Matrix
+from kernels.gelu.torch import manual
+from kernels.tensors import dtype_of, normal
+
+
+def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """The matrix, standard normal."""
+    return normal([problem.shape], problem.dtype, device, seed)
+
+
+def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """A matrix like it."""
+    return [(problem.shape, dtype_of(problem.dtype))]
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """The formula in float64, where even the cube of float32's largest number is finite."""
+    return manual(x.double())

@@ -1,0 +1,28 @@
+"""Layer normalization's inputs and its right answer."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.layernorm import EPS
+from kernels.rows import Matrix
+from kernels.tensors import dtype_of, normal
+
+
+def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """The matrix, the weight and the bias, standard normal."""
+    of_columns = (problem.columns,)
+    return normal([problem.shape, of_columns, of_columns], problem.dtype, device, seed)
+
+
+def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """A matrix like the input's."""
+    return [(problem.shape, dtype_of(problem.dtype))]
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The definition in float64."""
+    wide = x.double()
+    centered = wide - wide.mean(dim=-1, keepdim=True)
+    scale = torch.rsqrt(centered.square().mean(dim=-1, keepdim=True) + EPS)
+    return centered * scale * weight.double() + bias.double()

@@ -1,0 +1,25 @@
+"""RMS normalization's inputs and its right answer."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.rmsnorm import EPS
+from kernels.rows import Matrix
+from kernels.tensors import dtype_of, normal
+
+
+def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """The matrix and the weight, standard normal."""
+    return normal([problem.shape, (problem.columns,)], problem.dtype, device, seed)
+
+
+def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """A matrix like the input's."""
+    return [(problem.shape, dtype_of(problem.dtype))]
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The definition in float64."""
+    wide = x.double()
+    return wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + EPS) * weight.double()

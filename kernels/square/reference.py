@@ -1,0 +1,24 @@
+"""Square's inputs and its right answer."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.elementwise import Matrix
+from kernels.tensors import dtype_of, normal
+
+
+def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """The matrix, standard normal."""
+    return normal([problem.shape], problem.dtype, device, seed)
+
+
+def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """A matrix like it."""
+    return [(problem.shape, dtype_of(problem.dtype))]
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """The square in float64, which holds the product of two float32 exactly."""
+    wide = x.double()
+    return wide * wide

@@ -1,0 +1,97 @@
+"""Lines of source as compilers name them, and whose they are: a kernel's own, or of what it was built with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import kernels
+from kernels import Loaded
+
+INSTALLED = re.compile(r"^.*?(?:site-packages|dist-packages|include)/")
+"""What stands before a file's path within the package that brought it."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of source, as the compiler's line table names it."""
+
+    file: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The files that are a kernel's own: what lies below ``kernels/``, wherever the repository was when they were
+    compiled, and, of a kernel outside of it, that kernel's folder."""
+
+    outside: Path | None = None
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> Sources:
+        """Those of a kernel."""
+        return cls(loaded.folder if loaded.is_outside else None)
+
+    def below(self, path: str) -> str | None:
+        """The path of an own file from ``kernels/`` or the outside kernel's folder on; None for any other file."""
+        return _below(path, self.outside)
+
+    def own(self, chain: Iterable[Line]) -> Line | None:
+        """Of the places that an instruction was inlined through, the innermost in an own file; else the outermost."""
+        lines = list(chain)
+        return next((line for line in lines if self.below(line.file)), lines[-1] if lines else None)
+
+    def relative(self, path: str) -> str:
+        """A file's path below this repository or the kernel's folder, or below what installed it."""
+        return self.below(path) or INSTALLED.sub("", path)
+
+    def portable(self, text: str) -> str:
+        """A compiler's text without the folders of this machine."""
+        return re.sub(r"(?<![\w.])/[^\s\"']+/[^\s\"']+", lambda match: self.relative(match[0]), text)
+
+    def place(self, line: Line) -> str:
+        """A line as people write it, never with the machine's path."""
+        return f"{self.relative(line.file)}:{line.number}"
+
+    def text(self, line: Line) -> str:
+        """The text of a line; empty where the file is not there."""
+        content = _content(self._path(line.file))
+        return content[line.number - 1].strip() if 0 < line.number <= len(content) else ""
+
+    def _path(self, file: str) -> Path:
+        below = self.below(file)
+        if below is None:
+            return Path(file)
+        if self.outside is not None and below.startswith(f"{self.outside.name}/"):
+            return self.outside.parent / below
+        return kernels.ROOT.parent / below
+
+
+REPOSITORY = Sources()
+"""Those of a kernel of this repository."""
+
+
+@cache
+def _below(path: str, outside: Path | None) -> str | None:
+    for folder in (outside, kernels.ROOT):
+        if folder is None:
+            continue
+        if path.startswith((f"{folder}/", f"{folder.name}/")):
+            return f"{folder.name}/{path.removeprefix(f'{folder}/').removeprefix(f'{folder.name}/')}"
+    match = re.search(r"^(?:.*/)?(kernels/(?:[\w.-]+/)*[\w.-]+)$", path)
+    return match[1] if match and not INSTALLED_PACKAGE.search(path) else None
+
+
+INSTALLED_PACKAGE = re.compile(r"/(?:site|dist)-packages/")
+"""In the path of a file that a package brought, and not this repository."""
+
+
+@cache
+def _content(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

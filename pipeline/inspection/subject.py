@@ -1,0 +1,88 @@
+"""What the stages that ask why look into: a few points of one kernel on one device, by today's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline import ROOT
+from pipeline.execution.identity import Identity
+from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
+from pipeline.points import choice, closure
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import digest
+from pipeline.points.plan import Pins, Target, chosen_providers, plan
+from pipeline.points.point import Point
+from pipeline.store import results
+from pipeline.store.record import Measurement
+from pipeline.timing.settings import TimingSettings
+
+NOT_INSTRUMENT = (
+    *("kernels", "pipeline.command", "pipeline.execution", "pipeline.machine", "pipeline.points"),
+    *("pipeline.store", "pipeline.timing", "pipeline.toolchain"),
+)
+"""What is looked into, and where it is put, decide nothing of how."""
+
+
+class Subject:
+    """One kernel on one device. ``output`` is where its rows go, which for a CPU is this host's own folder in
+    place of the repository's."""
+
+    def __init__(
+        self, entry: Entry, chosen: device.Device, settings: TimingSettings, seed: int, output: Path
+    ) -> None:
+        self.entry = entry
+        self.kernel = entry.loaded.kernel
+        self.device = chosen
+        self.slug = chosen.slug
+        self.environment = fingerprint(chosen)
+        self.identity = Identity(entry.loaded, self.environment, settings, seed)
+        self.output = results.folder_for(output, chosen.kind)
+
+    @property
+    def title(self) -> str:
+        """As people write it: ``softmax on nvidia-h200``."""
+        return f"{self.entry.name} on {self.slug}"
+
+    def points(
+        self, preset: str, pins: Pins, providers: Sequence[str] | None, kind: str
+    ) -> tuple[list[Point], list[str]]:
+        """The points at a few problems of those providers that can be timed on a kind of device; and lines that say
+        which providers have none, and why. Raises UserError as ``plan`` does."""
+        # A CPU takes seconds over a large problem, and shows the same.
+        most = 2 if self.device.kind == "cpu" else 3
+        target = Target(self.device.kind, device.capabilities(self.device))
+        planned = plan(self.entry, preset, target, pins, providers)
+        wanted = choice.few_problems(self.entry, preset, pins, providers, most)
+
+        def is_meant(name: str) -> bool:
+            return kind in self.kernel.provider(name).devices
+
+        points = choice.at(planned, wanted, is_meant)
+        refused = {name: reason for name, reason in reversed(planned.refused)}
+        needed = {"cpu": "needs a GPU", "cuda": "runs on a CPU only"}
+        without: dict[str, list[str]] = {}
+        for name in [one.name for one in chosen_providers(self.entry, providers)]:
+            if not any(point.provider == name for point in points):
+                reason = refused.get(name, "no configuration fits")
+                without.setdefault(reason if is_meant(name) else needed[self.device.kind], []).append(name)
+        return points, [f"Left out: {', '.join(names)} ({why})." for why, names in without.items()]
+
+    def timed(self, warn: Callable[[str], None]) -> dict[Point, Measurement]:
+        """What the ledger beside the rows timed by the same settings, or else this repository's."""
+        repository = results.folder_for(ROOT / "results", self.device.kind)
+        folders = list(dict.fromkeys([self.output, repository]))
+        return results.timed(folders, self.entry.name, self.slug, self.identity.settings_digest, warn)
+
+
+def instrument(entries: Mapping[str, str], options: Any = None) -> str:
+    """The digest of the code that looks into a point: definitions by file below ``pipeline/``, with all that
+    they reach of its own; and of the options that it looks with.
+
+    What another version of it found is looked into again.
+    """
+    root = ROOT / "pipeline"
+    files = [(root / file, name) for file, names in entries.items() for name in names.split()]
+    return digest([closure.closure(files, {"pipeline": root}, NOT_INSTRUMENT), options])

@@ -1,0 +1,625 @@
+"""What MLflow shows of results: ``publish`` writes it, ``how_to_open`` says where to look at it.
+
+An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``), and below it a child run for each
+configuration on each line of problems. A line runs along its workload's x axis, whose values are the steps of the
+metrics, so that the UI draws rates against it. The other dimensions of a line stay the same and are the run's
+params, but those that are always equal to x, as m, n and k of square matrices are. Workloads that share a line share
+its runs. The store shows what the ledgers hold now, and all of it can be made again from them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from kernels.contract import Value as Named
+from kernels.contract import shown
+from pipeline import UserError
+from pipeline.points import notation
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point, order
+from pipeline.reporting import frames
+from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting.mlflow_store import CHANGES, Change, Run, Store, Sweep, TrackerError, Value
+from pipeline.reporting.progress import Progress
+from pipeline.reporting.why import longest, native
+from pipeline.store import evidence, results
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.environment import TOLD, Environment
+from pipeline.store.evidence import Evidence
+from pipeline.store.record import Measurement, Origin
+from pipeline.store.results import Results
+
+Say = Callable[[str], None]
+
+TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
+RATES = ("gbps", "tflops", "ceiling_fraction")
+STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
+ERRORS = ("max_abs_err", "max_rel_err")
+"""The fields of a measurement that become metrics, where they have a value."""
+
+RESOURCES = ("registers", "shared", "occupancy")
+COUNTED = (
+    *("memory_throughput_pct", "compute_throughput_pct", "dram_throughput_pct", "dram_gbps"),
+    *("dram_read_bytes", "dram_write_bytes", "l1_hit_pct", "l2_hit_pct"),
+    *("achieved_occupancy_pct", "theoretical_occupancy_pct", "waves_per_sm", "local_bytes"),
+    *("sectors_per_load", "sectors_per_store", "estimated_speedup_pct", "runtime_improvement_us"),
+)
+"""The fields of rows of generated code and of counters that become metrics; beside them stands what ncu's row
+calls duration_us, as ``counted_us``."""
+
+OURS = {"kernel", "gpu", "provider", "workload", "timer", "cache"}
+"""Params that every child run has; a dimension or parameter of such a name is written ``problem.kernel``."""
+
+BESIDE = {".ptx", ".sass", ".ttgir"}
+"""Texts that a listing shows already; they stay beside it and are not uploaded."""
+
+FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"}
+"""The statuses of a point that should have worked."""
+
+HOT = "hot"
+
+NOTE_LENGTH = 4000
+"""Characters of notes that a tag takes with certainty."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """The store that shows the results, the ids of the experiments that do, and the options of
+    ``python -m pipeline.publish`` that would write them again."""
+
+    uri: str
+    experiments: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+def publish(
+    input: Path,
+    uri: str | None,
+    say: Say,
+    kernel: str | None = None,
+    reports: Path | None = None,
+    artifacts: Path | None = None,
+) -> Published | None:
+    """Make the store at ``uri`` show all results below ``input``, or one kernel's; None, after a sentence, when
+    there are none. ``uri`` None is the store that MLFLOW_TRACKING_URI names, else the repository's own.
+
+    Files of ``reports`` and ``artifacts`` become artifacts. ``say`` gets sentences for the user.
+    Raises UserError when the input is not there or the store can't be used.
+    """
+    sweeps = read(input, kernel, reports, artifacts)
+    if not sweeps:
+        say(f"{input} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
+        return None
+    chosen = tracking.store_of(uri)
+    options = _options(input, uri, kernel, reports, artifacts)
+    try:
+        with tracking.opened(chosen, say=say) as store:
+            return Published(chosen, _log(store, sweeps, say), options)
+    except TrackerError as error:
+        raise UserError(
+            f"can't publish to {tracking.public(chosen)}: {tracking.public(str(error))}. Nothing measured is lost, "
+            f"it lies in {input}; once the store can be used, run: "
+            f"{shlex.join(['python', '-m', 'pipeline.publish', *options])}"
+        ) from error
+
+
+def how_to_open(published: Published) -> str:
+    """One line that says where the runs can be seen."""
+    uri, experiments = published.uri, published.experiments
+    if tracking.is_server(uri):
+        return f"Open {tracking.page(uri, experiments)}"
+    command = "make ui"
+    if uri != tracking.DEFAULT_STORE:
+        command = shlex.join(["python", "-m", "pipeline.ui", *published.options])
+    return f"Run `{command}` and open {tracking.page('http://127.0.0.1:5000', experiments)}"
+
+
+def _options(
+    input: Path, uri: str | None, kernel: str | None, reports: Path | None, artifacts: Path | None
+) -> tuple[str, ...]:
+    """The options of a command that does the same, without a password: a server's is in the environment."""
+    words = [f"input={input}", *([f"kernel={kernel}"] if kernel else [])]
+    words += [f"reports={reports or 'null'}", f"artifacts={artifacts or 'null'}"]
+    if uri is not None:
+        public = uri == tracking.public(uri) and uri != os.environ.get("MLFLOW_TRACKING_URI")
+        words.append(f"tracking.uri={uri}" if public else "tracking=server")
+    return tuple(words)
+
+
+def read(
+    input: Path, kernel: str | None = None, reports: Path | None = None, artifacts: Path | None = None
+) -> list[Sweep]:
+    """What MLflow is to show, a sweep a ledger. Raises UserError for an input or a kernel that is not there."""
+    if not any(folder.is_dir() for folder in results.folders_of(input)):
+        raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
+
+    def warn(sentence: str) -> None:
+        print(f"warning: {sentence}", file=sys.stderr)
+
+    loaded = results.load(input, warn)
+    found = evidence.load(input, warn)
+    if kernel is not None and loaded.kernels and kernel not in loaded.kernels:
+        raise UserError(f"{input} holds no measurements of {kernel}, only of {', '.join(loaded.kernels)}.")
+    ledgers = itertools.groupby(loaded.measurements, key=lambda row: (row.point.kernel, row.origin.gpu))
+    return [
+        sweep(list(rows), loaded, found, files(name, gpu, loaded.kernels, input, reports, artifacts))
+        for (name, gpu), rows in ledgers
+        if kernel in (None, name)
+    ]
+
+
+# One ledger
+
+
+@dataclass(frozen=True)
+class Line:
+    """Problems along one dimension, ``x``, with the ``fixed`` values of others; the rest are equal to x."""
+
+    x: str | None
+    fixed: Values
+
+    def step(self, problem: Values) -> int:
+        """Where on the line a problem lies."""
+        return int(problem[self.x]) if self.x else 0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A measurement with the line that it is shown on, and whether its inputs were in the cache."""
+
+    row: Measurement
+    line: Line
+    cache: str
+
+    @property
+    def point(self) -> Point:
+        """What was measured."""
+        return self.row.point
+
+    @property
+    def step(self) -> int:
+        """The metrics' step."""
+        return self.line.step(self.point.problem)
+
+    @property
+    def at_ms(self) -> int:
+        """When it was measured."""
+        return round(self.row.origin.measured_at.timestamp() * 1000)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its timing may be believed."""
+        state = self.row.outcome.state
+        return state is None or state.valid
+
+
+def sweep(
+    rows: Sequence[Measurement], loaded: Results, found: Evidence, artifacts: Mapping[str, Path]
+) -> Sweep:
+    """What MLflow shows of one ledger."""
+    kernel, gpu = rows[0].point.kernel, rows[0].origin.gpu
+    placed = place(rows)
+    reasons = explained(found, kernel, gpu)
+    groups: dict[tuple[str, Values, Line, str], list[Placed]] = {}
+    for one in placed:
+        key = (one.point.provider, one.point.parameters, one.line, one.cache)
+        groups.setdefault(key, []).append(one)
+    environment = loaded.environments.get(gpu)
+    parent = _run(
+        placed,
+        identity=f"{kernel}/{gpu}",
+        name=kernel,
+        params=_machine(environment, loaded.ceilings.get(gpu)),
+        values=_summary(placed),
+        tags={"kind": "sweep", "environment": environment.digest if environment else ""},
+    )
+    return Sweep(
+        points=len(placed),
+        parent=parent,
+        children=tuple(_child(group, parent.identity, reasons) for group in groups.values()),
+        files=artifacts,
+    )
+
+
+def place(rows: Sequence[Measurement]) -> list[Placed]:
+    """The measurements of one ledger on their lines. Of a point that was timed by several settings with the cache
+    in the same state, the newest counts: two values at one step are no line."""
+    caches = {row.parts.settings: row.outcome.timing.cache for row in rows if row.outcome.timing}
+    newest: dict[tuple[Point, str], Measurement] = {}
+    for row in rows:
+        slot = row.point, caches.get(row.parts.settings, "cold")
+        if slot not in newest or newest[slot].origin.measured_at <= row.origin.measured_at:
+            newest[slot] = row
+    of_workload: dict[str, list[Point]] = {}
+    for row in newest.values():
+        of_workload.setdefault(row.workload, []).append(row.point)
+    axes = {workload: axis(workload, points) for workload, points in of_workload.items()}
+    placed = [Placed(row, _line(row.point, *axes[row.workload]), cache) for (_, cache), row in newest.items()]
+    return sorted(placed, key=lambda one: (order(one.point), one.cache))
+
+
+def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[str]]:
+    """The dimension on the x axis of a kernel's workload, and the dimensions that go along with it: those that
+    ``size`` stands for too, and those that are the same unless they are named.
+
+    Of a kernel that this repository does not have, the number that takes most values among the points, and those
+    that are the same in all of them. None where problems have no number.
+    """
+    names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]
+    entry = frames.entry_of(points[0].kernel)
+    if entry is not None and (x := entry.x_dimension(workload)) in names:
+        told = entry.config.workloads.get(workload)
+        own = told.lists if told else {}
+        size = entry.loaded.kernel.size
+        moved = {x, *(name for name in size if name not in own)} if x in size and x not in own else {x}
+        for name, variable in entry.loaded.kernel.dimensions().items():
+            if variable.same_as in moved and name not in own:
+                moved.add(name)
+        return x, frozenset(moved & set(names)) - {x}
+    if not names:
+        return None, frozenset()
+    x = max(names, key=lambda name: len({point.problem[name] for point in points}))
+    same = (name for name in names if all(p.problem[name] == p.problem[x] for p in points))
+    return x, frozenset(same) - {x}
+
+
+def _line(point: Point, x: str | None, along: frozenset[str]) -> Line:
+    problem = point.problem
+    if x is not None and any(problem[name] != problem[x] for name in along):
+        along = frozenset()  # a problem with some of them pinned
+    return Line(
+        x, Values({name: value for name, value in problem.items() if name != x and name not in along})
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# Names. Of a kernel that the repository does not have they are spelled out, even if this process has loaded it: what is
+# shown must not depend on which command publishes.
+
+
+def configuration(one: Placed) -> str:
+    """A child run in words: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
+    point = one.point
+    entry = frames.entry_of(point.kernel)
+    tuned = _spelled(point.parameters) if entry is None else notation.configuration(point)
+    hot = HOT if one.cache == HOT else ""
+    return " ".join(
+        filter(None, [point.provider, _words(point), tuned, elsewhere(point.kernel, one.line), hot])
+    )
+
+
+def elsewhere(kernel: str, line: Line) -> str:
+    """The numbers that tell a line from the kernel's own, along its size with all else at its default: ``rows=37``."""
+    numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}
+    entry = frames.entry_of(kernel)
+    if entry is not None and line.x == entry.loaded.kernel.size[0]:
+        for name, variable in entry.loaded.kernel.dimensions().items():
+            default = line.fixed.get(variable.same_as) if variable.same_as else variable.default
+            if name not in entry.loaded.kernel.size and numbers.get(name) == default:
+                numbers.pop(name, None)
+    return _spelled(numbers)
+
+
+def _words(point: Point) -> str:
+    if frames.entry_of(point.kernel) is not None:
+        return notation.words(point)
+    words = [
+        name if value is True else value for name, value in point.problem.items() if not _is_number(value)
+    ]
+    return " ".join(word for word in words if isinstance(word, str))
+
+
+def _extent(point: Point) -> str:
+    if frames.entry_of(point.kernel) is not None:
+        return notation.extent(point)
+    return _spelled({name: value for name, value in point.problem.items() if _is_number(value)})
+
+
+def _spelled(values: Mapping[str, Named]) -> str:
+    return " ".join(f"{name}={shown(value)}" for name, value in values.items())
+
+
+# Runs
+
+
+def _child(group: Sequence[Placed], of_parent: str, reasons: Mapping[str, Mapping[str, float]]) -> Run:
+    """The run of a configuration on a line; ``reasons`` are the metrics that explain a measurement, by its key."""
+    first = group[0]
+    what = {
+        "provider": first.point.provider,
+        "parameters": dict(first.point.parameters),
+        "x": first.line.x,
+        "problem": dict(first.line.fixed),
+        "cache": first.cache,
+    }
+    return _run(
+        group,
+        identity=f"{of_parent}/{json.dumps(what, sort_keys=True)}",
+        name=configuration(first),
+        params=_params(group),
+        values=tuple(value for one in group for value in (*_values(one), *_reasons(one, reasons))),
+        tags={
+            "kind": "config",
+            "x": first.line.x or "",
+            "headline": _joined(frames.headline(one.point.kernel, one.row.workload) for one in group),
+            "environment": max(group, key=lambda one: one.at_ms).row.parts.environment,
+        },
+    )
+
+
+def _run(
+    placed: Sequence[Placed],
+    *,
+    identity: str,
+    name: str,
+    params: Mapping[str, str],
+    values: tuple[Value, ...],
+    tags: Mapping[str, str],
+) -> Run:
+    """A run of some measurements: what those of a configuration and of a whole ledger have in common."""
+    kernel, gpu = placed[0].point.kernel, placed[0].row.origin.gpu
+    newest: Origin = max(placed, key=lambda one: one.at_ms).row.origin
+    statuses = Counter(one.row.outcome.status for one in placed)
+    workload = _joined(one.row.workload for one in placed)
+    tags = {
+        **tags,
+        "kernel": kernel,
+        "gpu": gpu,
+        "workload": workload,
+        "commit": newest.commit,
+        "dirty": shown(any(one.row.origin.dirty for one in placed)),
+        "tool": newest.tool or "",
+        "run": newest.run,
+        "command": newest.command,
+        "image": newest.image or "",
+        "base_image": newest.base_image or "",
+        "status": next(iter(statuses)) if len(statuses) == 1 else "mixed",
+        "points": ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())),
+        "notes": "; ".join(_notes(placed))[:NOTE_LENGTH],
+        # MLflow's own names: the columns Source and Version.
+        "mlflow.source.name": "pipeline.sweep",
+        "mlflow.source.git.commit": newest.commit,
+    }
+    return Run(
+        identity=identity,
+        name=f"{name} @ {gpu}",
+        failed=FAILED.issuperset(statuses),
+        started_ms=min(one.at_ms for one in placed),
+        ended_ms=max(one.at_ms for one in placed),
+        tags={key: value for key, value in tags.items() if value},
+        params={"kernel": kernel, "gpu": gpu, "workload": workload, **params},
+        values=values,
+    )
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))
+
+
+def _notes(placed: Iterable[Placed]) -> list[str]:
+    """Why points have no time, or one not to be trusted; a reason that many points share is said once."""
+    reasons: dict[str, list[Point]] = {}
+    for one in placed:
+        outcome = one.row.outcome
+        if outcome.error:
+            reasons.setdefault(f"{outcome.status}: {outcome.error}", []).append(one.point)
+        elif outcome.status == "verified":
+            reasons.setdefault("right, but this machine can't time it", []).append(one.point)
+        elif outcome.state and not one.trusted:
+            reasons.setdefault(f"not to be trusted: {outcome.state.invalid_reason}", []).append(one.point)
+    return [
+        f"at {', '.join(dict.fromkeys(map(_extent, sorted(points, key=order))))}: {reason}"
+        for reason, points in reasons.items()
+    ]
+
+
+def _params(group: Sequence[Placed]) -> dict[str, str]:
+    """The provider, its parameters, every dimension that does not vary, and how it was timed."""
+    first = group[0].point
+    params = {"provider": first.provider}
+    constant = {
+        name: value
+        for name, value in first.problem.items()
+        if len({one.point.problem.get(name) for one in group}) == 1
+    }
+    for kind, values in (("problem", constant), ("parameter", first.parameters)):
+        params |= {
+            (f"{kind}.{name}" if name in OURS else name): shown(value) for name, value in values.items()
+        }
+    timings = [one.row.outcome.timing for one in group if one.row.outcome.timing]
+    if timings:
+        params["timer"] = _joined(timing.timer for timing in timings)
+        params["cache"] = _joined(timing.cache for timing in timings)
+    return params
+
+
+def _machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[str, str]:
+    params: dict[str, str] = {}
+    if environment:
+        told = environment.model_dump(exclude={"gpu", "flags", *TOLD}, exclude_none=True)
+        params |= {name: str(value) for name, value in told.items()}
+        if environment.flags:
+            params["flags"] = _spelled(environment.flags)
+    if ceilings:
+        params["ceiling_copy_gbps"] = str(ceilings.copy_gbps)
+        params |= {f"ceiling_{name}_tflops": str(tflops) for name, tflops in ceilings.matmul_tflops.items()}
+    return params
+
+
+# Metrics
+
+
+def _values(one: Placed) -> list[Value]:
+    """A point's numbers: its times only if it was timed, its errors only if it was right."""
+    outcome = one.row.outcome
+    if outcome.status not in ("ok", "verified"):
+        return []
+    parts = ((TIMED, outcome.timing), (RATES, one.row.rate), (STATE, outcome.state), (ERRORS, outcome))
+    numbers = {name: getattr(part, name) for names, part in parts if part is not None for name in names}
+    return [
+        Value(name, float(number), one.step, one.at_ms)
+        for name, number in numbers.items()
+        if number is not None and math.isfinite(number)
+    ]
+
+
+def _reasons(one: Placed, reasons: Mapping[str, Mapping[str, float]]) -> list[Value]:
+    """What explains a point, at its step."""
+    return [Value(name, value, one.step, one.at_ms) for name, value in reasons.get(one.row.key, {}).items()]
+
+
+def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, float]]:
+    """By the key of a measurement the metrics that explain it: what its code asks for, what it launches, and
+    what was counted of its longest kernel."""
+    metrics: dict[str, dict[str, float]] = {}
+    for key, row in native(found.code.get((kernel, gpu), ())).items():
+        assert row.mix is not None, "only counted code is native"
+        numbers = {name: getattr(row, name) for name in RESOURCES} | {"spilled_bytes": row.mix.spilled_bytes}
+        metrics[key] = {name: float(value) for name, value in numbers.items() if value is not None}
+    for profile in found.profiles.get((kernel, gpu), ()):
+        numbers = {"device_launches": profile.launches, "profiled_device_us": profile.device_us}
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        if profile.key is not None and known:
+            metrics[profile.key] = metrics.get(profile.key, {}) | known
+    for key, counted in longest(found.counters.get((kernel, gpu), ())).items():
+        numbers = {name: getattr(counted, name) for name in COUNTED} | {"counted_us": counted.duration_us}
+        if "registers" not in metrics.get(key, {}):
+            # No code of it was taken apart, as of torch's own kernels; ncu sees the same of its launch.
+            held = counted.theoretical_occupancy_pct
+            numbers |= {"registers": counted.registers, "occupancy": None if held is None else held / 100}
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        metrics[key] = metrics.get(key, {}) | known
+    return metrics
+
+
+def _summary(placed: Sequence[Placed]) -> tuple[Value, ...]:
+    """What the parent shows: how the points ended, and along the kernel's main line the best that any configuration
+    reached, of all words together and of each."""
+    at = max(one.at_ms for one in placed)
+    counts = Counter(f"points_{one.row.outcome.status}" for one in placed)
+    points = [Value(name, count, 0, at) for name, count in {"points": len(placed), **counts}.items()]
+    best: dict[tuple[str, int], tuple[bool, Value]] = {}
+    for one in _main(placed):
+        words = re.sub(r"\W+", "_", _words(one.point))
+        headline = frames.headline(one.point.kernel, one.row.workload)
+        for value in _values(one):
+            names = [value.key] if value.key in RATES else []
+            names += [f"best_{headline}_{words}"] if value.key == headline and words else []
+            for name in names:
+                candidate = one.trusted, value._replace(key=name)
+                best[name, value.step] = max(best.get((name, value.step), candidate), candidate)
+    return (*sorted(points), *sorted(value for _, value in best.values()))
+
+
+def _main(placed: Iterable[Placed]) -> list[Placed]:
+    """The measurements on the line that stands for the kernel: with cold inputs and along its size, all else at its
+    default, where there are such; else on the longest."""
+    lines: dict[tuple[bool, str, str], list[Placed]] = {}
+    for one in placed:
+        where = elsewhere(one.point.kernel, one.line)
+        lines.setdefault((one.cache == HOT, where, one.line.x or ""), []).append(one)
+
+    def rank(line: tuple[tuple[bool, str, str], list[Placed]]) -> tuple[bool, bool, int, str]:
+        (hot, where, _), on_it = line
+        return hot, bool(where), -len({one.step for one in on_it}), where
+
+    return min(lines.items(), key=rank)[1]
+
+
+# Files
+
+
+def files(
+    kernel: str,
+    gpu: str,
+    kernels: Sequence[str],
+    input: Path,
+    reports: Path | None = None,
+    artifacts: Path | None = None,
+) -> dict[str, Path]:
+    """The files that belong to one ledger, by their path among the parent run's artifacts.
+
+    Of the reports, those that no other kernel's name is part of the path of. On a host without a GPU they lie with
+    what is this host's own.
+    """
+    found = {
+        f"results/{path.relative_to(folder)}": path
+        for folder in results.folders_of(input)
+        for path in (
+            results.ledger_path(folder, kernel, gpu),
+            results.config_path(folder, kernel, gpu),
+            results.environment_path(folder, gpu),
+            results.ceilings_path(folder, gpu),
+            results.build_path(folder, kernel, gpu),
+            results.codegen_path(folder, kernel, gpu),
+            results.profile_path(folder, kernel, gpu),
+            results.counters_path(folder, kernel, gpu),
+        )
+        if path.is_file()
+    }
+    if artifacts:
+        for kind in ("profile", "counters", "codegen"):
+            folder = artifacts / kind / kernel
+            for path in sorted([*folder.glob(f"{gpu}.*"), *(folder / gpu).rglob("*")]):
+                if path.suffix not in BESIDE:
+                    found[f"artifacts/{kind}/{path.name}"] = path
+    if reports:
+        own = results.folder_for(reports, "cpu")
+        chosen = own if own.is_dir() else reports
+        for path in sorted(chosen.rglob("*")):
+            parts = path.relative_to(chosen).parts
+            owners = {owner for part in parts if (owner := _owner(part, kernels))}
+            if owners <= {kernel} and not any(part.startswith(".") for part in parts):
+                found[f"reports/{'/'.join(parts)}"] = path
+    return {name: path for name, path in found.items() if path.is_file()}
+
+
+def _owner(part: str, kernels: Sequence[str]) -> str | None:
+    """The kernel that a file or folder is named after: ``softmax.svg``, ``softmax-float32.svg``."""
+    owners = [name for name in kernels if re.match(rf"{re.escape(name)}([.-]|$)", part)]
+    return max(owners, key=len, default=None)
+
+
+# The store
+
+
+def _log(store: Store, sweeps: Sequence[Sweep], say: Say) -> tuple[str, ...]:
+    """Make the store show the sweeps and say what that took. Returns the ids of the experiments."""
+    experiments: dict[str, str] = {}
+    began = time.monotonic()
+    for one in sweeps:
+        kernel, gpu = one.parent.params["kernel"], one.parent.params["gpu"]
+        if kernel not in experiments:
+            experiments[kernel] = store.experiment(kernel)
+        runs = 1 + len(one.children)
+        with Progress(Console(), one.parent.name, runs) as progress:
+            changes = store.publish(experiments[kernel], one, tick=lambda: progress.advance(""))
+        say(f"{kernel} on {gpu}: {one.points} points in {runs} runs, {_told(changes, runs)}.")
+    seconds = time.monotonic() - began
+    rows = sum(one.points for one in sweeps)
+    say(f"{rows} rows in {seconds:.1f} s, {rows / seconds:.0f} rows/s.")
+    return tuple(experiments.values())
+
+
+def _told(changes: Counter[Change], runs: int) -> str:
+    """What was done: ``all new``, ``2 updated, 9 unchanged``."""
+    done = {name: changes[name] for name in CHANGES if changes[name]}
+    if len(done) == 1 and runs in done.values():
+        return f"all {next(iter(done))}"
+    return ", ".join(f"{count} {name}" for name, count in done.items())
