@@ -1,0 +1,15 @@
+"""The matrix product's operator in C++, which knows no arithmetic but ``ieee``."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul.checks import check_ieee
+
+
+def cpp(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
+    """The product on the CPU. Raises ValueError for inputs that are no (m, k) and (k, n) matrix of one
+    dtype, and for another arithmetic."""
+    check_ieee(a, b, arithmetic)
+    out: torch.Tensor = torch.ops.matmul.cpp(a, b)
+    return out

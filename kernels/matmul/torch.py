@@ -1,0 +1,37 @@
+"""The matrix product by torch: cuBLAS on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def by_flag(
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    arithmetic: str,
+) -> torch.Tensor:
+    """``multiply(a, b)``, float32 by ``arithmetic``: a flag of torch, set for this call alone.
+
+    cuBLAS is told on the host as it is called, so that a CUDA graph holds what was true at its capture.
+
+    Set by ``allow_tf32``, which keeps torch's older and newer flag the same. The newer one alone,
+    ``fp32_precision``, leaves them different, and what reads the older one then raises; torch.compile on a
+    GPU did in 2.10. Both are restored, because ``allow_tf32 = False`` writes "ieee" where "none" may have
+    been.
+    """
+    flags = torch.backends.cuda.matmul
+    allowed, precision = flags.allow_tf32, flags.fp32_precision
+    flags.allow_tf32 = arithmetic == "tf32"
+    try:
+        return multiply(a, b)
+    finally:
+        flags.allow_tf32 = allowed
+        flags.fp32_precision = precision
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
+    """torch's own product."""
+    return by_flag(torch.mm, a, b, arithmetic)

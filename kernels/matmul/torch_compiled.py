@@ -1,0 +1,25 @@
+"""The matrix product as torch.compile is to be given it.
+
+Dynamo can't trace the setting of a flag, so that what sets it is skipped: it runs as it is written, and what
+it calls is compiled, while the flag is set. A file of its own, because Dynamo takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._dynamo.decorators import skip
+
+from kernels.matmul.torch import by_flag
+
+with_flag = skip(by_flag)
+
+
+@skip
+def matmul(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
+    """torch's own product, for torch.compile alone."""
+    out: torch.Tensor = with_flag(_product, a, b, arithmetic)
+    return out
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.mm(a, b)

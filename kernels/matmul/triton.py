@@ -1,0 +1,137 @@
+"""The matrix product in Triton: a program a tile of the output.
+
+It runs on the current CUDA device, takes matrices with any strides and gives a contiguous tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.matmul.checks import check_product
+from kernels.tensors import launch_grid
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def grouped(program: tl.tensor, tiles_m: tl.tensor, tiles_n: tl.tensor, GROUP_M: tl.constexpr) -> tl.tensor:
+    """The row and the column of a program's tile: column by column within GROUP_M rows of tiles, then the
+    next rows. Programs that run at the same time then need few rows of a and few columns of b, which L2
+    holds."""
+    programs_of_group = GROUP_M * tiles_n
+    first = program // programs_of_group * GROUP_M
+    rows = min(tiles_m - first, GROUP_M)  # the last group may be of fewer rows
+    within = program % programs_of_group
+    return first + within % rows, within // rows
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
+    out: tl.tensor,
+    a: tl.tensor,
+    b: tl.tensor,
+    m: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
+    a_row: tl.tensor,
+    a_column: tl.tensor,
+    b_row: tl.tensor,
+    b_column: tl.tensor,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    WHOLE_M: tl.constexpr,
+    WHOLE_N: tl.constexpr,
+    WHOLE_K: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    WIDEN: tl.constexpr,
+) -> None:
+    """A program sums up the products of one tile, BLOCK_K a step, in float32, and rounds them once.
+
+    WHOLE_M says that no tile reaches past the last row, so that rows need no mask; so do WHOLE_N and WHOLE_K.
+    WIDEN is for Triton's interpreter, whose dot takes a bfloat16's bits for a whole number.
+    """
+    tile_m, tile_n = grouped(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
+    # 64 bits: row * a_row passes 2**31 in a matrix of more than 2**31 elements.
+    row = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    column = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    depth = tl.arange(0, BLOCK_K).to(tl.int64)
+    a_from = a + row * a_row + depth[None, :] * a_column
+    b_from = b + depth[:, None] * b_row + column * b_column
+    a_step = tl.cast(a_column, tl.int64) * BLOCK_K
+    b_step = tl.cast(b_row, tl.int64) * BLOCK_K
+
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, k, BLOCK_K):
+        # What is past the end is 0 in both, and adds 0 whatever the other matrix holds.
+        if WHOLE_M and WHOLE_K:
+            of_a = tl.load(a_from)
+        elif WHOLE_K:
+            of_a = tl.load(a_from, mask=row < m, other=0.0)
+        elif WHOLE_M:
+            of_a = tl.load(a_from, mask=depth[None, :] < k - start, other=0.0)
+        else:
+            of_a = tl.load(a_from, mask=(row < m) & (depth[None, :] < k - start), other=0.0)
+        if WHOLE_N and WHOLE_K:
+            of_b = tl.load(b_from)
+        elif WHOLE_K:
+            of_b = tl.load(b_from, mask=column < n, other=0.0)
+        elif WHOLE_N:
+            of_b = tl.load(b_from, mask=depth[:, None] < k - start, other=0.0)
+        else:
+            of_b = tl.load(b_from, mask=(column < n) & (depth[:, None] < k - start), other=0.0)
+        if WIDEN:
+            of_a = of_a.to(tl.float32)
+            of_b = of_b.to(tl.float32)
+        total = tl.dot(of_a, of_b, total, input_precision=ARITHMETIC)
+        a_from += a_step
+        b_from += b_step
+
+    to = out + row * n + column
+    result = total.to(out.dtype.element_ty)
+    if WHOLE_M and WHOLE_N:
+        tl.store(to, result)
+    else:
+        tl.store(to, result, mask=(row < m) & (column < n))
+
+
+def tiled(  # noqa: PLR0913, PLR0917  # the parameters' names
+    a: torch.Tensor,
+    b: torch.Tensor,
+    arithmetic: str,
+    block_m: int,
+    block_n: int,
+    block_k: int,
+    group_m: int,
+    num_warps: int,
+    num_stages: int,
+) -> torch.Tensor:
+    """The product of an (m, k) and a (k, n) matrix, a program a ``block_m`` by ``block_n`` tile. Raises
+    ValueError for inputs that are no such matrices and for an arithmetic that their dtype does not have."""
+    check_product(a, b, arithmetic)
+    (m, k), n = a.shape, b.shape[1]
+    out = a.new_empty((m, n))
+    if out.numel() > 0:
+        _tiled[launch_grid(triton.cdiv(m, block_m) * triton.cdiv(n, block_n))](
+            out,
+            a,
+            b,
+            m,
+            n,
+            k,
+            *a.stride(),
+            *b.stride(),
+            BLOCK_M=block_m,
+            BLOCK_N=block_n,
+            BLOCK_K=block_k,
+            GROUP_M=group_m,
+            WHOLE_M=m % block_m == 0,
+            WHOLE_N=n % block_n == 0,
+            WHOLE_K=k % block_k == 0,
+            ARITHMETIC=arithmetic,
+            WIDEN=not isinstance(_tiled, triton.JITFunction),
+            num_warps=num_warps,
+            num_stages=num_stages,
+        )
+    return out

@@ -1,0 +1,324 @@
+"""What is particular to the matrix product: tolerance, arithmetic, the order of tiles, what fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import kernels
+from kernels.contract import Gpu
+from kernels.matmul import Problem, Tiles, ieee_fits, interpreted, tiles_fit, tolerance, torch_fits
+from kernels.matmul.torch import matmul
+from kernels.matmul.triton import grouped, tiled
+
+MATMUL = kernels.load("matmul")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
+SMALL = Tiles(block_m=32, block_n=32, block_k=32, num_warps=4, num_stages=2)
+ARITHMETICS = [("bfloat16", "ieee"), ("float16", "ieee"), ("float32", "ieee"), ("float32", "tf32")]
+
+
+def wrong(out: torch.Tensor, exact: torch.Tensor, problem: Problem) -> torch.Tensor:
+    allowed = tolerance(problem)
+    return (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
+
+
+def run(a: torch.Tensor, b: torch.Tensor, arithmetic: str = "ieee", tiles: Tiles = SMALL) -> torch.Tensor:
+    return tiled(a, b, arithmetic, **dataclasses.asdict(tiles))
+
+
+def cut_to_tf32(x: torch.Tensor) -> torch.Tensor:
+    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+Made = tuple[Problem, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def made(k: int, dtype: str, arithmetic: str = "ieee") -> Made:
+    problem = Problem(m=48, n=65, k=k, dtype=dtype, arithmetic=arithmetic)
+    a, b = MATMUL.inputs(problem, torch.device("cpu"), 0)
+    (exact,) = MATMUL.expected(problem, (a, b))
+    return problem, a, b, exact
+
+
+def one_after_the_other(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Sums of fused multiply-adds: a product of two float32 is exact in float64."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=dtype)
+    for i in range(a.shape[1]):
+        total = (total.double() + a[:, i, None].double() * b[None, i].double()).to(dtype)
+    return total
+
+
+@pytest.mark.parametrize("k", [1, 2, 1023, 16384])
+@pytest.mark.parametrize(("dtype", "arithmetic"), ARITHMETICS)
+class TestTolerance:
+    def test_allows_float32_sums_one_after_the_other(self, k: int, dtype: str, arithmetic: str) -> None:
+        problem, a, b, exact = made(k, dtype, arithmetic)
+        given = (cut_to_tf32(a), cut_to_tf32(b)) if arithmetic == "tf32" else (a, b)
+        assert not wrong(one_after_the_other(*given, torch.float32).to(a.dtype), exact, problem).any()
+
+    def test_allows_parts_rounded_to_the_outputs_dtype(self, k: int, dtype: str, arithmetic: str) -> None:
+        problem, a, b, exact = made(k, dtype, arithmetic)
+        total = torch.zeros(exact.shape, dtype=a.dtype)
+        for p, q in zip(a.chunk(8, dim=1), b.chunk(8), strict=True):
+            part = (p.double() @ q.double()).to(a.dtype)
+            total = (total.double() + part.double()).to(a.dtype)
+        assert not wrong(total, exact, problem).any()
+
+    def test_refuses_a_step_left_out(self, k: int, dtype: str, arithmetic: str) -> None:
+        problem, a, b, exact = made(k, dtype, arithmetic)
+        for left_out in (slice(0, 16), slice((k - 1) // 16 * 16, k)):
+            lacking = exact - a[:, left_out].double() @ b[left_out].double()
+            assert wrong(lacking.to(a.dtype), exact, problem).double().mean() > 0.1
+
+    def test_refuses_two_outputs_that_changed_places(self, k: int, dtype: str, arithmetic: str) -> None:
+        problem, a, _, exact = made(k, dtype, arithmetic)
+        out = exact.to(a.dtype)
+        out[0, 0], out[5, 7] = exact[5, 7].to(a.dtype), exact[0, 0].to(a.dtype)
+        assert wrong(out, exact, problem).sum() == 2
+
+
+@pytest.mark.parametrize("k", [1023, 16384])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_tolerance_refuses_sums_in_the_outputs_dtype(dtype: str, k: int) -> None:
+    problem, a, b, exact = made(k, dtype)
+    assert wrong(one_after_the_other(a, b, a.dtype), exact, problem).any()
+
+
+@pytest.mark.parametrize("k", [1, 2, 1023, 16384])
+def test_the_tolerance_refuses_tf32_where_ieee_was_asked(k: int) -> None:
+    problem, a, b, exact = made(k, "float32")
+    out = cut_to_tf32(a).double() @ cut_to_tf32(b).double()
+    assert wrong(out, exact, problem).any()
+
+
+@triton.jit
+def _tiles_of_programs(out: tl.tensor, tiles_m: tl.int64, tiles_n: tl.int64, GROUP_M: tl.constexpr) -> None:
+    program = tl.program_id(0)
+    row, column = grouped(program, tiles_m, tiles_n, GROUP_M)
+    tl.store(out + 2 * program, row)
+    tl.store(out + 2 * program + 1, column)
+
+
+@pytest.mark.parametrize("group_m", [1, 4, 8])
+@pytest.mark.parametrize("tiles", [(1, 1), (1, 7), (7, 1), (4, 3), (8, 8), (13, 5), (16, 2)])
+def test_every_tile_is_one_programs(tiles: tuple[int, int], group_m: int) -> None:
+    programs = tiles[0] * tiles[1]
+    found = torch.full((programs, 2), -1, dtype=torch.int32, device=DEVICE)
+    _tiles_of_programs[(programs,)](found, *tiles, GROUP_M=group_m)
+    order = [tuple(pair) for pair in found.tolist()]
+    assert sorted(order) == [(row, column) for row in range(tiles[0]) for column in range(tiles[1])]
+    # Within a group: a column of it after the other.
+    height = min(group_m, tiles[0])
+    assert order[:height] == [(row, 0) for row in range(height)]
+
+
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.t().contiguous().t()
+
+
+def sliced(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (3, 8), value=torch.nan)[:, 3:-8]
+
+
+def every_second(x: torch.Tensor) -> torch.Tensor:
+    return x.repeat_interleave(2, dim=0).repeat_interleave(2, dim=1)[::2, ::2]
+
+
+def one_row_repeated(x: torch.Tensor) -> torch.Tensor:
+    return x[:1].expand(x.shape)
+
+
+LAYOUTS = [torch.Tensor.contiguous, transposed, sliced, every_second, one_row_repeated]
+
+
+@pytest.mark.parametrize("of_b", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("of_a", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_triton_takes_any_strides(
+    of_a: Callable[[torch.Tensor], torch.Tensor], of_b: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    problem = Problem(m=37, n=70, k=65, dtype="float32")
+    a, b = MATMUL.inputs(problem, DEVICE, 0)
+    a, b = of_a(a), of_b(b)
+    (exact,) = MATMUL.expected(problem, (a, b))
+    out = run(a, b)
+    assert out.is_contiguous()
+    assert not wrong(out, exact, problem).any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 64, 33), (16, 16, 32), (65, 1, 31), (130, 97, 65)], ids=str)
+@pytest.mark.parametrize("group_m", [1, 4, 8])
+@pytest.mark.parametrize(("dtype", "arithmetic"), ARITHMETICS)
+def test_triton_agrees(dtype: str, arithmetic: str, group_m: int, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    problem = Problem(m=m, n=n, k=k, dtype=dtype, arithmetic=arithmetic)
+    a, b = MATMUL.inputs(problem, DEVICE, 0)
+    out = run(a, b, arithmetic, dataclasses.replace(SMALL, block_m=16, group_m=group_m))
+    assert out.dtype == a.dtype
+    assert not wrong(out, *MATMUL.expected(problem, (a, b)), problem).any()
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_what_is_past_the_end_stays_out(value: float) -> None:
+    """One infinity or NaN reaches its own row or column of the output, not those that a tile adds."""
+    a, b = MATMUL.inputs(Problem(m=33, n=47, k=40, dtype="float32"), DEVICE, 0)
+    a[32, 39] = value
+    b[39, 46] = value
+    out = run(a, b)
+    assert not out[32].isfinite().any()
+    assert not out[:, 46].isfinite().any()
+    assert out[:32, :46].isfinite().all()
+
+
+def test_an_interpreters_problem_stays_odd() -> None:
+    small = interpreted(Problem(m=2049, n=4096, k=37))
+    assert (small.m, small.n, small.k) == (161, 160, 37)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("arithmetic", ["ieee", "tf32"])
+def test_the_flag_is_for_one_call(arithmetic: str, before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = torch.backends.cuda.matmul
+    seen = []
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        seen.append((flags.allow_tf32, flags.fp32_precision))
+        raise RuntimeError("as cuBLAS may")
+
+    monkeypatch.setattr(torch, "mm", multiply)
+    first = flags.allow_tf32, flags.fp32_precision
+    try:
+        if before:
+            flags.allow_tf32 = True
+        was = flags.allow_tf32, flags.fp32_precision
+        with pytest.raises(RuntimeError, match="as cuBLAS may"):
+            matmul(torch.ones(2, 2), torch.ones(2, 2), arithmetic)
+        assert seen == [(arithmetic == "tf32", arithmetic)]
+        assert (flags.allow_tf32, flags.fp32_precision) == was
+    finally:
+        flags.allow_tf32, flags.fp32_precision = first
+
+
+def test_torch_compile_compiles_with_the_flag_set() -> None:
+    """One graph an arithmetic, compiled and called while the flag says so."""
+    flags = torch.backends.cuda.matmul
+    graphs, calls = [], []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+
+        def call(*inputs: torch.Tensor) -> object:
+            calls.append(flags.fp32_precision)
+            return graph.forward(*inputs)
+
+        return call
+
+    torch._dynamo.reset()
+    entry = torch.compile(
+        MATMUL.module("torch_compiled.py").matmul, backend=backend, dynamic=False, fullgraph=True
+    )
+    a, b = torch.randn(5, 7), torch.randn(7, 3)
+    first = flags.allow_tf32, flags.fp32_precision
+    for arithmetic in ("tf32", "ieee", "tf32"):
+        torch.testing.assert_close(entry(a, b, arithmetic), a @ b)
+        assert (flags.allow_tf32, flags.fp32_precision) == first
+    assert calls == ["tf32", "ieee", "tf32"]
+    assert len(graphs) == 2
+    assert all(len(graph) == 1 and "mm" in graph[0] for graph in graphs)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "tiles", "sentence"),
+    [
+        ({}, {}, None),
+        ({"dtype": "float32"}, {"block_k": 32, "num_stages": 2}, None),
+        (
+            {"arithmetic": "tf32"},
+            {},
+            "tf32 is an arithmetic of float32: bfloat16 is multiplied in full without it",
+        ),
+        ({"m": 1}, {"block_m": 16}, None),
+        ({"m": 1}, {"block_m": 32}, "a smaller block does: block_m 32 > 16 for m = 1"),
+        ({"n": 65}, {}, None),
+        ({"n": 64}, {}, "a smaller block does: block_n 128 > 64 for n = 64"),
+        ({"k": 1}, {}, "a smaller block does: block_k 64 > 32 for k = 1"),
+        (
+            {},
+            {"block_m": 256, "block_n": 256},
+            "too much for the registers: 256 sums a thread > 128",
+        ),
+        (
+            {"dtype": "float32"},
+            {"block_k": 128},
+            "too long to compile: 8192 multiplications a thread in a step > 4096",
+        ),
+        (
+            {},
+            {"block_m": 256, "block_k": 128},
+            "too much for the shared memory: 294912 bytes in 3 stages > 232448",
+        ),
+    ],
+)
+def test_which_tiles_fit(dimensions: dict[str, object], tiles: dict[str, int], sentence: str | None) -> None:
+    problem = dataclasses.replace(Problem(m=4096, n=4096, k=4096), **dimensions)
+    assert tiles_fit(problem, Tiles(**tiles), H200) == sentence
+
+
+def test_shared_memory_is_unknown_without_a_gpu() -> None:
+    problem = Problem(m=4096, n=4096, k=4096)
+    assert tiles_fit(problem, Tiles(block_m=256, block_k=128), None) is None
+
+
+def test_tf32_needs_tensor_cores() -> None:
+    problem = Problem(m=64, n=64, k=64, dtype="float32", arithmetic="tf32")
+    assert torch_fits(problem, None, H200) is None
+    assert torch_fits(problem, None, None) == "tf32 is an arithmetic of a GPU's tensor cores"
+    assert ieee_fits(problem, None, H200) == "tf32 is done by tensor cores, which this kernel does not use"
+    assert torch_fits(dataclasses.replace(problem, dtype="float16"), None, H200) == (
+        "tf32 is an arithmetic of float32: float16 is multiplied in full without it"
+    )
+
+
+@pytest.mark.parametrize("name", ["triton_tiled", "cuda_naive", "cuda_tiled", "cpp"])
+@pytest.mark.parametrize(
+    ("shapes", "arithmetic", "dtypes", "sentence"),
+    [
+        (((2, 3), (2, 3)), "ieee", ("float32", "float32"), r"needs \(m, k\) and \(k, n\)"),
+        (((2, 3, 1), (3, 2)), "ieee", ("float32", "float32"), r"needs \(m, k\) and \(k, n\)"),
+        (((2, 3), (3, 2)), "ieee", ("float32", "float16"), "needs one dtype"),
+        (((2, 3), (3, 2)), "ieee", ("float64", "float64"), "float16, got float64"),
+        (((2, 3), (3, 2)), "tf32", ("bfloat16", "bfloat16"), "tf32 is an arithmetic of float32"),
+    ],
+)
+def test_refuses(
+    name: str, shapes: tuple[tuple[int, ...], ...], arithmetic: str, dtypes: tuple[str, str], sentence: str
+) -> None:
+    provider = MATMUL.kernel.provider(name)
+    made = [
+        torch.ones(shape, dtype=getattr(torch, dtype)) for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+    entry = getattr(MATMUL.module(provider.file), provider.function)
+    values = {} if provider.parameters is None else dataclasses.asdict(provider.parameters())
+    with pytest.raises(ValueError, match=sentence):
+        entry(*made, arithmetic=arithmetic, **values)
+
+
+def test_entries_take_the_arguments_and_their_parameters() -> None:
+    for provider in MATMUL.kernel.providers:
+        entry = getattr(MATMUL.module(provider.file), provider.function)
+        names = list(inspect.signature(entry).parameters)
+        assert names == ["a", "b", "arithmetic", *provider.variables()]
+
+
+def test_work_is_named_by_its_arithmetic() -> None:
+    problem = Problem(m=3, n=5, k=7, dtype="float32", arithmetic="tf32")
+    assert MATMUL.kernel.work(problem).operations == {"tf32": 210}
+    assert MATMUL.kernel.work(problem).bytes == 4 * (21 + 35 + 15)
+    half = dataclasses.replace(problem, dtype="bfloat16", arithmetic="ieee")
+    assert MATMUL.kernel.work(half).operations == {"bfloat16": 210}
