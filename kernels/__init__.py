@@ -136,8 +136,10 @@ def _from_folder(where: str) -> Loaded:
         sys.modules[package] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[package]
+            if isinstance(error, ContractError):
+                raise ContractError(f"{folder / '__init__.py'}: {error}") from error
             raise
     return _declared(folder.name, str(folder), folder, package)
 

@@ -2,8 +2,8 @@
 
     python -m pipeline.bench_devices kernel=softmax
 
-Each measures the kernel's preset with empty compiler caches. Prints the seconds of the loop, from when torch is
-imported to when the last point is recorded, those of the whole command, and their ratios.
+Each measures a preset of the kernel with empty compiler caches. Prints the seconds of the loop, from when
+torch is imported to when the last point is recorded, those of the whole command, and their ratios.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run(config: BenchDevicesConfig) -> None:
     found: dict[str, list[Seconds]] = {}
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(gpus[0]), Path(folder))
-        sweep = ["pipeline.sweep", f"kernel={config.kernel}", f"preset={config.preset.name}"]
+        sweep = ["pipeline.sweep", f"kernel={config.entry.loaded.where}", f"preset={config.preset.name}"]
         sweep += [f"output={folder}", "remeasure=true", "tracking=none"]
         for turn in range(config.repeats):
             for count in counts:

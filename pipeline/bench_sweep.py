@@ -1,12 +1,12 @@
 """A sweep against the textbook way of doing it, in the same run on the same GPU.
 
     python -m pipeline.bench_sweep
-    python -m pipeline.bench_sweep kernel=matmul provider=triton_tiled size=[1024,4096]
+    python -m pipeline.bench_sweep kernel=matmul provider=triton_tiled preset=quick ~pin
 
-Both measure the same points of one provider, each in a process of its own with an empty Triton cache: the textbook
-compiles, verifies and calls ``do_bench`` point after point; the sweep compiles ahead, verifies against float64
-twice, and keeps a ledger. Prints the seconds of the loop alone, from when torch is imported to when the last point
-is recorded, those of the whole command, and their ratios.
+Both measure the same points of one provider, each in a process of its own with empty compiler caches: the
+textbook compiles, verifies and calls ``do_bench`` point after point; the sweep compiles ahead, verifies
+against float64 twice, and keeps a ledger. Prints the seconds of the loop alone, from when torch is imported
+to when the last point is recorded, those of the whole command, and their ratios.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def textbook(config: BenchSweepConfig, points: Sequence[Point]) -> dict[str, obj
 def options(config: BenchSweepConfig) -> list[str]:
     """The options that make a sweep of the same points."""
     return [
-        f"kernel={config.kernel}",
+        f"kernel={config.entry.loaded.where}",
         f"preset={config.preset.name}",
         f"provider={config.provider}",
         *pinned(config.pin),

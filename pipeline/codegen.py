@@ -3,43 +3,42 @@
     python -m pipeline.codegen kernel=softmax provider=triton_online block_size=1024 num_warps=8
     python -m pipeline.codegen kernel=softmax a=triton_online/1024x8w b=triton_online/1024x4w
 
-Compiles every Triton variant of the kernel's grid and takes its CUDA library apart, for each architecture and
-on any host; keeps what Inductor generated. One provider alone prints its annotated listing as well.
+Compiles every Triton variant of the kernel's plan and takes its CUDA libraries apart, for each architecture
+and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed of is kept.
+One provider alone prints its annotated listing as well.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
-from kernels.point import Point
-
-import kernels
-from kernels.contract import Kernel
+from kernels.contract import Value
 from pipeline import UserError
-from pipeline.command.config import CodegenConfig, console, run_stage, validated
-from pipeline.inspection import disassembler, inductor, launches, library, programs
+from pipeline.command.options import CodegenConfig
+from pipeline.command.run import console, run_stage, validated
+from pipeline.execution.identity import Identity
+from pipeline.inspection import disassembler
+from pipeline.inspection.code_rows import CodeRows, Scope, has_code
 from pipeline.inspection.code_table import comparison, table
-from pipeline.inspection.listing import heading, of_ptx, of_sass, portable
-from pipeline.inspection.ptx import parse
-from pipeline.inspection.usage import used
+from pipeline.inspection.library import is_for
 from pipeline.machine import device
-from pipeline.machine.lock import DeviceLock
-from pipeline.points import grid
-from pipeline.points.notation import Variant, variant
+from pipeline.machine.environment import fingerprint
+from pipeline.points.notation import Variant
+from pipeline.points.plan import Plan, Target, chosen_providers, plan
+from pipeline.points.point import Point, order
+from pipeline.points.problems import SIZE
 from pipeline.reporting.table import print_wide
 from pipeline.store import results
-from pipeline.store.evidence import CodeRow, joined, write_lines
-from pipeline.store.ledger import write_atomically
-from pipeline.toolchain.extension import CUDA_SOURCE
+from pipeline.store.evidence import CodeRow, read_lines, write_lines
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
+
+WITHOUT_GPU = "90"
+"""The architecture whose code a machine without a GPU shows if nothing else is asked: Hopper's."""
 
 
 def run(config: CodegenConfig) -> None:
@@ -49,16 +48,20 @@ def run(config: CodegenConfig) -> None:
     if config.a or config.b:
         stage.compare()
         return
-    points = stage.points(config.provider)
-    shutil.rmtree(stage.folder, ignore_errors=True)  # in place of this machine's earlier texts
-    rows = stage.rows(points)
-    path = results.codegen_path(config.output, stage.kernel.name, stage.slug)
-    write_lines(path, [row.row() for row in rows])
+    rows = stage.rows(*stage.points())
+    write_lines(stage.path, rows)
+    stage.made.remove_others()
     if config.provider is not None and len(config.provider) == 1:
-        stage.list(rows)
+        stage.listing(rows)
     else:
-        print_wide(console, table(rows, f"{stage.kernel.name}: what its functions use"))
-    console.print(f"{len(rows)} rows: {path}, texts: {stage.folder}", highlight=False, soft_wrap=True)
+        print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
+    for line in stage.left_out:
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(rows)} rows, {stage.made.kept} of them from before: {stage.path}, texts: {stage.scope.folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 class Codegen:
@@ -66,245 +69,81 @@ class Codegen:
 
     def __init__(self, config: CodegenConfig) -> None:
         self.config = config
+        self.entry = config.entry
+        self.loaded = self.entry.loaded
         self.device = device.resolve(config.device)
-        self.slug = self.device.slug
-        self.environment = device.fingerprint(self.device)
-        self.kernel: Kernel = kernels.load(config.kernel.name)
-        capability = self.environment.compute_capability
+        identity = Identity(self.loaded, fingerprint(self.device), config.timing, config.seed)
+        capability = identity.environment.compute_capability
         self.native = capability and capability.replace(".", "")
-        self.architectures = config.architectures or (self.native or WITHOUT_GPU,)
-        self.folder = config.artifacts / "codegen" / self.kernel.name / self.slug
-        self.sources = {p.name: grid.source_digest(self.kernel.name, p) for p in self.kernel.providers}
+        self.scope = Scope(
+            loaded=self.loaded,
+            identity=identity,
+            device=self.device,
+            architectures=config.architectures or (self.native or WITHOUT_GPU,),
+            function=config.function,
+            artifacts=config.artifacts,
+            wait_s=config.wait_s,
+        )
+        results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
+        output = results.folder_for(config.output, self.device.kind)
+        self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
+        self.made = CodeRows(self.scope, self.known(), warn)
+        self.left_out: list[str] = []
 
-    def points(self, providers: Sequence[str] | None) -> list[Point]:
-        """The points asked for. Raises UserError for a provider that has no code to show."""
-        points = grid.expand(self.kernel, providers, self.config.grids())
-        for name in providers or ():
-            if not self.has_code(name):
+    def known(self) -> list[CodeRow]:
+        """The rows of an earlier run; those that can't be read are made anew."""
+        unreadable: list[str] = []
+        rows = read_lines(self.path, CodeRow, unreadable.append)
+        if unreadable:
+            warn(f"{self.path}: {len(unreadable)} lines are not readable and are made anew.")
+        return rows
+
+    def points(self) -> tuple[list[Point], list[Point]]:
+        """The points asked for whose code is compiled for an architecture, and for each provider that is
+        compiled by Inductor the one that it is shown at. Raises UserError for a provider that has no code to
+        show, and where there is no point at all."""
+        chosen = chosen_providers(self.entry, self.config.provider)
+        for provider in chosen:
+            if self.config.provider is not None and not has_code(provider):
                 raise UserError(
-                    f"{name} of {self.kernel.name} has no code to show here: it calls what torch or the "
-                    "C++ compiler brings. "
-                    f"`python -m pipeline.profile kernel={self.kernel.name} provider={name}` "
+                    f"{provider.name} of {self.loaded.name} has no code to show here: it calls what torch, a "
+                    "package or the C++ compiler brings. "
+                    f"`python -m pipeline.profile kernel={self.loaded.where} provider={provider.name}` "
                     "shows what it launches."
                 )
-        return points
+        names = [provider.name for provider in chosen if has_code(provider)]
+        if not names:
+            raise UserError(
+                f"{self.loaded.name} has no provider in Triton, Gluon or CUDA, and none compiled."
+            )
+        compiled = {provider.name for provider in chosen if provider.compiled}
+        # A Triton or CUDA point needs no GPU to be compiled for one.
+        gpu = device.capabilities(self.device) if self.native in self.scope.architectures else None
+        for_gpus = self._plan(names, Target("cuda", gpu))
+        here = self._plan(names, Target(self.device.kind, device.capabilities(self.device)))
+        points = [point for point in for_gpus.points if point.provider not in compiled]
+        shown = [middle(here, name) for name in names if name in compiled]
+        self.left_out = refusals(for_gpus, set(names) - compiled) + refusals(here, compiled)
+        if not points and not any(shown):
+            raise UserError("; ".join(self.left_out) or f"{self.loaded.name} has no points here.")
+        return points, [point for point in shown if point is not None]
 
-    def has_code(self, name: str) -> bool:
-        """Whether a provider is Triton, CUDA, or compiled by Inductor."""
-        provider = self.kernel.provider(name)
-        return provider.is_triton or provider.source == CUDA_SOURCE or name == COMPILED
+    def _plan(self, names: Sequence[str], target: Target) -> Plan:
+        return plan(self.entry, self.config.preset.name, target, self.config.pin, names)
 
-    def rows(self, points: Sequence[Point]) -> list[CodeRow]:
+    def rows(self, points: Sequence[Point], shown: Sequence[Point]) -> list[CodeRow]:
         """All rows of the points; their texts are written to the artifacts."""
-        with console.status(f"Compiling {self.kernel.name} …"):
-            rows = self.triton(points)
-            rows += self.cuda(points)
-            rows += self.inductor(points)
-        return rows
+        with console.status(f"Compiling {self.loaded.name} …"):
+            return self.made.rows(points, shown)
 
-    def key(self, point: Point) -> str:
-        """The key of the point's measurement in this machine's ledger."""
-        return grid.key(
-            point,
-            self.sources[point.provider],
-            self.environment.digest,
-            self.config.timing,
-            self.config.seed,
-        )
-
-    def triton(self, points: Iterable[Point]) -> list[CodeRow]:
-        """A row for each program that a Triton point launches, for each architecture."""
-        ours = [point for point in points if self.kernel.provider(point.provider).is_triton]
-        rows: list[CodeRow] = []
-        written: dict[str, str] = {}
-        with closing(programs.compile_points(ours, self.architectures)) as every:
-            for compiled in every:
-                rows += self.compiled(compiled, written)
-        return sorted(rows, key=lambda row: self.architectures.index(str(row.architecture)))
-
-    def compiled(self, compiled: programs.Compiled, written: dict[str, str]) -> list[CodeRow]:
-        """A row for each program of a point, or for why there are none. ``written``: the listings by what
-        identifies a program, which those that are new join."""
-        rows: list[CodeRow] = []
-        point, architecture = compiled.point, compiled.architecture
-        common = self.common(point, architecture, f"triton {self.environment.triton}")
-        if compiled.error:
-            rows.append(CodeRow(language="triton", function="", error=compiled.error, **common))
-        for number, program in enumerate(compiled.programs):
-            name = f"{variant(point)}-{point.extent}-sm_{architecture}" + f"-{number + 1}" * (number > 0)
-            row = CodeRow(
-                language="triton",
-                function=program.analysis.symbol,
-                launch_known=True,
-                artifact=written.get(program.identity),
-                **common,
-                **used(program.analysis, architecture, program.threads, program.shared),
-            )
-            if row.artifact is None:
-                entry = parse(program.texts["ptx"])[program.analysis.symbol]
-                parts = {"ptx": of_ptx(entry), "sass": of_sass(program.analysis.instructions)}
-                row = self.keep(row, name, program.texts, parts)
-                written[program.identity] = str(row.artifact)
-            rows.append(row)
-        return rows
-
-    def cuda(self, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for each CUDA function and number of warps in the grid; on a GPU also one for each point,
-        which says what it launches."""
-        ours = [p for p in points if self.kernel.provider(p.provider).source == CUDA_SOURCE]
-        if not ours:
-            return []
-        try:
-            found = library.functions_of(self.kernel.name, self.architectures)
-        except UserError as error:
-            if len(ours) == len(points):
-                raise
-            warn(f"The CUDA functions were left out: {error}")
-            return []
-        if missing := [name for name in self.architectures if name not in found.architectures]:
-            sentence = not_built(self.kernel.name, missing, found.architectures)
-            if len(ours) == len(points) and len(missing) == len(self.architectures):
-                raise UserError(sentence)
-            warn(sentence)
-        for name, text in found.texts.items():
-            write_atomically(self.folder / name, portable(text).encode())
-        wanted = (self.config.function or "").replace(" ", "")
-        rows = []
-        for function in found.functions:
-            if wanted not in function.name.replace(" ", ""):
-                continue
-            name = "-".join(["cuda", *re_words(function.name), f"sm_{function.architecture}"])
-            parts = {"sass": of_sass(function.analysis.instructions)}
-            if function.ptx is not None:
-                parts = {"ptx": of_ptx(function.ptx), **parts}
-            for warps in sorted({point.num_warps or 4 for point in ours}):
-                row = CodeRow(
-                    language="cuda",
-                    key=None,
-                    kernel=self.kernel.name,
-                    num_warps=warps,
-                    function=function.name,
-                    architecture=function.architecture,
-                    native=function.architecture == self.native,
-                    compiler=found.compiler,
-                    environment=self.environment.digest,
-                    **used(function.analysis, function.architecture, 32 * warps, 0),
-                )
-                rows.append(self.keep(row, name, {}, parts))
-        if wanted and not rows:
-            names = ", ".join(dict.fromkeys(one.name for one in found.functions))
-            raise UserError(f"no CUDA function of {self.kernel.name} is named like '{wanted}': {names}.")
-        return rows + self.launched(ours, found)
-
-    def launched(self, points: Sequence[Point], found: library.CudaLibrary) -> list[CodeRow]:
-        """A row for each function of ours that a CUDA point launches on this machine's GPU."""
-        if self.device.kind != "cuda":
-            return []
-        self.alone()
-        with DeviceLock(self.device, self.config.wait_s, warn):
-            made = launches.observe([(self.key(point), point) for point in points], self.config.seed)
-        return self.of_launches(points, made, found)
-
-    def of_launches(
-        self,
-        points: Sequence[Point],
-        made: Mapping[str, Sequence[launches.Launch]],
-        found: library.CudaLibrary,
-    ) -> list[CodeRow]:
-        """A row for each function of the library among the launches made, by the points' keys. Says which
-        points launch none of these."""
-        ours = {one.name: one for one in found.functions if one.architecture == self.native}
-        rows = []
-        without: dict[str, list[Point]] = {}
-        for point in points:
-            launched = [
-                (ours.get(library.known_name(one.name)), one) for one in made.get(self.key(point), ())
-            ]
-            for function, launch in launched:
-                if function is None:
-                    continue
-                dynamic = max(0, launch.shared - function.analysis.resources.shared)
-                rows.append(
-                    CodeRow(
-                        language="cuda",
-                        function=function.name,
-                        launch_known=True,
-                        **self.common(point, function.architecture, found.compiler),
-                        **used(function.analysis, function.architecture, launch.threads, dynamic),
-                    )
-                )
-            if launched and not any(function for function, _ in launched):
-                without.setdefault(launched[-1][1].name, []).append(point)
-        for name, some in without.items():
-            warn(
-                f"CUDA points without a row: {len(some)}, for example {variant(some[0])}. "
-                f"They launch {name}, which is none of the library's functions."
-            )
-        return rows
-
-    def inductor(self, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for what torch.compile generated, at a middle size of the first rows and dtype; its source is
-        kept."""
-        rows = []
-        self.alone()
-        rows_of, dtype = points[0].rows, points[0].dtype
-        sizes = sorted({point.size for point in points if point.rows == rows_of})
-        shown = (rows_of, sizes[len(sizes) // 2], dtype)
-        for point in points:
-            if point.provider != COMPILED or (point.rows, point.size, point.dtype) != shown:
-                continue
-            common = self.common(point, self.native, f"torch {self.environment.torch}")
-            try:
-                with DeviceLock(self.device, self.config.wait_s, warn):
-                    text = inductor.generated(point, torch.device(self.device.kind), self.config.seed)
-            except Exception as error:  # Inductor may raise anything; the other rows stay
-                words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-                rows.append(CodeRow(language="inductor", function="", error=words, **common))
-                continue
-            path = self.folder / f"{variant(point)}-{point.extent}.py"
-            write_atomically(path, portable(text).encode())
-            names = ", ".join(inductor.kernel_names(text))
-            rows.append(CodeRow(language="inductor", function=names, artifact=self.below(path), **common))
-        return rows
-
-    def alone(self) -> None:
-        """Let this process see no GPU but the one that was chosen."""
-        if self.device.uuid is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.device.uuid
-
-    def common(self, point: Point, architecture: str | None, compiler: str) -> dict[str, Any]:
-        """The fields that rows of a point share."""
-        return {
-            **joined(point, self.key(point)),
-            "architecture": architecture,
-            "native": architecture is not None and architecture == self.native,
-            "compiler": compiler,
-            "environment": self.environment.digest,
-        }
-
-    def keep(self, row: CodeRow, name: str, texts: dict[str, str], parts: dict[str, list[str]]) -> CodeRow:
-        """Write a function's texts and its listing; the row with the listing's place."""
-        for kind, text in texts.items():
-            write_atomically(self.folder / f"{name}.{kind}", portable(text).encode())
-        lines = heading(row)
-        for kind, part in parts.items():
-            lines += ["", f"== {kind.upper()}", *part]
-        path = self.folder / f"{name}.txt"
-        if not path.exists():
-            write_atomically(path, ("\n".join(lines) + "\n").encode())
-        return row.model_copy(update={"artifact": self.below(path)})
-
-    def below(self, path: Path) -> str:
-        """A text's place among the artifacts."""
-        return str(path.relative_to(self.config.artifacts))
-
-    def list(self, rows: Sequence[CodeRow]) -> None:
-        """Print one listing: for this machine's GPU or compute capability 9.0 if that is there."""
+    def listing(self, rows: Sequence[CodeRow]) -> None:
+        """Print one listing: for this machine's GPU or compute capability 9.0 if that is there, of what a
+        point is known to launch before what none is."""
         shown = [row for row in rows if row.artifact]
         if not shown:
             raise UserError(next((row.error for row in rows if row.error), "there is no code to show."))
-        wanted = [row for row in shown if row.native or row.architecture == WITHOUT_GPU]
-        row = (wanted or shown)[0]
+        wanted = [row for row in shown if row.native or row.architecture == WITHOUT_GPU] or shown
+        row = min(wanted, key=lambda row: row.point is None)
         text = (self.config.artifacts / str(row.artifact)).read_text()
         if row.language != "inductor":
             head, *parts = text.split("\n== ")
@@ -313,9 +152,14 @@ class Codegen:
         console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
         others = len({one.artifact for one in shown}) - 1
         if others:
+            kernel = self.loaded.kernel
+            parameters = [
+                name for one in (self.config.provider or ()) for name in kernel.provider(one).variables()
+            ]
+            names = [SIZE, *kernel.dimensions(), *parameters, "architectures", "function"]
             console.print(
-                f"\n{others} more are in {self.folder}; size=, rows=, dtype=, block_size=, num_warps=, "
-                "architectures=, function= choose, show=sass shows machine code.",
+                f"\n{others} more are in {self.scope.folder}; "
+                f"{', '.join(f'{name}=' for name in names)} choose, show=sass shows machine code.",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -325,46 +169,83 @@ class Codegen:
         if not (self.config.a and self.config.b):
             raise UserError("a comparison needs both: a=triton_online/1024x8w b=triton_online/1024x4w.")
         both = [self.variant(text) for text in (self.config.a, self.config.b)]
-        # Once for both: their listings stay.
-        shutil.rmtree(self.folder, ignore_errors=True)
-        found = [(chosen.text, chosen.one(stage.rows(points))) for chosen, stage, points in both]
+        found = [(text, stage.one(text, stage.rows([point], ()), point)) for text, stage, point in both]
         print_wide(console, comparison(*found))
 
-    def variant(self, text: str) -> tuple[Variant, Codegen, Sequence[Point]]:
-        """A variant, and its own stage and points. Raises UserError for one that has no numbers."""
-        chosen = Variant.read(text, self.kernel, self.config.grids()[0], self.native or WITHOUT_GPU)
-        if chosen.provider == COMPILED:
+    def variant(self, text: str) -> tuple[str, Codegen, Point]:
+        """A variant's own stage and its point: what it leaves open is the plan's first value.
+
+        Raises UserError for one that has no numbers.
+        """
+        chosen = Variant.read(text, self.entry)
+        provider = self.loaded.kernel.provider(chosen.provider)
+        if provider.compiled:
             raise UserError(
                 f"'{text}' can't be compared: what is kept of it is Inductor's source, which has no numbers; "
-                f"`python -m pipeline.codegen kernel={self.kernel.name} provider={COMPILED}` prints it."
+                f"`python -m pipeline.codegen kernel={self.loaded.where} provider={provider.name}` prints it."
             )
-        pins = {"architectures": (chosen.architecture,), "function": chosen.function, **chosen.pins()}
+        options: dict[str, Any] = {
+            "provider": (provider.name,),
+            "pin": self._pins_of(chosen),
+            "architectures": (chosen.architecture or self.native or WITHOUT_GPU,),
+            "function": chosen.function or self.config.function,
+        }
         try:
-            stage = Codegen(validated(CodegenConfig, self.config.model_dump() | pins))
+            stage = Codegen(validated(CodegenConfig, self.config.model_dump() | options))
+            points, _ = stage.points()
         except UserError as error:
             raise UserError(f"'{text}': {error}") from error
-        return chosen, stage, stage.points(stage.config.provider)
+        return text, stage, points[0]
+
+    def _pins_of(self, variant: Variant) -> Mapping[str, Sequence[Value]]:
+        """The variant's pins over the command's, without the parameters that only other providers have."""
+        kernel = self.loaded.kernel
+        others = {name for provider in kernel.providers for name in provider.variables()}
+        others -= kernel.provider(variant.provider).variables().keys()
+        pins = {name: values for name, values in self.config.pin.items() if name not in others}
+        return {**pins, **variant.pins}
+
+    def one(self, text: str, rows: Sequence[CodeRow], point: Point) -> CodeRow:
+        """The row of a point that a variant means. Raises UserError when there is none, or when several
+        functions could be."""
+        counted = [row for row in rows if row.mix is not None]
+        known = [row for row in counted if row.launch_known] or counted
+        words = [value for value in point.problem.values() if isinstance(value, str)]
+        known = [row for row in known if is_for(row.function, words)] or known
+        if not known:
+            reason = next((row.error for row in rows if row.error), "nothing was compiled")
+            raise UserError(f"'{text}' has no code to compare: {reason}.")
+        names = list(dict.fromkeys(row.function for row in known))
+        if len(names) > 1:
+            unknown = (
+                "" if known[0].launch_known else ", for which one a point launches is known on a GPU only"
+            )
+            raise UserError(
+                f"'{text}' may be any of {', '.join(names)}: write one{unknown}, as in "
+                f"'\"{point.provider}/{names[0]}\"'."
+            )
+        return known[0]
 
 
-WITHOUT_GPU = "90"
-"""The architecture whose code a machine without a GPU shows if nothing else is asked: Hopper's."""
-
-COMPILED = "torch_compile"
-"""The provider that torch.compile makes, by its name in every kernel."""
-
-
-def not_built(kernel: str, missing: Sequence[str], built: Sequence[str]) -> str:
-    """What to do for architectures that a CUDA library has no code for."""
-    every = ",".join(dict.fromkeys([*built, *missing]))
-    return (
-        f"the CUDA library of {kernel} has no code for {', '.join(f'sm_{name}' for name in missing)}: "
-        f"`python -m pipeline.build kernel={kernel} architectures=[{every}]` adds it."
-    )
+def refusals(planned: Plan, providers: Collection[str]) -> list[str]:
+    """A line for each reason why configurations of these providers are no points."""
+    refused = {one: count for one, count in planned.refused.items() if one[0] in providers}
+    return replace(planned, refused=Counter(refused)).refusals()
 
 
-def re_words(name: str) -> list[str]:
-    """The words of a C++ name, for a file's name."""
-    return "".join(c if c.isalnum() or c == "_" else " " for c in name).split()
+def middle(planned: Plan, provider: str) -> Point | None:
+    """A provider's point at a middle problem of the first one's workload and words; None where it has no
+    points."""
+    points = [point for point in planned.points if point.provider == provider]
+    if not points:
+        return None
+    alike = [
+        point
+        for point in points
+        if (planned.workloads[point], order(point)[2]) == (planned.workloads[points[0]], order(points[0])[2])
+    ]
+    problems = sorted({order(point)[3]: point for point in reversed(alike)}.items())
+    return problems[len(problems) // 2][1]
 
 
 if __name__ == "__main__":

@@ -57,11 +57,7 @@ def run(config: CountersConfig) -> None:
     known = stage.known()
     missing = {key: one for key, one in wanted.items() if key not in known}
     found = {**known, **(stage.count(missing) if missing else {})}
-    rows = [
-        row.model_copy(update={"role": one.role})
-        for key, one in wanted.items()
-        for row in found[key]
-    ]
+    rows = [row.model_copy(update={"role": one.role}) for key, one in wanted.items() for row in found[key]]
     write_lines(stage.path, rows)
     stage.forget(rows)
     if not missing:
@@ -105,8 +101,8 @@ class Counters:
         return found
 
     def known(self) -> dict[str, list[CounterRow]]:
-        """By key the rows that need no second look: every kernel of the point was counted, and so was all that is
-        asked for. None where a report is named, which is to be read."""
+        """By key the rows that need no second look: all kernels of the point were counted, with all that
+        is asked for now. None where a report is named, which is to be read."""
         if self.config.report is not None:
             return {}
         found: dict[str, list[CounterRow]] = {}
@@ -157,8 +153,8 @@ class Counters:
         }
 
     def session(self, missing: Mapping[str, Chosen], report: Path) -> tuple[Ncu, dict[str, str]]:
-        """Have ncu write the report, unless one was named; the tool, and by key what failed in its process. There
-        is no report where that launched no kernel.
+        """Have ncu write the report, unless one was named; the tool, and by key what failed in its process.
+        There is no report where that launched no kernel.
 
         Raises Unavailable where counters can't be read.
         """
@@ -184,15 +180,15 @@ class Counters:
             return tool, json.loads(failures.read_text()) if failures.is_file() else {}
 
     def read(self, tool: Ncu, report: Path, keys: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-        """What a report holds by key; its pages are kept beside it, those of a report that was named among this
-        machine's. Raises UserError, with nothing written, where a report that was named holds none of the keys."""
+        """What a report holds by key; its pages are kept among this machine's. Raises UserError, with nothing
+        written, where a report that was named holds none of the keys."""
         pages = {page: tool.page(report, page) for page in ("raw", "details")}
         found = by_point(pages["raw"], pages["details"])
         if self.config.report is not None and found.keys().isdisjoint(keys):
             raise UserError(
-                f"report={report} holds no kernel of these points: it was made on another machine, at another "
-                "commit or for other options, or is cut off; give the options that it was made with, or leave "
-                "report= out to count anew."
+                f"report={report} holds no kernel of these points: it was made on another machine, at "
+                "another commit or for other options, or is cut off; give the options that it was made "
+                "with, or leave report= out to count anew."
             )
         for page, text in pages.items():
             write_atomically(self.folder / f"{report.stem}.{page}.csv", text.encode())
@@ -217,9 +213,7 @@ def counted(
         rows.append(CounterRow(status="ok", bound=what, sentence=sentence, **common, **numbers))
     if not rows:
         reason = failure or "ncu saw no kernel of it"
-        rows.append(
-            CounterRow(status="error", reason=reason, sentence=f"not counted: {reason}", **common)
-        )
+        rows.append(CounterRow(status="error", reason=reason, sentence=f"not counted: {reason}", **common))
     return rows
 
 

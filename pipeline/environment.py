@@ -2,9 +2,9 @@
 
 Writes the fingerprint of this machine twice: ``build/environment.json`` is what the later stages depend
 on, so that a change of machine runs them again, and a container's image that was built again does not;
-``environment/<gpu>.json`` goes with the results and names the image too. Of a CPU the fingerprint holds a number
-drawn once for this checkout on this host, beside which its results lie, in ``local/``: where they are gone, it is
-another, and all is measured again.
+``environment/<gpu>.json`` goes with the results and names the image too. Of a CPU the fingerprint holds a
+number drawn once for this checkout on this host, beside which its results lie, in ``local/``: where they are
+gone, it is another, and all is measured again.
 """
 
 from __future__ import annotations

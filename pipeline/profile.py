@@ -3,9 +3,9 @@
     python -m pipeline.profile kernel=gelu
     python -m pipeline.profile kernel=square provider=torch_square stacks=true
 
-Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger. Says in
-a sentence what a call launches, and where its time goes. A point whose row would come out as it is there is not
-profiled again.
+Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger. Says
+in a sentence what a call launches, and where its time goes. What was profiled is not profiled again, unless
+stacks or TensorBoard's traces are asked for.
 """
 
 from __future__ import annotations

@@ -1,57 +1,60 @@
 """The report stage: every machine's results side by side.
 
-``python -m pipeline.report`` reads all that lies under ``input`` and writes pages, plots, metrics and
-data to ``output``. The same results give the same bytes, on any machine and on any day.
-"""
+``python -m pipeline.report`` reads all that lies under ``input`` and writes pages, plots, metrics and data
+to ``output``. The same results give the same bytes, on any machine and on any day. What a CPU gave stays on
+its host: there the report of the repository's own results is of all GPUs and this CPU, and goes to
+``local/``."""
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import json
 import sys
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-import kernels
 from pipeline import UserError
-from pipeline.command.config import ReportConfig, console, run_stage
+from pipeline.command.options import ReportConfig
+from pipeline.command.run import console, run_stage
+from pipeline.execution import identity
 from pipeline.machine import device
-from pipeline.points import grid
 from pipeline.reporting import pages, plots, table
-from pipeline.reporting.field import meetings
-from pipeline.reporting.pages import About, Content
+from pipeline.reporting.drawings import drawings, of_workloads
+from pipeline.reporting.field import meetings, rivals_of
+from pipeline.reporting.frames import (
+    against_baseline,
+    best_configurations,
+    best_providers,
+    comparable,
+    entry_of,
+    frame,
+)
+from pipeline.reporting.pages import About, Content, Plot
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
-from pipeline.store.ledger import write_atomically
-from pipeline.store.record import Status
-from pipeline.store.results import (
-    BY_SIZE,
-    Results,
-    against_baseline,
-    axes,
-    best_configurations,
-    best_providers,
-    frame,
-    load,
-    without_rows,
-)
+from pipeline.store.files import write_atomically
+from pipeline.store.record import Measurement, Status
+from pipeline.store.results import Results, asked_for, folder_for, folders_of, load
+from pipeline.timing.settings import TimingSettings
 
-PLOT_COLUMNS = ["size", "gbps", "provider", "configuration", "gpu", "dtype", "median_us", "speedup"]
-"""The columns of ``plots/KERNEL.csv``, for ``dvc plots``: every provider's best configuration at the kernel's
-own number of rows."""
+PLOT_COLUMNS = [
+    *("workload", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words", "median_us", "speedup")
+]
+"""The columns of ``plots/KERNEL.csv``, for ``dvc plots``: what the plot of the same name shows. ``words``
+are those of the plot's row of panels."""
 
 BEST_COLUMNS = [
-    *("kernel", "dtype", "size", "rows", "gpu", "provider", "block_size", "num_warps", "num_stages"),
+    *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "bound", "ceiling_fraction"),
     *("baseline", "speedup", "valid", "commit", "dirty"),
 ]
-"""The columns of ``best.csv``: the best configuration of any provider; ``rows`` is empty where they are the
-kernel's own."""
+"""The columns of ``best.csv``: the best configuration of any provider at each problem, whose numbers
+``problem`` holds."""
 
 MAX_UNREADABLE = 5
 """Past this, lines of ledgers that can't be read are counted and not listed."""
@@ -59,47 +62,55 @@ MAX_UNREADABLE = 5
 
 def run(config: ReportConfig) -> None:
     """Write the report and show this machine's part of it."""
-    here = device.resolve(config.device).slug
+    here = device.resolve(config.device)
     if not config.input.is_dir():
         raise UserError(f"input={config.input} is not a folder with results; run `dvc repro` to get some.")
     sentences: list[str] = []
-    results = load(config.input, sentences.append)
-    evidence = load_evidence(config.input, sentences.append)
-    unreadable = [sentence.replace(f"{config.input}/", "") for sentence in sentences[:MAX_UNREADABLE]]
+    is_cpu = here.kind == "cpu"
+    results = load(config.input, sentences.append, local=is_cpu)
+    evidence = load_evidence(config.input, sentences.append, local=is_cpu)
+    asked_for(config.output / "report.html")
+    output = folder_for(config.output, here.kind)
+    unreadable = sentences[:MAX_UNREADABLE]
+    for place in folders_of(config.input):
+        unreadable = [sentence.replace(f"{place}/", "") for sentence in unreadable]
     if len(sentences) > MAX_UNREADABLE:
         unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
     content = compose(results, evidence, unreadable)
-    write(content, config.output)
+    write(content, output)
 
     baselines = {name: about.baseline for name, about in content.about.items()}
-    page = config.output / "report.html"
-    mine = [row for row in results.measurements if row.origin.gpu == here]
+    page = output / "report.html"
+    mine = [row for row in content.results.measurements if row.origin.gpu == here.slug]
     if mine:
         table.show(console, mine, baselines, str(page))
     else:
         others = ", ".join(results.gpus) or "no other machine either"
-        console.print(f"Nothing was measured on {here} yet; the report shows {others}.", soft_wrap=True)
+        console.print(f"Nothing was measured on {here.slug} yet; the report shows {others}.", soft_wrap=True)
     console.print(f"All machines side by side: {page}. Every run in MLflow: make ui.", soft_wrap=True)
 
 
 def describe(kernel: str, providers: set[str]) -> About:
     """What the kernel says of itself; a kernel whose folder is gone is taken to follow the defaults."""
-    try:
-        contract = kernels.load(kernel)
-    except KeyError:
-        own = frozenset(name for name in providers if not name.startswith("torch"))
-        return About(kernel, "Its folder is not in this commit.", "as it was measured", "torch", own)
-    summary = (importlib.import_module(f"kernels.{kernel}").__doc__ or "").split("\n\n")[0]
-    own = frozenset(p.name for p in contract.providers if p.source != "__init__.py")
-    return About(kernel, " ".join(summary.split()), contract.size_means, contract.baseline, own)
+    entry = entry_of(kernel)
+    rivals = rivals_of(kernel, providers)
+    if entry is None:
+        own = frozenset(name for name in providers if name.partition("_")[0] != "torch")
+        return About(kernel, "Its folder is not in this commit.", "torch", own, rivals)
+    declared = entry.loaded.kernel
+    own = frozenset(provider.name for provider in declared.providers if provider.is_own)
+    return About(kernel, entry.loaded.summary, declared.baseline, own, rivals)
 
 
 def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Content:
     """Work out everything that the report says."""
+    everything = len(results.measurements)
+    results = dataclasses.replace(results, measurements=tuple(comparable(results.measurements)))
     rows = frame(results.measurements)
-    rows["changed"] = changed_since(rows)
+    rows["environment"] = [row.parts.environment for row in results.measurements]
+    rows["stale"] = changed_since(results.measurements)
     about = {
         name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in results.kernels
     }
@@ -108,20 +119,27 @@ def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Cont
     styles = plots.styles(rows["provider"])
     names = pages.machines(results)
     drawn, roofs = {}, {}
-    for name, of_kernel in without_rows(best).groupby("kernel"):
-        timed = [slug for slug in names if slug in set(of_kernel["gpu"])]
-        copies = {slug: ceilings.copy_gbps for slug, ceilings in results.ceilings.items()}
-        panels = [plots.Panel(slug, names[slug], copies.get(slug)) for slug in timed]
-        drawn[str(name)] = plots.rate_against_size(
-            str(name), about[str(name)].size_means, of_kernel, panels, styles
-        )
-        counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in timed}
-        roofs[str(name)] = roofline(str(name), of_kernel, panels, results.ceilings, counted, styles)
+    for name, of_kernel in best.groupby("kernel"):
+        panels = {
+            slug: plots.Panel(slug, names[slug], results.ceilings.get(slug))
+            for slug in names
+            if slug in set(of_kernel["gpu"])
+        }
+        drawn[str(name)] = [
+            Plot(one, plots.rate_against_x(one, machines_of(one.lines, panels), styles))
+            for one in drawings(str(name), rows[rows["kernel"] == name], of_kernel)
+        ]
+        counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in panels}
+        roofs[str(name)] = roofline(str(name), of_kernel, list(panels.values()), counted, styles)
     return Content(
         results=results,
         rows=rows,
         best=best,
-        field=meetings(rows, {name: one.own for name, one in about.items()}, baselines),
+        field=meetings(
+            rows,
+            {name: one.own for name, one in about.items()},
+            {name: one.rivals for name, one in about.items()},
+        ),
         about=about,
         metrics=metrics(rows, about),
         plots=drawn,
@@ -129,45 +147,68 @@ def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Cont
         evidence=evidence,
         styles=styles,
         unreadable=unreadable,
+        otherwise=everything - len(results.measurements),
     )
 
 
-def changed_since(rows: pd.DataFrame) -> pd.Series:
-    """Whether what a row was measured from is not what is here now: another source, or none."""
+def machines_of(lines: pd.DataFrame, panels: dict[str, plots.Panel]) -> list[plots.Panel]:
+    """The machines that have any of the lines."""
+    return [panel for slug, panel in panels.items() if slug in set(lines["gpu"])]
+
+
+def changed_since(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
+    """What of ``pages.STALE`` a row was measured by that is not what is here now: another source, or none;
+    and another instrument."""
+    timer = TimingSettings().timer
     today: dict[tuple[str, str], str] = {}
-    for kernel, provider in rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False):
-        try:
-            today[kernel, provider] = grid.source_digest(kernel, kernels.load(kernel).provider(provider))
-        except KeyError:
-            # A peer whose package is missing here, or a kernel whose folder is gone.
-            with suppress(OSError):
-                today[kernel, provider] = grid.peer_digest(kernel)
-    pairs = zip(rows["kernel"], rows["provider"], rows["source"], strict=True)
-    return pd.Series(
-        [today.get((kernel, name)) != source for kernel, name, source in pairs], index=rows.index
-    )
+    found = []
+    for row in measurements:
+        kernel, provider = row.point.kernel, row.point.provider
+        if (kernel, provider) not in today:
+            today[kernel, provider] = source_of(kernel, provider)
+        kind = "cpu" if row.origin.gpu.startswith("cpu-") else "cuda"
+        now = {"source": today[kernel, provider], "instrument": identity.instrument(kind, timer)}
+        found.append(
+            tuple(part for part in pages.STALE if not now[part] or getattr(row.parts, part) != now[part])
+        )
+    return found
+
+
+def source_of(kernel: str, provider: str) -> str:
+    """The digest of what a provider runs now; empty for one that is not there."""
+    entry = entry_of(kernel)
+    try:
+        return "" if entry is None else identity.source(entry.loaded, entry.loaded.kernel.provider(provider))
+    except (KeyError, UserError):
+        return ""
 
 
 def metrics(rows: pd.DataFrame, about: dict[str, About]) -> dict[str, Any]:
-    """Kernel -> GPU -> numbers: for each dtype geometric means over the sizes of the best provider's rate
+    """Kernel -> GPU -> numbers: for the words of its problems geometric means of the best provider's rate
     and share of the ceiling, and of the best own provider's speedup; and the points by status.
 
-    Timings not to be trusted, and those at other rows than the kernel's own, count as points only.
-    """
+    The means are over the problems of the kernel's first workload that was timed there. Timings not to be
+    trusted count as points only."""
     baselines = {name: one.baseline for name, one in about.items()}
-    best = without_rows(against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines))
+    best = against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines)
     found: dict[str, Any] = {}
     for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
         numbers: dict[str, Any] = {}
-        for dtype, timed in best[(best["kernel"] == kernel) & (best["gpu"] == gpu)].groupby("dtype"):
-            top = best_providers(timed)
-            own = best_providers(timed[timed["provider"].isin(about[str(kernel)].own)])
+        workloads = of_workloads(rows[rows["kernel"] == kernel])
+        here = best[(best["kernel"] == kernel) & (best["gpu"] == gpu)]
+        for words, timed in here.groupby("words"):
+            first = next(ranks for ranks in workloads.values() if not ranks.isdisjoint(timed["rank"]))
+            of_first = timed[timed["rank"].isin(first)]
+            top = best_providers(of_first)
+            own = best_providers(of_first[of_first["provider"].isin(about[str(kernel)].own)])
             means = {
-                "gbps": geometric_mean(top["gbps"]),
+                **{name: geometric_mean(top.loc[top["headline"] == name, name]) for name in table.RATES},
                 "ceiling_fraction": geometric_mean(top["ceiling_fraction"]),
                 "own_speedup": geometric_mean(own["speedup"]),
             }
-            numbers[str(dtype)] = {name: mean for name, mean in means.items() if mean is not None}
+            numbers[str(words) or pages.WORDLESS] = {
+                name: mean for name, mean in means.items() if mean is not None
+            }
         count = points["status"].value_counts()
         numbers["points"] = {status: int(count.get(status, 0)) for status in get_args(Status)}
         found.setdefault(str(kernel), {})[str(gpu)] = numbers
@@ -181,25 +222,24 @@ def geometric_mean(values: pd.Series) -> float | None:
 
 
 def write(content: Content, folder: Path) -> None:
-    """Write every file of the report, and remove the plots of kernels that the results no longer have."""
+    """Write every file of the report, and remove the plots that the results no longer have."""
     best = best_providers(content.best)
-    best = best.assign(baseline=best["kernel"].map({k: a.baseline for k, a in content.about.items()}))
+    best = best.assign(
+        baseline=best["kernel"].map({k: a.baseline for k, a in content.about.items()}), problem=best["extent"]
+    )
     texts = {
         "report.md": pages.markdown(content),
         "report.html": pages.html(content),
         "field.md": pages.field_markdown(content),
         "field.html": pages.field_html(content),
         "metrics.json": json.dumps(content.metrics, indent=2) + "\n",
-        "best.csv": csv(
-            best.sort_values(["kernel", "dtype", *BY_SIZE, "gpu"], na_position="first"), BEST_COLUMNS
-        ),
+        "best.csv": csv(best.sort_values(["kernel", "rank", "gpu"]), BEST_COLUMNS),
     }
-    for kernel, svg in content.plots.items():
-        lines = without_rows(content.best[content.best["kernel"] == kernel])
-        lines = lines.sort_values(["gpu", "dtype", "provider", "size"])
-        lines = lines.assign(configuration=[axes(row) for row in lines.to_dict("records")])
-        texts[f"plots/{kernel}.svg"] = svg
-        texts[f"plots/{kernel}.csv"] = csv(lines, PLOT_COLUMNS)
+    for plot in (plot for some in content.plots.values() for plot in some):
+        lines = plot.drawing.lines.sort_values(["gpu", "panel", "provider", "x"])
+        lines = lines.assign(workload=plot.drawing.workload, words=lines["panel"])
+        texts[f"plots/{plot.drawing.name}.svg"] = plot.svg
+        texts[f"plots/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
     texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
@@ -209,9 +249,8 @@ def write(content: Content, folder: Path) -> None:
 
 
 def csv(rows: pd.DataFrame, columns: list[str]) -> str:
-    """Rows as CSV, times and rates to six digits, launch parameters as whole numbers."""
-    whole = {name: "Int64" for name in ("rows", "block_size", "num_warps", "num_stages") if name in columns}
-    return rows[columns].astype(whole).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    """Rows as CSV, times and rates to six digits."""
+    return rows[columns].to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def is_plot(path: Path) -> bool:

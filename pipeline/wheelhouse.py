@@ -17,8 +17,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from pipeline import UserError
-from pipeline.command.config import ROOT, fail
+from pipeline import ROOT, UserError
+from pipeline.command.run import fail
 
 GLIBC = range(39, 16, -1)
 """Minor versions of the glibc 2 that a wheel may ask for: a host of today has any of these."""

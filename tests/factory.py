@@ -1,21 +1,28 @@
 """Synthetic results that are valid and the same on every run: what a sweep could have left behind.
 
 ``grid`` makes measurements, ``write_results`` puts them where the stages look for them, with an
-environment, ceilings, a resolved configuration and a build report for each GPU.
+environment, ceilings, a resolved configuration and a build report for each GPU. A kernel that is not there
+has problems of the dimensions ``n`` and ``dtype``.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from kernels.point import Point
-from pipeline.measure import ledger, results
-from pipeline.measure.ceiling import Ceilings, rate
-from pipeline.measure.device import Environment
-from pipeline.measure.record import Measurement, Origin, Outcome, State, Status, Timing, digest
+from kernels.contract import ITEM_BYTES, Value, Variable, Work
+from pipeline.points import problems
+from pipeline.points.frozen import Values, digest
+from pipeline.points.point import Point, order
+from pipeline.reporting.frames import entry_of
+from pipeline.store import ledger, results
+from pipeline.store.ceilings import Ceilings, rate
+from pipeline.store.environment import Environment
+from pipeline.store.files import write_atomically
+from pipeline.store.record import Carried, Measurement, Origin, Outcome, Parts, State, Status, Timing
 
 H200 = "nvidia-h200"
 H100 = "nvidia-h100-80gb-hbm3"
@@ -23,16 +30,8 @@ CPU = "cpu-amd-epyc"
 COPY_GBPS = {H200: 4270.0, H100: 3000.0, CPU: 40.0}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MEASURED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-
-AXES = {
-    "torch": (),
-    "torch_compile": (),
-    "cpp": (),
-    "triton_row": ("num_warps",),
-    "triton_online": ("block_size", "num_warps"),
-    "cuda": ("block_size", "num_warps"),
-}
-"""The axes each provider obeys; an unknown provider obeys none."""
+RUN = "20261121T120000Z-abcdef"
+SETTINGS = "7" * 16
 
 EFFICIENCY = {
     "torch": 0.6,
@@ -45,9 +44,6 @@ EFFICIENCY = {
     "quack": 0.95,
 }
 """The share of the copy rate that each provider reaches at large sizes."""
-
-ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
-ROWS = 4096
 
 
 def environment(gpu: str = H200) -> Environment:
@@ -75,8 +71,8 @@ def environment(gpu: str = H200) -> Environment:
 def ceilings(gpu: str = H200) -> Ceilings:
     """Ceilings that fit the environment of the same GPU."""
     copy = COPY_GBPS.get(gpu, 2000.0)
-    flops = {"float32": copy / 80, "bfloat16": copy / 6, "float16": copy / 6}
-    return Ceilings(gpu=gpu, environment=environment(gpu).digest, copy_gbps=copy, matmul_tflops=flops)
+    tflops = {"float32": copy / 80, "tf32": copy / 12, "bfloat16": copy / 6, "float16": copy / 6}
+    return Ceilings(gpu=gpu, environment=environment(gpu).of_device, copy_gbps=copy, matmul_tflops=tflops)
 
 
 def timing(median_us: float, samples: int = 20) -> Timing:
@@ -96,13 +92,73 @@ def timing(median_us: float, samples: int = 20) -> Timing:
     )
 
 
+def declared_parameters(kernel: str, provider: str) -> dict[str, Variable]:
+    """A provider's parameters; none of one that is not there."""
+    entry = entry_of(kernel)
+    try:
+        return {} if entry is None else entry.loaded.kernel.provider(provider).variables()
+    except KeyError:
+        return {}
+
+
+def made_point(
+    kernel: str = "softmax",
+    provider: str = "torch",
+    size: int = 1024,
+    dtype: str = "float32",
+    **named: Value | None,
+) -> Point:
+    """A point from what people name of it: a size, dimensions, parameters. Those that are not named, or None,
+    have their defaults."""
+    entry = entry_of(kernel)
+    given: dict[str, Value] = {name: value for name, value in named.items() if value is not None}
+    if entry is None:
+        return Point(
+            kernel=kernel,
+            provider=provider,
+            problem=Values({"n": size, "dtype": dtype}),
+            parameters=Values(given),
+        )
+    declared = entry.loaded.kernel
+    dimensions = declared.dimensions()
+    of_problem = {name: value for name, value in given.items() if name in dimensions}
+    problem = problems.make(
+        declared.problem, {**dict.fromkeys(declared.size, size), "dtype": dtype, **of_problem}
+    )
+    parameters: dict[str, Value] = {
+        name: variable.default
+        for name, variable in declared_parameters(kernel, provider).items()
+        if variable.default is not None
+    }
+    parameters |= {name: value for name, value in given.items() if name not in dimensions}
+    return Point(
+        kernel=kernel,
+        provider=provider,
+        problem=problems.values_of(problem),
+        parameters=Values(parameters),
+    )
+
+
+def work_of(point: Point) -> Work:
+    """The least work of a point's problem; of a kernel that is not there a copy of ``n`` elements."""
+    entry = entry_of(point.kernel)
+    if entry is None:
+        size = int(point.problem["n"])
+        return Work(2 * size * ITEM_BYTES[str(point.problem["dtype"])], {"float32": size})
+    declared = entry.loaded.kernel
+    return declared.work(problems.make(declared.problem, point.problem))
+
+
 def time_us(point: Point, gpu: str) -> float:
-    """A launch's cost plus the bytes at the provider's share of the copy rate; wide blocks are best."""
-    bytes_ = 2 * (point.rows or ROWS) * point.size * ITEMSIZE[point.dtype]
+    """A launch's cost plus the time of the bytes or of the operations, whichever is longer, at the provider's
+    share of the ceiling; wide blocks are best."""
+    work, limits = work_of(point), ceilings(gpu)
     share = EFFICIENCY.get(point.provider, 0.7)
-    share *= 1 - 0.04 * abs((point.block_size or 1024).bit_length() - 11)
-    share *= 1 - 0.03 * abs((point.num_warps or 8).bit_length() - 4)
-    return 2.5 + bytes_ / (share * COPY_GBPS.get(gpu, 2000.0)) / 1e3
+    share *= 1 - 0.04 * abs(int(point.parameters.get("block_size", 1024)).bit_length() - 11)
+    share *= 1 - 0.03 * abs(int(point.parameters.get("num_warps", 8)).bit_length() - 4)
+    moving = work.bytes / limits.copy_gbps / 1e3
+    computing = sum(n / limits.matmul_tflops[name] for name, n in work.operations.items()) / 1e6
+    return 2.5 + max(moving, computing) / share
 
 
 def measurement(
@@ -111,10 +167,7 @@ def measurement(
     size: int = 1024,
     dtype: str = "float32",
     *,
-    block_size: int | None = None,
-    num_warps: int | None = None,
-    num_stages: int | None = None,
-    rows: int | None = None,
+    workload: str | None = None,
     gpu: str = H200,
     status: Status = "ok",
     error: str | None = None,
@@ -122,11 +175,18 @@ def measurement(
     commit: str = COMMIT,
     dirty: bool = False,
     source: str = "5" * 16,
+    instrument: str = "6" * 16,
+    settings: str = SETTINGS,
+    cache: str = "cold",
+    carried: Sequence[Carried] = (),
+    run: str = RUN,
     measured_at: datetime = MEASURED_AT,
     valid: bool = True,
+    **named: Value | None,
 ) -> Measurement:
-    """One measurement; what is not given is plausible and follows from what is."""
-    point = Point(kernel, provider, size, dtype, block_size, num_warps, num_stages, rows)
+    """One measurement; what is not given is plausible and follows from what is. ``named`` are dimensions and
+    parameters: ``rows=37``, ``block_size=512``."""
+    point = made_point(kernel, provider, size, dtype, **named)
     right = status in ("ok", "verified")
     median = (median_us or time_us(point, gpu)) if status == "ok" else None
     on_gpu = not gpu.startswith("cpu-")
@@ -141,31 +201,53 @@ def measurement(
     outcome = Outcome(
         status=status,
         error=None if right else (error or f"{provider} could not do this: {status}"),
-        shape=(rows or ROWS, size),
         # An incorrect output was compared too; all that failed earlier were not.
         max_abs_err=1e-7 if right else 3.0 if status == "incorrect" else None,
         max_rel_err=1e-6 if right else 1.0 if status == "incorrect" else None,
-        timing=None if median is None else timing(median),
+        timing=None if median is None else timing(median).model_copy(update={"cache": cache}),
         state=None if median is None else state,
     )
-    elements = (rows or ROWS) * size
-    bytes_ = 2 * elements * ITEMSIZE[dtype]
-    fingerprint = environment(gpu).digest
+    parts = Parts(
+        point=digest(point.model_dump()),
+        source=source,
+        instrument=instrument,
+        environment=felt(kernel, provider, gpu),
+        settings=settings,
+    )
     return Measurement(
-        key=digest([kernel, provider, size, dtype, block_size, num_warps, num_stages, rows, gpu, source]),
+        key=parts.key,
         point=point,
+        workload=workload or usual_workload(kernel),
         outcome=outcome,
-        rate=None if median is None else rate(median, bytes_, 5 * elements, dtype, ceilings(gpu)),
+        rate=None if median is None else rate(median, work_of(point), ceilings(gpu)),
+        parts=parts,
         origin=Origin(
             gpu=gpu,
-            device="cpu" if gpu.startswith("cpu-") else "cuda:0",
-            environment=fingerprint,
-            source=source,
+            device="cuda:0" if on_gpu else "cpu",
+            run=run,
+            command=f"python -m pipeline.sweep kernel={kernel}",
             commit=commit,
             dirty=dirty,
             measured_at=measured_at,
+            carried=tuple(carried),
         ),
     )
+
+
+def felt(kernel: str, provider: str, gpu: str) -> str:
+    """The digest of the environment as a provider feels it; of one that is not there of all of it."""
+    entry = entry_of(kernel)
+    try:
+        assert entry is not None
+        return digest(environment(gpu).felt_by(entry.loaded.kernel.provider(provider)))
+    except (AssertionError, KeyError):
+        return environment(gpu).digest
+
+
+def usual_workload(kernel: str) -> str:
+    """The first that the standard preset measures."""
+    entry = entry_of(kernel)
+    return "sizes" if entry is None else entry.groups("standard")[0].workloads[0]
 
 
 def grid(
@@ -181,12 +263,12 @@ def grid(
     commit: str = COMMIT,
     started: datetime = MEASURED_AT,
 ) -> list[Measurement]:
-    """A sweep over all combinations that the providers' axes allow, measured a second apart."""
+    """A sweep over all combinations of what the providers can be tuned by, measured a second apart."""
     rows: list[Measurement] = []
     for kernel, gpu, provider, dtype in itertools.product(kernels, gpus, providers, dtypes):
-        axes = AXES.get(provider, ())
-        blocks = block_sizes if "block_size" in axes else (None,)
-        warps = num_warps if "num_warps" in axes else (None,)
+        declared = declared_parameters(kernel, provider)
+        blocks = block_sizes if "block_size" in declared else (None,)
+        warps = num_warps if "num_warps" in declared else (None,)
         for block, warp, size in itertools.product(blocks, warps, sizes):
             rows.append(
                 measurement(
@@ -205,6 +287,24 @@ def grid(
     return rows
 
 
+def flat(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A ledger's line without its nesting: the point's and the outcome's fields, the dimensions, the
+    parameters."""
+    point, outcome = line["point"], line["outcome"]
+    timing, state, rate_ = (part or {} for part in (outcome["timing"], outcome["state"], line["rate"]))
+    return {
+        **{"key": line["key"], "workload": line["workload"]},
+        **{name: point[name] for name in ("kernel", "provider")},
+        **point["problem"],
+        **point["parameters"],
+        **{"status": outcome["status"], "error": outcome["error"], "parts": line["parts"]},
+        **timing,
+        **state,
+        **rate_,
+        **line["origin"],
+    }
+
+
 def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
     """Replace the ledgers of these measurements' kernels and GPUs below the folder, and write what belongs
     to them. Returns the folder."""
@@ -212,7 +312,7 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
     def ledger_of(row: Measurement) -> tuple[str, str]:
         return row.point.kernel, row.origin.gpu
 
-    rows = sorted(measurements, key=lambda row: (ledger_of(row), ledger.order(row.point)))
+    rows = sorted(measurements, key=lambda row: (ledger_of(row), order(row.point)))
     for (kernel, gpu), group in itertools.groupby(rows, key=ledger_of):
         ledger.write_rows(results.ledger_path(folder, kernel, gpu), group)
         texts = {
@@ -222,5 +322,5 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
             results.build_path(folder, kernel, gpu): f'{{"kernel": "{kernel}", "functions": []}}',
         }
         for path, text in texts.items():
-            ledger.write_atomically(path, text.encode() + b"\n")
+            write_atomically(path, text.encode() + b"\n")
     return folder

@@ -16,9 +16,10 @@ from typing import Any
 
 import requests
 
-from pipeline.config import ROOT, PublishConfig, TrackingConfig
+from pipeline import ROOT
+from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
-from pipeline.tracking import OFFLINE
+from pipeline.reporting.mlflow_store import OFFLINE
 
 
 def log(results: Path, uri: str, **options: Any) -> None:

@@ -13,15 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipeline.build import build_kernel
-from pipeline.config import ROOT
-from pipeline.measure.extension import ARCHITECTURES, HERE
+import kernels
+from pipeline import ROOT
+from pipeline.points.point import Point
+from pipeline.store.record import Measurement
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import ARCHITECTURES, Place
 
 PRESET = "smoke"
 
@@ -30,8 +33,6 @@ KERNELS = ("softmax", "square")
 
 MATRIX = ("build", "sweep", "profile", "counters", "codegen")
 """The stages that run once a kernel."""
-
-Row = dict[str, Any]
 
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
 """What `make test` hands on to the commands below it, if its caller set it."""
@@ -94,8 +95,9 @@ class Project:
         """Take over libraries from this repository's own build folder, built there first if need be: their
         manifests say that they are what a build here would make."""
         for kernel in self.kernels():
-            build_kernel(kernel, ARCHITECTURES)
-            shutil.copytree(HERE.folder(kernel), self.root / "build" / kernel)
+            loaded = kernels.load(kernel)
+            extension.build(Place.of(loaded), extension.sources(loaded), ARCHITECTURES)
+            shutil.copytree(Place.of(loaded).output, self.root / "build" / kernel)
 
     def run(
         self, *command: str, ok: bool = True, env: Mapping[str, str] | None = None
@@ -150,12 +152,35 @@ class Project:
         """The slug of the machine that the tests run on."""
         return str(self.read_json("build/environment.json")["gpu"])
 
-    def ledger(self, kernel: str, folder: str = "results") -> Path:
-        return self.root / folder / "timings" / kernel / f"{self.gpu()}.jsonl"
+    def place(self, name: str) -> Path:
+        """Where this machine's ``results`` or ``reports`` lie: a CPU's beside those that git has."""
+        return self.root / ("local" if self.gpu().startswith("cpu-") else "") / name
 
-    def rows(self, kernel: str, folder: str = "results") -> list[Row]:
-        """A ledger's rows; fails on a torn one."""
-        return [json.loads(line) for line in self.ledger(kernel, folder).read_text().splitlines()]
+    def ledger(self, kernel: str, folder: Path | None = None) -> Path:
+        return (folder or self.place("results")) / "timings" / kernel / f"{self.gpu()}.jsonl"
+
+    def rows(self, kernel: str, folder: Path | None = None) -> dict[Point, Measurement]:
+        """A ledger's rows by their points; fails on a torn one, and if a point is there twice."""
+        rows = [
+            Measurement.model_validate_json(line)
+            for line in self.ledger(kernel, folder).read_text().splitlines()
+        ]
+        found = {row.point: row for row in rows}
+        assert len(found) == len(rows), "a point is there twice"
+        return found
+
+    def state(self) -> dict[str, bytes]:
+        """What git and DVC know of the working tree and what this machine measured, to put back."""
+        known = self.run("git", "ls-files", "-z").stdout.split("\0")
+        local = (str(path.relative_to(self.root)) for path in (self.root / "local").rglob("*"))
+        names = {name for name in (*known, *local) if (self.root / name).is_file()}
+        return {name: (self.root / name).read_bytes() for name in sorted(names)}
+
+    def put_back(self, state: Mapping[str, bytes]) -> None:
+        """Make the files of a state as they were."""
+        for name, content in state.items():
+            if (self.root / name).read_bytes() != content:
+                (self.root / name).write_bytes(content)
 
     def tree(self, *without: str) -> dict[str, str]:
         """SHA-256 by path of every file outside of hidden folders and Python's caches."""
@@ -216,17 +241,3 @@ def ran(output: str) -> list[str]:
 def skipped(output: str) -> list[str]:
     """The stages that DVC says it did not need to run."""
     return re.findall(r"^Stage '([^']+)' didn't change, skipping", output, re.MULTILINE)
-
-
-def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a row was measured at."""
-    names = ("kernel", "provider", "size", "dtype", "block_size", "num_warps", "num_stages", "rows")
-    return tuple(row.get(name) for name in names)
-
-
-def by_point(rows: Iterable[Row]) -> dict[tuple[Any, ...], Row]:
-    """Rows by what they were measured at; fails if a point is there twice."""
-    rows = list(rows)
-    found = {point(row): row for row in rows}
-    assert len(found) == len(rows), "a point is there twice"
-    return found

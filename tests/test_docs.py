@@ -1,4 +1,4 @@
-"""What the documentation tells to type works, and prints what it shows."""
+"""What the documentation tells to type works, what it names is there, and it prints what it shows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,139 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from pipeline.config import ROOT
+import pytest
+import yaml
+
+from pipeline import ROOT
+from pipeline.points import catalog, plan
+
+PAGES = ("README.md", "docs/containers.md", "docs/kernels.md", "docs/measuring.md", "docs/why.md")
+HELP = ("Makefile", "dvc.yaml", "params.yaml", "docker/run", "docker/serve", "docker/compose.yaml")
+CONF = tuple(str(path.relative_to(ROOT)) for path in sorted((ROOT / "conf").rglob("*.yaml")))
+
+FENCED = re.compile(r"^```.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"python -m pipeline\.(\w+)((?:[ \t]+(?:\\\n[ \t]*)?[^\s`#]+)*)")
+
+ENDINGS = r"py|md|yaml|yml|json|jsonl|cu|cuh|cpp|h|svg|csv|html|toml|txt|lock|Dockerfile"
+PATH = re.compile(rf"(?:[\w.*@-]+/)+[\w.*@-]*|[\w*-]+\.(?:{ENDINGS})")
+"""A text that is a path, or the name of a file, and nothing else."""
+
+STANDS_FOR = re.compile(r"<\w+>|NAME|KERNEL|\{\w+\}")
+"""What a reader puts a name of their own for."""
+
+MADE = ("build", "outputs", "local", "artifacts", "wheelhouse", ".venv", "docker/.env")
+"""What a checkout has only after some command, so that git ignores it."""
+
+OUTSIDE = ("path/to/", "/", "nvidia/", "triton/language/", "Dao-AILab/", "nvidia.com/")
+"""How paths begin that are no paths of this repository."""
+
+OF_THE_READER = ("look.py", "kernel.yaml", "add.py")
+"""Files that the text tells to write, and those of a kernel outside of the repository."""
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def mentioned(page: str) -> Iterator[str]:
+    """What a page has in backticks, its links, and the words of its blocks that begin in a folder here."""
+    text = text_of(page)
+    prose = FENCED.sub("", text)
+    yield from INLINE.findall(prose)
+    for link in LINK.findall(prose):
+        if "://" not in link and not link.startswith("#"):
+            yield os.path.relpath(ROOT / Path(page).parent / link.partition("#")[0], ROOT)
+    folders = tuple(f"{path.name}/" for path in ROOT.iterdir() if path.is_dir())
+    for block in FENCED.findall(text):
+        yield from (word.strip("\"',:") for word in block.split() if word.startswith(folders))
+
+
+@cache
+def names_of_files() -> frozenset[str]:
+    """The names of all files in the folders that git has."""
+    folders = ("kernels", "pipeline", "conf", "docs", "docker", "tests", "results", "reports")
+    found = {path.name for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()}
+    return frozenset(found | {path.name for path in ROOT.iterdir() if path.is_file()})
+
+
+def is_there(path: str) -> bool:
+    """Whether a path of the repository exists; a name alone may be that of a file anywhere."""
+    pattern = STANDS_FOR.sub("*", path).rstrip("/")
+    if "/" not in pattern and not path.endswith("/"):
+        return pattern in names_of_files() or any(ROOT.glob(pattern))
+    return any(ROOT.glob(pattern))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    missing = []
+    for words in mentioned(page):
+        path = re.sub(r":\d+$", "", words).removeprefix("./")
+        if not PATH.fullmatch(STANDS_FOR.sub("X", path)) or path.startswith(OUTSIDE) or path in OF_THE_READER:
+            continue
+        if path.rstrip("/").startswith(MADE) or path.split("/")[0] in MADE:
+            continue
+        if not is_there(path):
+            missing.append(words)
+    assert missing == [], f"{page} names what is not there"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_to_a_section_finds_it(page: str) -> None:
+    for link in LINK.findall(FENCED.sub("", text_of(page))):
+        target, hash_, section = link.partition("#")
+        if "://" in link or not hash_:
+            continue
+        linked = (ROOT / page).parent / target if target else ROOT / page
+        titles = re.findall(r"^#+ (.*)$", FENCED.sub("", linked.read_text()), re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert section in slugs, f"{page}: {link}"
+
+
+def commands(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of the pipeline that a page tells to type, with its words."""
+    for name, words in COMMAND.findall(text_of(page)):
+        yield name, words.replace("\\\n", " ").split()
+
+
+@pytest.mark.parametrize("page", [*PAGES, *HELP, *CONF])
+def test_every_command_that_is_named_exists(page: str) -> None:
+    for name, _ in commands(page):
+        assert (ROOT / "pipeline" / f"{name}.py").is_file(), f"{page}: python -m pipeline.{name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_that_is_told_is_one(page: str) -> None:
+    for name, words in commands(page):
+        conf = ROOT / "conf" / f"{name}.yaml"
+        options = [word.split("=", 1) for word in words if "=" in word and not word.startswith(("'", "-"))]
+        if not options:
+            continue
+        known = set(yaml.safe_load(conf.read_text()))
+        known |= {group for entry in yaml.safe_load(conf.read_text())["defaults"] for group in entry if group}
+        chosen = dict(options).get("kernel")
+        if "pin" in known and chosen and (ROOT / "kernels" / chosen).is_dir():
+            known |= set(plan.names(catalog.find(chosen)))
+        for option, _ in options:
+            assert option.split(".")[0] in known, f"{page}: {option}= of pipeline.{name}"
+
+
+def test_every_command_is_in_the_documentation() -> None:
+    """But for the packages, whatever stands at the top of pipeline/ can be run, and a page says so."""
+    told = "".join(map(text_of, [*PAGES, *HELP]))
+    modules = {path.stem for path in (ROOT / "pipeline").glob("*.py")} - {"__init__"}
+    assert [name for name in sorted(modules) if f"pipeline.{name}" not in told] == []
 
 
 def test_the_example_of_debugging_a_kernel(tmp_path: Path) -> None:
     """The script, the command and the output of the last section of docs/why.md."""
-    section = (ROOT / "docs/why.md").read_text().split("## Debugging a Triton kernel")[1]
+    section = text_of("docs/why.md").split("## Debugging a Triton kernel")[1]
     script, command, output = re.findall(r"```(?:python|sh)?\n(.*?)```", section, re.DOTALL)
     (tmp_path / "look.py").write_text(script)
     (tmp_path / "kernels").symlink_to(ROOT / "kernels")
@@ -28,3 +153,14 @@ def test_the_example_of_debugging_a_kernel(tmp_path: Path) -> None:
     )
     assert output.strip() in done.stdout, done.stdout + done.stderr
     assert "0.8438" in done.stdout, "and the kernel goes on to its end"
+
+
+def test_the_query_of_registers_against_time_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query of docs/why.md, on the results in the repository."""
+    section = text_of("docs/why.md").split("## A plot of time against registers is one query")[1]
+    query = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    exec(query, names)  # noqa: S102  # the documentation's own text
+    both = names["both"]
+    assert len(both) > 0  # type: ignore[arg-type]

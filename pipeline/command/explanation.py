@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 
 from pipeline.points import catalog
@@ -18,9 +19,10 @@ def of_command(name: str, conf: Path, kernel: str | None) -> str:
     Raises UserError for a kernel that is not there.
     """
     parts = [_docstring(name), f"Options, with their defaults (conf/{conf.name}):", _indented(_options(conf))]
-    if kernel is not None:
+    takes_a_kernel = re.search("^kernel: (?!null)", conf.read_text(), re.MULTILINE)
+    if takes_a_kernel and kernel is not None:
         parts.append(of_kernel(kernel))
-    elif "kernel:" in conf.read_text():
+    elif takes_a_kernel:
         parts.append(f"`python -m pipeline.{name} --help kernel=NAME` lists what a kernel takes.")
     return "\n\n".join(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -44,6 +45,11 @@ Pin = Annotated[tuple[T, ...] | None, BeforeValidator(as_list), AfterValidator(_
 """An option that takes one value, a list, or null for the kernel's own."""
 
 Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
+
+
+@dataclass(frozen=True)
+class AsWritten:
+    """Marks an option whose text is taken as it is written, with blanks, commas and brackets."""
 
 
 class PresetConfig(Record):
@@ -194,6 +200,20 @@ class MigrateConfig(Record):
     """conf/migrate.yaml."""
 
     input: Path
+
+
+def _named(value: Any) -> Any:
+    if not value:
+        raise ValueError("is missing; write kernel=NAME, or kernel=FOLDER/NAME outside of the repository")
+    return str(value)
+
+
+class NewConfig(Record):
+    """conf/new.yaml."""
+
+    kernel: Annotated[str, BeforeValidator(_named)]
+    source: Annotated[str | None, AsWritten()] = Field(alias="from")
+    reference: Annotated[str | None, AsWritten()]
 
 
 class PublishConfig(Record):

@@ -19,7 +19,6 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
-    ConfigCompositionException,
     HydraException,
     MissingConfigException,
     OverrideParseException,
@@ -33,7 +32,7 @@ from rich.console import Console
 import kernels
 from pipeline import ROOT, UserError, unknown
 from pipeline.command import explanation
-from pipeline.command.options import as_list
+from pipeline.command.options import AsWritten, as_list
 from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.catalog import Entry
@@ -43,6 +42,9 @@ CONF = ROOT / "conf"
 
 CHOSEN = "chosen"
 """Where a kernel's name passes through Hydra."""
+
+PIN = "pin"
+"""Where a kernel's own dimensions and parameters do."""
 
 console = Console()
 """Where a command talks to the user: progress, tables, the closing line."""
@@ -73,13 +75,15 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     if {"--help", "-h"} & set(sys.argv[1:]):
         show_help(name, sys.argv[1:])
-    sys.argv[1:] = for_hydra(sys.argv[1:], schema)
+    written = sys.argv[1:]
+    sys.argv[1:] = for_hydra(written, schema)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
             signal.signal(number, _stop)
 
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)
     def job(config: DictConfig) -> None:
+        sys.argv[1:] = written  # what a row says of its command
         try:
             config = with_chosen(with_preset(config))
             if OmegaConf.is_missing(config, "kernel"):
@@ -114,18 +118,22 @@ def for_hydra(words: Sequence[str], schema: type[Record]) -> list[str]:
     ``CHOSEN``: Hydra would take it for a file of conf/kernel/, and have none for a folder outside of the
     repository.
     """
+    literal = {
+        field.alias or name
+        for name, field in schema.model_fields.items()
+        if any(isinstance(mark, AsWritten) for mark in field.metadata)
+    }
     found = []
     for word in words:
         name, equals, value = word.partition("=")
         if equals and name == "kernel":
             found.append(f"++{CHOSEN}.kernel={_quoted(value)}")
+        elif equals and name in literal:
+            found.append(f"{name}={_literal(value)}")
         elif (
-            equals
-            and "pin" in schema.model_fields
-            and name.isidentifier()
-            and name not in schema.model_fields
+            equals and PIN in schema.model_fields and name.isidentifier() and name not in schema.model_fields
         ):
-            found.append(f"++pin.{name}={value}")
+            found.append(f"++{PIN}.{name}={value}")
         else:
             found.append(word)
     return found
@@ -133,15 +141,24 @@ def for_hydra(words: Sequence[str], schema: type[Record]) -> list[str]:
 
 def check_pins(config: Record) -> None:
     """Raises UserError for a pin that neither the command nor the kernel knows the name of."""
-    for name in getattr(config, "pin", {}):
+    for name in getattr(config, PIN, {}):
         catalog_entry: Entry = config.entry  # type: ignore[attr-defined]  # a command with pins has a kernel
         if name not in plan.names(catalog_entry):
             raise plan.unknown_name(catalog_entry, name, type(config).model_fields)
 
 
 def _quoted(value: str) -> str:
-    """A path as Hydra's grammar takes it; a list of names, for a multirun, stays one."""
-    return f"'{value}'" if "/" in value and not value.startswith("'") else value
+    """Paths as Hydra's grammar takes them; several, for a multirun, stay several."""
+    return ",".join(f"'{one}'" if "/" in one and "'" not in one else one for one in value.split(","))
+
+
+def _literal(value: str) -> str:
+    """A text as Hydra's grammar takes it, unless it is null or in quotes already."""
+    if value == "null" or (len(value) > 1 and value[0] == value[-1] and value[0] in "'\""):
+        return value
+    # In quotes a backslash escapes only where a quote follows.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", r"\'"), value)
+    return f"'{escaped}'"
 
 
 def with_chosen(config: DictConfig) -> DictConfig:
@@ -201,12 +218,17 @@ def validated(schema: type[C], values: Any) -> C:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        raise UserError(" ".join(_sentence(problem, schema) for problem in error.errors())) from error
+        sentences = dict.fromkeys(_sentence(problem, schema) for problem in error.errors())
+        raise UserError(" ".join(sentences)) from error
 
 
 def _sentence(problem: Any, schema: type[Record]) -> str:
     path = [part for part in problem["loc"] if isinstance(part, str)]
     name = ".".join(path)
+    if path[0] == PIN and len(path) > 1:
+        name = path[1]
+        if problem["type"] != "value_error":
+            return f"{name}: write a value or a list of values, not {problem['input']!r}."
     if problem["type"] == "extra_forbidden":
         return str(unknown("option", name, options(schema, path[:-1])))
     text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
@@ -225,7 +247,7 @@ def options(schema: type[Record], path: Sequence[str] = ()) -> list[str]:
         model = field.annotation if field else None
     if not (isinstance(model, type) and issubclass(model, Record)):
         return []
-    return [".".join([*path, name]) for name in model.model_fields]
+    return [".".join([*path, field.alias or name]) for name, field in model.model_fields.items()]
 
 
 def explain(error: Exception, schema: type[Record]) -> str:
@@ -237,14 +259,32 @@ def explain(error: Exception, schema: type[Record]) -> str:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return str(unknown(group, name, sorted(error.options)))
     if isinstance(error, OverrideParseException):
-        return f"can't read '{error.override}': write OPTION=VALUE or OPTION=[VALUE,VALUE]."
-    text = str(error)
+        return f"can't read '{_as_written(str(error.override))}': write OPTION=VALUE or OPTION=[VALUE,VALUE]."
+    return _explain_text(_as_written(str(error)), schema)
+
+
+def _explain_text(text: str, schema: type[Record]) -> str:
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)=(.+)'", text):
+        return _several(match[1], match[2])
     if match := re.search(r"You must specify '([^']+)'", text):
         known = ", ".join(sorted(re.findall(r"^\t(\S+)$", text, re.MULTILINE)))
         return f"{match[1]} is missing: write {match[1]}=NAME with one of {known}."
-    if isinstance(error, ConfigCompositionException) and (
-        match := re.search(r"Could not (?:override|append to) '?([\w.@/]+)'?", text)
-    ):
+    if match := re.search(r"Could not (?:override|append to) '?([\w.@/-]+)'?", text):
         name = match[1]
         return str(unknown("option", name, options(schema, name.split(".")[:-1]) or options(schema)))
+    if match := re.search(r"(.+)\s+full_key: (\S+)", text):
+        return f"{match[2]}: {match[1].strip()}."
     return " ".join(text.split())
+
+
+def _as_written(text: str) -> str:
+    """A text of Hydra's with the user's words in place of those that were handed to it."""
+    return re.sub(rf"(?:\+\+|(?<=full_key: ))(?:{PIN}|{CHOSEN})\.(?=\w)", "", text)
+
+
+def _several(name: str, value: str) -> str:
+    """What to write in place of several values with commas between them, or of a sweep in Hydra's words."""
+    each = f"-m {name}={value} to run the command once for each"
+    if name == "kernel" or (CONF / name).is_dir() or "(" in value:
+        return f"{name}={value} is several values: write {each}."
+    return f"{name}={value} is several values: write {name}=[{value}], or {each}."

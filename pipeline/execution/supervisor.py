@@ -56,6 +56,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._stderr: IO[bytes] | None = None
+        self._said = 0
 
     def measure(self, where: str, point: Point) -> Outcome:
         """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive
@@ -92,11 +93,13 @@ class Supervisor:
     def _ask(self, request: Request, answer: type[R], timeout_s: float) -> R:
         self.start()
         assert self._connection is not None
+        assert self._stderr is not None
         try:
             if not self._ready:
                 # What a worker takes to start is no part of the time that its first request may take.
                 self._receive(Ready, START_TIMEOUT_S)
                 self._ready = True
+            self._said = os.fstat(self._stderr.fileno()).st_size
             send(self._connection, request)
             return self._receive(answer, timeout_s)
         except (EOFError, OSError) as gone:
@@ -134,16 +137,18 @@ class Supervisor:
             self._process.kill()
         theirs.close()
         self._ready = False
+        self._said = 0
         self._connection = Connection(ours.detach())
         with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
             send(self._connection, self.setup)
 
     def _epitaph(self) -> str:
-        """How the worker ended, in one line; the next request starts another."""
+        """How the worker ended, in one line, with what it said last of this request; the next one starts
+        another."""
         assert self._process is not None
         assert self._stderr is not None
         code = self._process.wait()
-        self._stderr.seek(0)
+        self._stderr.seek(self._said)
         words = [line for line in self._stderr.read().decode(errors="replace").splitlines() if line.strip()]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self.close()

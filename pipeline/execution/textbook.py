@@ -28,15 +28,17 @@ SEED = 0
 
 
 def sweep(plan: Mapping[str, Any], device: torch.device, bench: Callable[[Callable[[], Any]], float]) -> None:
-    """Measure the points of a plan by ``bench``, which gives a call's milliseconds. Print each with its own, and
-    at the end the seconds that all took.
+    """Measure the points of a plan by ``bench``, which gives a call's milliseconds. Print each with its own,
+    and at the end the seconds that all took.
 
     Raises AssertionError for an output that is not right.
     """
     begin = perf_counter()
     problem: Values | None = None
     for one in plan["points"]:
-        point = Point.model_validate({"kernel": Path(plan["where"]).name, "provider": plan["provider"], **one})
+        point = Point.model_validate(
+            {"kernel": Path(plan["where"]).name, "provider": plan["provider"], **one}
+        )
         found = instance.of(plan["where"], point)
         if point.problem != problem:
             problem = point.problem

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.points import notation
-from pipeline.store.evidence import CodeRow, Mix
+from pipeline.store.evidence import CodeRow
 
 
 def label(row: CodeRow) -> str:

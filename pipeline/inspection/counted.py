@@ -1,7 +1,7 @@
 """The process that ncu watches: one call of each point, in an NVTX range that names the point's key.
 
-Started by the stage ``counters`` as ``ncu … python -m pipeline.inspection.counted PLAN FAILURES``. The plan is
-JSON: the kernel, the seed, and points with their keys.
+Started by the stage ``counters`` as ``ncu … python -m pipeline.inspection.counted PLAN FAILURES``. The plan
+is JSON: where the kernel is, the seed, and points with their keys.
 """
 
 from __future__ import annotations

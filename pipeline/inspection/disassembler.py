@@ -56,9 +56,7 @@ class Tools:
     folder: Path
     version: tuple[int, ...]
 
-    def analyse(
-        self, cubin: Path, arch: str, sources: Sources = REPOSITORY
-    ) -> tuple[list[Analysis], str]:
+    def analyse(self, cubin: Path, arch: str, sources: Sources = REPOSITORY) -> tuple[list[Analysis], str]:
         """The functions of a cubin for a compute capability, and its SASS as text. Raises UserError for a
         file that is none."""
         text = self._run("nvdisasm", "-c", "-gi", cubin)

@@ -13,8 +13,9 @@ from pipeline.points.point import Point
 
 
 def generated(where: str, point: Point, device: torch.device, seed: int) -> str:
-    """The Python module that Inductor generated for a compiled provider at a point of the kernel that ``where``
-    names; it holds the kernels as Triton source on a GPU and as C++ on a CPU. Compiles and runs the provider once.
+    """The Python module that Inductor generated for a compiled provider at a point of the kernel that
+    ``where`` names; it holds the kernels as Triton source on a GPU and as C++ on a CPU. Compiles and runs the
+    provider once.
 
     Raises whatever the provider or Inductor raises.
     """

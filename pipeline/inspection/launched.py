@@ -1,7 +1,7 @@
-"""Which functions of a CUDA library the calls of its providers launch: told by the providers, named by the profiler.
+"""Which functions of a CUDA library its providers' calls launch: told by them, named in full by the profiler.
 
-A provider's report names a template, its block and its shared memory; of a template that was compiled for several
-arguments, the profiler's own name of the launch says for which.
+A provider's report names a template, its block and its shared memory; of a template that was compiled for
+several arguments, the profiler's own name of the launch says for which.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
+from pipeline.inspection import launches
 from pipeline.inspection.library import CudaFunction, known_name
 from pipeline.points.point import Point
 from pipeline.store.record import Launch
 
-if TYPE_CHECKING:
-    from pipeline.inspection import launches
-
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch of a call: its function, None for one that is none of the library's; the name that it was launched
-    by; threads of a block, bytes of dynamic shared memory, and how it goes about the problem."""
+    """One launch of a call: its function, None for one that is none of the library's; the name that it was
+    launched by; threads of a block, bytes of dynamic shared memory, and how it goes about the problem."""
 
     function: CudaFunction | None
     name: str
@@ -33,8 +30,9 @@ class Launched:
 
 
 def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, tuple[Launch, ...]]:
-    """What one call of each point of the kernel that ``where`` names launches on the current GPU, as its provider
-    reports it, by the key that comes with the point. A point that fails, or does not tell, is left out."""
+    """What one call of each point of the kernel that ``where`` names launches on the current GPU, as its
+    provider reports it, by the key that comes with the point. A point that fails or does not tell is left
+    out."""
     import torch
 
     from pipeline.execution import instance
@@ -58,8 +56,8 @@ def joined(
 ) -> list[Launched]:
     """The launches of one call with their functions, among those of one library for one architecture.
 
-    ``told`` is the provider's report, ``seen`` what the profiler saw of the same call. The n-th launch of a template
-    in the one is the n-th in the other. A provider that reports nothing leaves it to the profiler.
+    ``told`` is the provider's report, ``seen`` what the profiler saw of such a call. The n-th launch of a
+    template in the one is the n-th in the other. A provider that reports nothing leaves it to the profiler.
     """
     by_name = {one.name: one for one in functions}
     names = [known_name(one.name) for one in seen]

@@ -80,8 +80,8 @@ def _launch(event: Mapping[str, Any]) -> Launch:
 
 
 def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[Launch]]:
-    """What one call of each point of the kernel that ``where`` names launches on the current GPU, by the key that
-    comes with the point. A point that fails launches nothing."""
+    """What one call of each point of the kernel that ``where`` names launches on the current GPU, by the key
+    that comes with the point. A point that fails launches nothing."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 

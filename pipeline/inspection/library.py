@@ -45,8 +45,8 @@ class CudaFunction:
 
 @dataclass(frozen=True)
 class CudaLibrary:
-    """The library of one CUDA source, up to date: where it is, what it was compiled with, the digest of its content,
-    and all architectures that it was built for."""
+    """The library of one CUDA source, up to date: where it is, what it was compiled with, the digest of its
+    content, and all architectures that it was built for."""
 
     loaded: kernels.Loaded
     source: str
@@ -55,34 +55,44 @@ class CudaLibrary:
     digest: str
     architectures: tuple[str, ...]
 
+    @property
+    def stem(self) -> str:
+        """What its texts' names begin with."""
+        return Path(self.source).stem
+
     @cached_property
     def _names(self) -> dict[str, str]:
         return {row.symbol: known_name(row.function) for row in resources(Place.of(self.loaded), self.source)}
 
-    def functions(self, architectures: Sequence[str]) -> tuple[list[CudaFunction], dict[str, str]]:
-        """Its functions for those of the architectures that it has, by name, and the whole modules' texts by file
-        name. Raises UserError where it can't be read (no cuobjdump)."""
-        tools, sources = find_tools(), Sources.of(self.loaded)
-        functions: list[CudaFunction] = []
-        texts: dict[str, str] = {}
-        with tempfile.TemporaryDirectory() as folder:
-            cubins, modules = tools.extract(self.path, Path(folder))
-            ptx = {architecture_of(path): path for path in modules}
-            for cubin in cubins:
-                architecture = architecture_of(cubin)
-                if architecture not in architectures:
-                    continue
-                analyses, sass = tools.analyse(cubin, architecture, sources)
-                module = ptx[architecture].read_text() if architecture in ptx else ""
-                entries = parse(module, sources)
-                name = f"{Path(self.source).stem}-sm_{architecture}"
-                texts |= {f"{name}.sass": sources.portable(sass), f"{name}.ptx": sources.portable(module)}
-                functions += [
-                    CudaFunction(self._names[one.symbol], architecture, one, entries.get(one.symbol))
-                    for one in analyses
-                ]
-        functions.sort(key=lambda one: (len(one.architecture), one.architecture, one.name))
-        return functions, texts
+    @cached_property
+    def _modules(self) -> dict[str, tuple[Path, Path | None]]:
+        """Cubin and PTX by architecture, written below a folder that goes with this object."""
+        folder = Path(self._folder.name)
+        cubins, modules = find_tools().extract(self.path, folder)
+        ptx = {architecture_of(path): path for path in modules}
+        return {name: (path, ptx.get(name)) for path in cubins for name in [architecture_of(path)]}
+
+    @cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory()
+
+    def functions(self, architecture: str) -> tuple[list[CudaFunction], dict[str, str]]:
+        """Its functions for an architecture that it has, by name, and the whole module's texts by file name.
+
+        Raises UserError where it can't be read (no cuobjdump).
+        """
+        sources = Sources.of(self.loaded)
+        cubin, ptx = self._modules[architecture]
+        analyses, sass = find_tools().analyse(cubin, architecture, sources)
+        module = ptx.read_text() if ptx is not None else ""
+        entries = parse(module, sources)
+        functions = [
+            CudaFunction(self._names[one.symbol], architecture, one, entries.get(one.symbol))
+            for one in analyses
+        ]
+        name = f"{self.stem}-sm_{architecture}"
+        texts = {f"{name}.sass": sources.portable(sass), f"{name}.ptx": sources.portable(module)}
+        return sorted(functions, key=lambda one: one.name), texts
 
 
 def library_of(loaded: kernels.Loaded, source: str) -> CudaLibrary:

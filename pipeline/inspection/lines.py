@@ -1,4 +1,4 @@
-"""Lines of source as compilers name them, and whose they are: a kernel's own, or of what it was built with."""
+"""Lines of source as compilers name them, and whose they are: a kernel's own, or of what it was made with."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Sources:
-    """The files that are a kernel's own: what lies below ``kernels/``, wherever the repository was when they were
-    compiled, and, of a kernel outside of it, that kernel's folder."""
+    """The files that are a kernel's own: what lies below ``kernels/``, wherever the repository was when they
+    were compiled, and of a kernel outside of it what lies in its folder, or did in a copy of that."""
 
     outside: Path | None = None
 
@@ -36,11 +36,12 @@ class Sources:
         return cls(loaded.folder if loaded.is_outside else None)
 
     def below(self, path: str) -> str | None:
-        """The path of an own file from ``kernels/`` or the outside kernel's folder on; None for any other file."""
+        """The path of an own file from ``kernels/`` or the outside kernel's folder on; None for any other."""
         return _below(path, self.outside)
 
     def own(self, chain: Iterable[Line]) -> Line | None:
-        """Of the places that an instruction was inlined through, the innermost in an own file; else the outermost."""
+        """Of the places that an instruction was inlined through, the innermost in an own file; else the
+        outermost."""
         lines = list(chain)
         return next((line for line in lines if self.below(line.file)), lines[-1] if lines else None)
 
@@ -81,6 +82,11 @@ def _below(path: str, outside: Path | None) -> str | None:
             continue
         if path.startswith((f"{folder}/", f"{folder.name}/")):
             return f"{folder.name}/{path.removeprefix(f'{folder}/').removeprefix(f'{folder.name}/')}"
+    if outside is not None:
+        # Triton's cache knows a kernel by its text, and names the copy of the file that it was compiled from.
+        _, _, rest = path.rpartition(f"/{outside.name}/")
+        if rest and (outside / rest).is_file():
+            return f"{outside.name}/{rest}"
     match = re.search(r"^(?:.*/)?(kernels/(?:[\w.-]+/)*[\w.-]+)$", path)
     return match[1] if match and not INSTALLED_PACKAGE.search(path) else None
 

@@ -107,8 +107,8 @@ def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Com
             if identity not in known:
                 known[identity] = _take_apart(binary, architecture, sources)
             programs.append(known[identity])
-        error = None if programs else "its call launches no Triton kernel"
-        found.append(Compiled(point, architecture, tuple(programs), error))
+        reason = None if programs else "its call launches no Triton kernel"
+        found.append(Compiled(point, architecture, tuple(programs), reason))
     return found
 
 

@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def most_threads(self) -> int | None:
-        """The most threads that a block may have, or exactly has, where the source says so (launch bounds)."""
+        """The most threads that a block may have, where the source says so by launch bounds."""
         for directive in self.directives:
             if match := re.match(r"\.(?:maxntid|reqntid)\s+(.+)", directive):
                 return prod(int(number) for number in re.findall(r"\d+", match[1]))

@@ -49,8 +49,8 @@ class Subject:
     def points(
         self, preset: str, pins: Pins, providers: Sequence[str] | None, kind: str
     ) -> tuple[list[Point], list[str]]:
-        """The points at a few problems of those providers that can be timed on a kind of device; and lines that say
-        which providers have none, and why. Raises UserError as ``plan`` does."""
+        """The points at a few problems of those providers that a kind of device can time; and lines that
+        say which providers have none, and why. Raises UserError as ``plan`` does."""
         # A CPU takes seconds over a large problem, and shows the same.
         most = 2 if self.device.kind == "cpu" else 3
         target = Target(self.device.kind, device.capabilities(self.device))
@@ -61,13 +61,13 @@ class Subject:
             return kind in self.kernel.provider(name).devices
 
         points = choice.at(planned, wanted, is_meant)
-        refused = {name: reason for name, reason in reversed(planned.refused)}
+        refused = dict(reversed(planned.refused))
         needed = {"cpu": "needs a GPU", "cuda": "runs on a CPU only"}
         without: dict[str, list[str]] = {}
         for name in [one.name for one in chosen_providers(self.entry, providers)]:
             if not any(point.provider == name for point in points):
                 reason = refused.get(name, "no configuration fits")
-                without.setdefault(reason if is_meant(name) else needed[self.device.kind], []).append(name)
+                without.setdefault(reason if is_meant(name) else needed[kind], []).append(name)
         return points, [f"Left out: {', '.join(names)} ({why})." for why, names in without.items()]
 
     def timed(self, warn: Callable[[str], None]) -> dict[Point, Measurement]:

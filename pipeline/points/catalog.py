@@ -134,11 +134,12 @@ def read(path: Path, loaded: kernels.Loaded) -> KernelConfig:
         config = KernelConfig.model_validate(_merged(path))
     except OSError as error:
         raise UserError(
-            f"{path} is not there: it says which problems of {loaded.name} are measured."
+            f"{error.filename} is not there: it says which problems of {loaded.name} are measured."
         ) from error
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"can't read {path}, line {line}: {error.problem}.") from error
+        mark = error.problem_mark
+        place = f"{mark.name}, line {mark.line + 1}" if mark else str(path)
+        raise UserError(f"can't read {place}: {error.problem}.") from error
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
@@ -147,11 +148,16 @@ def read(path: Path, loaded: kernels.Loaded) -> KernelConfig:
     return config
 
 
-def _merged(path: Path) -> Any:
+def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
     """The file over its ``base:``, another file named from it; mappings are merged, all else is replaced."""
-    content = yaml.safe_load(path.read_text()) or {}
+    with path.open() as file:  # whose name an error of YAML's bears
+        content = yaml.safe_load(file) or {}
     base = content.pop("base", None) if isinstance(content, dict) else None
-    return content if base is None else _over(_merged(path.parent / base), content)
+    if base is None:
+        return content
+    if not isinstance(base, str) or path.parent / base in (path, *above):
+        raise UserError(f"{path}: base: must be the name of another file, not {base}.")
+    return _over(_merged(path.parent / base, (path, *above)), content)
 
 
 def _over(below: Any, above: Any) -> Any:

@@ -47,6 +47,10 @@ class Values(Mapping[str, Value]):
     def __repr__(self) -> str:
         return f"Values({self._items})"
 
+    def __reduce__(self) -> tuple[type[Values], tuple[dict[str, Value]]]:
+        # Made anew: a hash means nothing in another process.
+        return Values, (self._items,)
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         scalar = core_schema.union_schema(

@@ -94,44 +94,49 @@ def chosen_providers(entry: Entry, names: Sequence[str] | None) -> list[Provider
 def checked_pins(entry: Entry, pins: Pins, providers: Sequence[str] | None) -> dict[str, tuple[Value, ...]]:
     """The pins, each a value that the kernel's dimension takes, or a chosen provider's parameter.
 
-    Raises UserError with what there is instead.
+    Raises UserError with what there is instead, for all of them.
     """
-    dimensions = entry.loaded.kernel.dimensions()
-    declaring: dict[str, dict[str, Variable]] = {}
-    for provider in entry.loaded.kernel.providers:
-        for name, variable in provider.variables().items():
-            declaring.setdefault(name, {})[provider.name] = variable
-    names = {one.name for one in chosen_providers(entry, providers)}
+    chosen = {one.name for one in chosen_providers(entry, providers)}
     found: dict[str, tuple[Value, ...]] = {}
+    mistakes = []
     for name, values in pins.items():
-        if name == SIZE:
-            of_size = [dimensions[one] for one in entry.loaded.kernel.size]
-            found[name] = tuple(
-                problems.checked(_as_size(variable), v) for v in values for variable in of_size[:1]
-            )
-        elif name in dimensions:
-            found[name] = tuple(problems.checked(dimensions[name], value) for value in values)
-        elif name not in declaring:
-            raise unknown_name(entry, name)
-        else:
-            binding = {who: variable for who, variable in declaring[name].items() if who in names}
-            if not binding:
-                raise UserError(
-                    f"{name} is no parameter of {', '.join(sorted(names))}; "
-                    f"{', '.join(declaring[name])} of {entry.name} has it."
-                )
-            found[name] = tuple(_value_of_any(binding, value) for value in values)
+        try:
+            found[name] = _checked_pin(entry, name, values, chosen)
+        except UserError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise UserError(" ".join(mistakes))
     return found
+
+
+def _checked_pin(entry: Entry, name: str, values: Sequence[Value], chosen: set[str]) -> tuple[Value, ...]:
+    kernel = entry.loaded.kernel
+    dimensions = kernel.dimensions()
+    if name == SIZE:
+        of_size = _as_size(dimensions[kernel.size[0]])
+        return tuple(problems.checked(of_size, value) for value in values)
+    if name in dimensions:
+        return tuple(problems.checked(dimensions[name], value) for value in values)
+    declaring = {one.name: one.variables()[name] for one in kernel.providers if name in one.variables()}
+    if not declaring:
+        raise unknown_name(entry, name)
+    binding = [variable for who, variable in declaring.items() if who in chosen]
+    if not binding:
+        raise UserError(
+            f"{name} is no parameter of {', '.join(sorted(chosen))}; "
+            f"{', '.join(declaring)} of {entry.name} {'has' if len(declaring) == 1 else 'have'} it."
+        )
+    return tuple(_value_of_any(binding, value) for value in values)
 
 
 def _as_size(variable: Variable) -> Variable:
     return Variable(SIZE, variable.type, variable.values, None)
 
 
-def _value_of_any(binding: Mapping[str, Variable], value: object) -> Value:
+def _value_of_any(binding: Iterable[Variable], value: object) -> Value:
     """The value, if it is one for any of the providers."""
     mistakes = []
-    for variable in binding.values():
+    for variable in binding:
         try:
             return problems.checked(variable, value)
         except UserError as error:
@@ -154,7 +159,8 @@ def unknown_name(entry: Entry, name: str, options: Iterable[str] = ()) -> UserEr
     parameters = [one for one in known if one not in (SIZE, *dimensions)]
     return UserError(
         f"{text} Its dimensions: {', '.join(dimensions)} ({SIZE} stands for "
-        f"{', '.join(entry.loaded.kernel.size)}); its providers' parameters: {', '.join(parameters) or 'none'}."
+        f"{', '.join(entry.loaded.kernel.size)}); "
+        f"its providers' parameters: {', '.join(parameters) or 'none'}."
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 Import = ast.Import | ast.ImportFrom
@@ -179,9 +180,14 @@ class Module:
 
     @classmethod
     def read(cls, name: str, file: Path) -> Module:
-        """Raises SyntaxError with the file's name."""
+        """The module in a file, parsed once for the same text. Raises SyntaxError with the file's name."""
+        return cls._parsed(name, file, file.read_bytes())
+
+    @classmethod
+    @cache
+    def _parsed(cls, name: str, file: Path, text: bytes) -> Module:
         module = cls(name, name if file.name == "__init__.py" else name.rpartition(".")[0])
-        tree = ast.parse(file.read_bytes(), filename=str(file))
+        tree = ast.parse(text, filename=str(file))
         _Essence().visit(tree)
         for statement in tree.body:
             if not _about_exports(statement):

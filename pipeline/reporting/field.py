@@ -24,8 +24,8 @@ TEXTBOOK = "triton_row"
 
 
 def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
-    """Those of a kernel's providers that ours are compared with, in the order of their columns; of a kernel that is
-    not there those named after torch."""
+    """Those of a kernel's providers that ours are compared with, in the order of their columns; of a kernel
+    that is not there those named after torch."""
     entry = entry_of(kernel)
     if entry is None:
         named = sorted(name for name in providers if name.partition("_")[0] == "torch")
@@ -39,8 +39,8 @@ def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Meeting:
-    """Our fastest provider at one problem, and how each rival that was timed there does beside it. ``rate`` is
-    the one that people compare, ``headline`` says which that is."""
+    """Our fastest provider at one problem, and how each rival that was timed there does beside it. ``rate``
+    is the one that people compare, ``headline`` says which that is."""
 
     kernel: str
     gpu: str

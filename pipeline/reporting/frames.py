@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,9 @@ COLUMNS = [
     *OUTCOME,
     *(name for group in GROUPS.values() for name in group.model_fields),
 ]
-"""The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and ``words`` are
-the problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which rate people compare,
-``rank`` its problem's place among all of the frame."""
+"""The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and
+``words`` are the problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which
+rate people compare, ``rank`` its problem's place among all of the frame."""
 
 PLACE = ["kernel", "gpu", "words", "extent"]
 """The columns that name where providers meet."""
@@ -50,7 +49,8 @@ def entry_of(kernel: str) -> Entry | None:
 
 
 def x_name(kernel: str, workload: str, point: Point | None = None) -> str:
-    """The dimension on a workload's x axis; of a kernel that is gone the first number of the point's problem."""
+    """The dimension on a workload's x axis; of a kernel that is gone the first number of the point's
+    problem."""
     entry = entry_of(kernel)
     if entry is not None:
         return entry.x_dimension(workload)
@@ -65,8 +65,8 @@ def headline(kernel: str, workload: str) -> str:
 
 
 def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """One row of each point of a machine, the newest, of those that can be compared: timed in the usual way, over
-    inputs that are in no cache."""
+    """One row of each point of a machine, the newest, of those that can be compared: timed in the usual way,
+    over inputs that are in no cache."""
     newest: dict[tuple[str, Point], Measurement] = {}
     for row in measurements:
         timing = row.outcome.timing
@@ -79,8 +79,9 @@ def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 
 def compute_ceiling(kernel: str, problem: Values, ceilings: Rates | None) -> float | None:
-    """The TFLOP/s of a matrix product by the arithmetic of a problem's work, where they were measured; of several
-    arithmetics that of their mix. None for a kernel that is not there, which can't say what its work is."""
+    """The TFLOP/s of a matrix product by the arithmetic of a problem's work, where they were measured; of
+    several arithmetics that of their mix. None for a kernel that is not there, which can't say what its work
+    is."""
     entry = entry_of(kernel)
     if entry is None or ceilings is None:
         return None
@@ -155,10 +156,9 @@ def best_providers(best: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU and problem; NaN
-    where the baseline was not timed. And ``tied``: whether that is no difference, because it is
-    within the noise floor or the confidence interval of either.
-    """
+    """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU and
+    problem; NaN where the baseline was not timed. And ``tied``: whether that is no difference, because it is
+    within the noise floor or the confidence interval of either."""
     import pandas as pd
 
     noise = best[["noise_floor", "rel_ci"]].astype(float).max(axis=1)
@@ -168,92 +168,3 @@ def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.Dat
     speedup = base["median_us"] / best["median_us"]
     tied = ~of & ((speedup - 1).abs() <= noise.combine(base["noise"], max))
     return best.assign(speedup=speedup, tied=tied)
-
-
-def of_workloads(rows: pd.DataFrame) -> dict[str, pd.Series]:
-    """The workloads in which a kernel's rows were timed, and which of the rows are at a workload's problems,
-    whatever workload they were measured for: two workloads may share problems.
-
-    The one with the most problems comes first, of two the first in the YAML. One whose problems are all another's
-    is left out.
-    """
-    timed = rows[rows["status"] == "ok"]
-    ranks = {str(name): frozenset(group["rank"]) for name, group in timed.groupby("workload")}
-    entry = None if timed.empty else entry_of(str(timed["kernel"].iloc[0]))
-    listed = [] if entry is None else list(entry.config.workloads)
-    places = {name: listed.index(name) if name in listed else len(listed) for name in ranks}
-    found: dict[str, frozenset[int]] = {}
-    for name in sorted(ranks, key=lambda name: (-len(ranks[name]), places[name], name)):
-        if not any(ranks[name] <= others for others in found.values()):
-            found[name] = ranks[name]
-    return {name: rows["rank"].isin(of_name) for name, of_name in found.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class Drawing:
-    """What a figure shows of a kernel: one workload, its rate against its x.
-
-    ``name`` is the figure's: the kernel's own for the first, with the workload's behind it for the others.
-    ``lines`` are the best configurations with the columns ``x`` and ``panel``; ``panels`` are the words of its
-    rows of panels, with the numbers that tell two of them apart.
-    """
-
-    name: str
-    kernel: str
-    workload: str
-    headline: str
-    x_label: str
-    panels: Sequence[str]
-    lines: pd.DataFrame
-
-
-def drawings(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[Drawing]:
-    """The figures of a kernel, from its rows and the best of them: one for each workload that was timed at two
-    or more places of its x axis."""
-    import pandas as pd
-
-    found: list[Drawing] = []
-    for workload, here in of_workloads(rows).items():
-        ranks = set(rows.loc[here, "rank"])
-        lines = best[best["rank"].isin(ranks)].sort_values(["rank", "gpu", "provider"])
-        numbers = [_numbers(problem) for problem in lines["problem"]]
-        x = _x_of(kernel, workload, numbers)
-        # Those of the size move with the x axis; what else varies tells rows of panels apart.
-        along = [name for name in numbers[0] if all(one.get(name) == one.get(x) for one in numbers)]
-        others = {name: {one.get(name, 0) for one in numbers} for name in numbers[0] if name not in along}
-        apart = [name for name, values in others.items() if len(values) > 1]
-        panels = [
-            " ".join([words, *(f"{name}={one.get(name, 0)}" for name in apart)])
-            for words, one in zip(lines["words"], numbers, strict=True)
-        ]
-        places = pd.Series([one.get(x) for one in numbers], index=lines.index)
-        lines = lines.assign(x=places, panel=panels)
-        lines = lines[lines.groupby("panel")["x"].transform("nunique") > 1].dropna(subset="x")
-        if lines.empty:
-            continue
-        fixed = [f"{name}={min(values)}" for name, values in others.items() if name not in apart]
-        found.append(
-            Drawing(
-                name=f"{kernel}-{workload}" if found else kernel,
-                kernel=kernel,
-                workload=workload,
-                headline=headline(kernel, workload),
-                x_label=" = ".join(along) + (f" ({' '.join(fixed)})" if fixed else ""),
-                panels=list(dict.fromkeys(lines["panel"])),
-                lines=lines.astype({"x": int}),
-            )
-        )
-    return found
-
-
-def _numbers(problem: Values) -> dict[str, int]:
-    return {name: value for name, value in problem.items() if type(value) is int}
-
-
-def _x_of(kernel: str, workload: str, numbers: Sequence[Mapping[str, int]]) -> str:
-    """The dimension on the x axis; of a kernel that is not there the first that varies."""
-    entry = entry_of(kernel)
-    if entry is not None and (name := entry.x_dimension(workload)) in numbers[0]:
-        return name
-    varying = [name for name in numbers[0] if len({one.get(name) for one in numbers}) > 1]
-    return next(iter([*varying, *numbers[0]]), "")

@@ -131,7 +131,7 @@ def page(server: str, experiments: Sequence[str]) -> str:
 
 def public(text: str) -> str:
     """A URI, or a sentence with one, as it may be printed: without a user, a password or a token."""
-    text = re.sub(r"(^|://)[^/\s]\S*@", r"\1", text)
+    text = re.sub(r"(^(?!\S*://)|://)[^/\s]\S*@", r"\1", text)
     return re.sub(r"(?i)([?&]\w*(?:user|password|token|secret|key)\w*=)[^&\s]+", r"\1...", text)
 
 

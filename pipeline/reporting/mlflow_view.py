@@ -1,10 +1,9 @@
 """What MLflow shows of results: ``publish`` writes it, ``how_to_open`` says where to look at it.
 
-An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``), and below it a child run for each
-configuration on each line of problems. A line runs along its workload's x axis, whose values are the steps of the
-metrics, so that the UI draws rates against it. The other dimensions of a line stay the same and are the run's
-params, but those that are always equal to x, as m, n and k of square matrices are. Workloads that share a line share
-its runs. The store shows what the ledgers hold now, and all of it can be made again from them.
+An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``), and below it a child run
+for each configuration on each line of problems (``lines.py``). A line runs along its workload's x axis, whose
+values are the steps of the metrics, so that the UI draws rates against it; dimensions that stay the same are
+the run's params. The store shows what the ledgers hold now, and all of it can be made again from them.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kernels.contract import Value as Named
 from kernels.contract import shown
 from pipeline import UserError
-from pipeline.points import notation
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order
-from pipeline.reporting import frames
+from pipeline.reporting import frames, lines
 from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting.lines import HOT, Line, Placed
 from pipeline.reporting.mlflow_store import CHANGES, Change, Run, Store, Sweep, TrackerError, Value
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.why import longest, native
@@ -69,8 +67,6 @@ BESIDE = {".ptx", ".sass", ".ttgir"}
 FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"}
 """The statuses of a point that should have worked."""
 
-HOT = "hot"
-
 NOTE_LENGTH = 4000
 """Characters of notes that a tag takes with certainty."""
 
@@ -93,8 +89,8 @@ def publish(
     reports: Path | None = None,
     artifacts: Path | None = None,
 ) -> Published | None:
-    """Make the store at ``uri`` show all results below ``input``, or one kernel's; None, after a sentence, when
-    there are none. ``uri`` None is the store that MLFLOW_TRACKING_URI names, else the repository's own.
+    """Make the store at ``uri`` show all results below ``input``, or one kernel's; None, after a sentence,
+    when there are none. ``uri`` None is the store that MLFLOW_TRACKING_URI names, else the repository's own.
 
     Files of ``reports`` and ``artifacts`` become artifacts. ``say`` gets sentences for the user.
     Raises UserError when the input is not there or the store can't be used.
@@ -109,10 +105,10 @@ def publish(
         with tracking.opened(chosen, say=say) as store:
             return Published(chosen, _log(store, sweeps, say), options)
     except TrackerError as error:
+        again = shlex.join(["python", "-m", "pipeline.publish", *options])
         raise UserError(
-            f"can't publish to {tracking.public(chosen)}: {tracking.public(str(error))}. Nothing measured is lost, "
-            f"it lies in {input}; once the store can be used, run: "
-            f"{shlex.join(['python', '-m', 'pipeline.publish', *options])}"
+            f"can't publish to {tracking.public(chosen)}: {tracking.public(str(error))}. Nothing measured is "
+            f"lost, it lies in {input}; once the store can be used, run: {again}"
         ) from error
 
 
@@ -142,7 +138,10 @@ def _options(
 def read(
     input: Path, kernel: str | None = None, reports: Path | None = None, artifacts: Path | None = None
 ) -> list[Sweep]:
-    """What MLflow is to show, a sweep a ledger. Raises UserError for an input or a kernel that is not there."""
+    """What MLflow is to show, a sweep a ledger.
+
+    Raises UserError for an input or a kernel that is not there.
+    """
     if not any(folder.is_dir() for folder in results.folders_of(input)):
         raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
 
@@ -164,54 +163,12 @@ def read(
 # One ledger
 
 
-@dataclass(frozen=True)
-class Line:
-    """Problems along one dimension, ``x``, with the ``fixed`` values of others; the rest are equal to x."""
-
-    x: str | None
-    fixed: Values
-
-    def step(self, problem: Values) -> int:
-        """Where on the line a problem lies."""
-        return int(problem[self.x]) if self.x else 0
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A measurement with the line that it is shown on, and whether its inputs were in the cache."""
-
-    row: Measurement
-    line: Line
-    cache: str
-
-    @property
-    def point(self) -> Point:
-        """What was measured."""
-        return self.row.point
-
-    @property
-    def step(self) -> int:
-        """The metrics' step."""
-        return self.line.step(self.point.problem)
-
-    @property
-    def at_ms(self) -> int:
-        """When it was measured."""
-        return round(self.row.origin.measured_at.timestamp() * 1000)
-
-    @property
-    def trusted(self) -> bool:
-        """Whether its timing may be believed."""
-        state = self.row.outcome.state
-        return state is None or state.valid
-
-
 def sweep(
     rows: Sequence[Measurement], loaded: Results, found: Evidence, artifacts: Mapping[str, Path]
 ) -> Sweep:
     """What MLflow shows of one ledger."""
     kernel, gpu = rows[0].point.kernel, rows[0].origin.gpu
-    placed = place(rows)
+    placed = lines.place(rows)
     reasons = explained(found, kernel, gpu)
     groups: dict[tuple[str, Values, Line, str], list[Placed]] = {}
     for one in placed:
@@ -234,112 +191,12 @@ def sweep(
     )
 
 
-def place(rows: Sequence[Measurement]) -> list[Placed]:
-    """The measurements of one ledger on their lines. Of a point that was timed by several settings with the cache
-    in the same state, the newest counts: two values at one step are no line."""
-    caches = {row.parts.settings: row.outcome.timing.cache for row in rows if row.outcome.timing}
-    newest: dict[tuple[Point, str], Measurement] = {}
-    for row in rows:
-        slot = row.point, caches.get(row.parts.settings, "cold")
-        if slot not in newest or newest[slot].origin.measured_at <= row.origin.measured_at:
-            newest[slot] = row
-    of_workload: dict[str, list[Point]] = {}
-    for row in newest.values():
-        of_workload.setdefault(row.workload, []).append(row.point)
-    axes = {workload: axis(workload, points) for workload, points in of_workload.items()}
-    placed = [Placed(row, _line(row.point, *axes[row.workload]), cache) for (_, cache), row in newest.items()]
-    return sorted(placed, key=lambda one: (order(one.point), one.cache))
-
-
-def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[str]]:
-    """The dimension on the x axis of a kernel's workload, and the dimensions that go along with it: those that
-    ``size`` stands for too, and those that are the same unless they are named.
-
-    Of a kernel that this repository does not have, the number that takes most values among the points, and those
-    that are the same in all of them. None where problems have no number.
-    """
-    names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]
-    entry = frames.entry_of(points[0].kernel)
-    if entry is not None and (x := entry.x_dimension(workload)) in names:
-        told = entry.config.workloads.get(workload)
-        own = told.lists if told else {}
-        size = entry.loaded.kernel.size
-        moved = {x, *(name for name in size if name not in own)} if x in size and x not in own else {x}
-        for name, variable in entry.loaded.kernel.dimensions().items():
-            if variable.same_as in moved and name not in own:
-                moved.add(name)
-        return x, frozenset(moved & set(names)) - {x}
-    if not names:
-        return None, frozenset()
-    x = max(names, key=lambda name: len({point.problem[name] for point in points}))
-    same = (name for name in names if all(p.problem[name] == p.problem[x] for p in points))
-    return x, frozenset(same) - {x}
-
-
-def _line(point: Point, x: str | None, along: frozenset[str]) -> Line:
-    problem = point.problem
-    if x is not None and any(problem[name] != problem[x] for name in along):
-        along = frozenset()  # a problem with some of them pinned
-    return Line(
-        x, Values({name: value for name, value in problem.items() if name != x and name not in along})
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-# Names. Of a kernel that the repository does not have they are spelled out, even if this process has loaded it: what is
-# shown must not depend on which command publishes.
-
-
-def configuration(one: Placed) -> str:
-    """A child run in words: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
-    point = one.point
-    entry = frames.entry_of(point.kernel)
-    tuned = _spelled(point.parameters) if entry is None else notation.configuration(point)
-    hot = HOT if one.cache == HOT else ""
-    return " ".join(
-        filter(None, [point.provider, _words(point), tuned, elsewhere(point.kernel, one.line), hot])
-    )
-
-
-def elsewhere(kernel: str, line: Line) -> str:
-    """The numbers that tell a line from the kernel's own, along its size with all else at its default: ``rows=37``."""
-    numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}
-    entry = frames.entry_of(kernel)
-    if entry is not None and line.x == entry.loaded.kernel.size[0]:
-        for name, variable in entry.loaded.kernel.dimensions().items():
-            default = line.fixed.get(variable.same_as) if variable.same_as else variable.default
-            if name not in entry.loaded.kernel.size and numbers.get(name) == default:
-                numbers.pop(name, None)
-    return _spelled(numbers)
-
-
-def _words(point: Point) -> str:
-    if frames.entry_of(point.kernel) is not None:
-        return notation.words(point)
-    words = [
-        name if value is True else value for name, value in point.problem.items() if not _is_number(value)
-    ]
-    return " ".join(word for word in words if isinstance(word, str))
-
-
-def _extent(point: Point) -> str:
-    if frames.entry_of(point.kernel) is not None:
-        return notation.extent(point)
-    return _spelled({name: value for name, value in point.problem.items() if _is_number(value)})
-
-
-def _spelled(values: Mapping[str, Named]) -> str:
-    return " ".join(f"{name}={shown(value)}" for name, value in values.items())
-
-
 # Runs
 
 
 def _child(group: Sequence[Placed], of_parent: str, reasons: Mapping[str, Mapping[str, float]]) -> Run:
-    """The run of a configuration on a line; ``reasons`` are the metrics that explain a measurement, by its key."""
+    """The run of a configuration on a line; ``reasons`` are the metrics that explain a measurement, by its
+    key."""
     first = group[0]
     what = {
         "provider": first.point.provider,
@@ -351,7 +208,7 @@ def _child(group: Sequence[Placed], of_parent: str, reasons: Mapping[str, Mappin
     return _run(
         group,
         identity=f"{of_parent}/{json.dumps(what, sort_keys=True)}",
-        name=configuration(first),
+        name=lines.configuration(first),
         params=_params(group),
         values=tuple(value for one in group for value in (*_values(one), *_reasons(one, reasons))),
         tags={
@@ -424,7 +281,7 @@ def _notes(placed: Iterable[Placed]) -> list[str]:
         elif outcome.state and not one.trusted:
             reasons.setdefault(f"not to be trusted: {outcome.state.invalid_reason}", []).append(one.point)
     return [
-        f"at {', '.join(dict.fromkeys(map(_extent, sorted(points, key=order))))}: {reason}"
+        f"at {', '.join(dict.fromkeys(map(lines.extent, sorted(points, key=order))))}: {reason}"
         for reason, points in reasons.items()
     ]
 
@@ -455,7 +312,7 @@ def _machine(environment: Environment | None, ceilings: Ceilings | None) -> dict
         told = environment.model_dump(exclude={"gpu", "flags", *TOLD}, exclude_none=True)
         params |= {name: str(value) for name, value in told.items()}
         if environment.flags:
-            params["flags"] = _spelled(environment.flags)
+            params["flags"] = lines.spelled(environment.flags)
     if ceilings:
         params["ceiling_copy_gbps"] = str(ceilings.copy_gbps)
         params |= {f"ceiling_{name}_tflops": str(tflops) for name, tflops in ceilings.matmul_tflops.items()}
@@ -509,14 +366,14 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
 
 
 def _summary(placed: Sequence[Placed]) -> tuple[Value, ...]:
-    """What the parent shows: how the points ended, and along the kernel's main line the best that any configuration
-    reached, of all words together and of each."""
+    """What the parent shows: how the points ended, and along the kernel's main line the best that any
+    configuration reached, of all words together and of each."""
     at = max(one.at_ms for one in placed)
     counts = Counter(f"points_{one.row.outcome.status}" for one in placed)
     points = [Value(name, count, 0, at) for name, count in {"points": len(placed), **counts}.items()]
     best: dict[tuple[str, int], tuple[bool, Value]] = {}
     for one in _main(placed):
-        words = re.sub(r"\W+", "_", _words(one.point))
+        words = re.sub(r"\W+", "_", lines.words(one.point))
         headline = frames.headline(one.point.kernel, one.row.workload)
         for value in _values(one):
             names = [value.key] if value.key in RATES else []
@@ -528,18 +385,18 @@ def _summary(placed: Sequence[Placed]) -> tuple[Value, ...]:
 
 
 def _main(placed: Iterable[Placed]) -> list[Placed]:
-    """The measurements on the line that stands for the kernel: with cold inputs and along its size, all else at its
-    default, where there are such; else on the longest."""
-    lines: dict[tuple[bool, str, str], list[Placed]] = {}
+    """The measurements on the line that stands for the kernel: with cold inputs and along its size, all else
+    at its default, where there are such; else on the longest."""
+    on_line: dict[tuple[bool, str, str], list[Placed]] = {}
     for one in placed:
-        where = elsewhere(one.point.kernel, one.line)
-        lines.setdefault((one.cache == HOT, where, one.line.x or ""), []).append(one)
+        where = lines.elsewhere(one.point.kernel, one.line)
+        on_line.setdefault((one.cache == HOT, where, one.line.x or ""), []).append(one)
 
     def rank(line: tuple[tuple[bool, str, str], list[Placed]]) -> tuple[bool, bool, int, str]:
-        (hot, where, _), on_it = line
-        return hot, bool(where), -len({one.step for one in on_it}), where
+        (hot, where, _), found = line
+        return hot, bool(where), -len({one.step for one in found}), where
 
-    return min(lines.items(), key=rank)[1]
+    return min(on_line.items(), key=rank)[1]
 
 
 # Files
@@ -555,8 +412,8 @@ def files(
 ) -> dict[str, Path]:
     """The files that belong to one ledger, by their path among the parent run's artifacts.
 
-    Of the reports, those that no other kernel's name is part of the path of. On a host without a GPU they lie with
-    what is this host's own.
+    Of the reports, those that no other kernel's name is part of the path of. On a host without a GPU they lie
+    with what is this host's own.
     """
     found = {
         f"results/{path.relative_to(folder)}": path

@@ -15,8 +15,9 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.points.frozen import digest
+from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import Meeting, scores
-from pipeline.reporting.frames import Drawing, best_providers, entry_of
+from pipeline.reporting.frames import best_providers, entry_of
 from pipeline.reporting.plots import Style, inline
 from pipeline.reporting.table import RATES, TIE, TIE_NOTE, number, percent, remarks, speedup
 from pipeline.reporting.why import sections
@@ -26,6 +27,9 @@ from pipeline.store.results import Results, machines_first_gpus
 
 TEMPLATES = Path(__file__).with_name("templates")
 
+WORDLESS = "all"
+"""What metrics call the problems of a kernel that has no words among its dimensions."""
+
 STALE = ("source", "instrument")
 """The parts of a row's key that can be old: what its provider runs, and the code that times and verifies."""
 
@@ -34,9 +38,8 @@ STALE = ("source", "instrument")
 class About:
     """What a report must know of a kernel that its measurements don't tell.
 
-    ``own`` are the providers written in this repository, as against those that torch and peers bring; ``rivals``
-    those that they are compared with on the page "against the field".
-    """
+    ``own`` are the providers written in this repository, as against those that torch and peers bring;
+    ``rivals`` those that they are compared with on the page "against the field"."""
 
     kernel: str
     summary: str
@@ -55,10 +58,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report is made of. ``rows`` are the measurements, with what is ``stale`` about each, ``best`` each
-    provider's best configuration with its speedup, ``field`` the problems at which ours met others, ``plots`` and
-    ``rooflines`` the SVGs of each kernel that was timed. ``otherwise`` counts the measurements that were left out,
-    since they were timed in other ways or anew."""
+    """All that a report is made of. ``rows`` are the measurements, with what is ``stale`` about each,
+    ``best`` each provider's best configuration with its speedup, ``field`` the problems at which ours met
+    others, ``plots`` and ``rooflines`` the SVGs of each kernel that was timed. ``otherwise`` counts the
+    measurements that were left out, since they were timed in other ways or anew."""
 
     results: Results
     rows: pd.DataFrame
@@ -176,9 +179,7 @@ def _field_part(
         "worst": [speedup(score.worst) for score in against.values()],
         "won": [f"{score.won} of {score.problems}" for score in against.values()],
         "unfinished": unfinished,
-        "losses": [
-            f"{one.words} {one.extent} ({', '.join(one.lost)})".lstrip() for one in some if one.lost
-        ],
+        "losses": [f"{one.words} {one.extent} ({', '.join(one.lost)})".lstrip() for one in some if one.lost],
         "lines": [
             {
                 "words": meeting.words,
@@ -210,7 +211,7 @@ def _overview(content: Content, slugs: list[str]) -> list[dict[str, Any]]:
     lines = []
     for kernel, by_gpu in content.metrics.items():
         for words in _words(content.rows[content.rows["kernel"] == kernel]):
-            cells = [by_gpu.get(slug, {}).get(words, {}) for slug in slugs]
+            cells = [by_gpu.get(slug, {}).get(words or WORDLESS, {}) for slug in slugs]
             lines.append(
                 {
                     "kernel": kernel,
@@ -279,11 +280,13 @@ def _elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
         if environment is None:
             sentences.append(f"{name}: its environment was not recorded.")
             continue
-        pairs = rows[["kernel", "provider", "environment"]].value_counts()
+        felt = {
+            (kernel, provider): _felt(kernel, provider, environment)
+            for kernel, provider in set(zip(rows["kernel"], rows["provider"], strict=True))
+        }
         old = sum(
-            count
-            for (kernel, provider, felt), count in pairs.items()
-            if felt != _felt(kernel, provider, environment, felt)
+            felt[row["kernel"], row["provider"]] not in (None, row["environment"])
+            for row in rows[["kernel", "provider", "environment"]].to_dict("records")
         )
         if old:
             sentences.append(f"{name}: {old} of {len(rows)} rows were measured in an earlier environment.")
@@ -295,13 +298,13 @@ def _elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
     return sentences
 
 
-def _felt(kernel: str, provider: str, environment: Environment, recorded: str) -> str:
-    """The digest of an environment as a provider feels it; what was recorded where that can't be told: of a provider
-    that is not there, and of a peer, whose package only the machine itself has."""
+def _felt(kernel: str, provider: str, environment: Environment) -> str | None:
+    """The digest of an environment as a provider feels it; None where that can't be told: of a provider that
+    is not there, and of a peer, whose package only the machine itself has."""
     entry = entry_of(kernel)
     known = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
     if provider not in known or known[provider].package:
-        return recorded
+        return None
     return digest(environment.felt_by(known[provider]))
 
 
@@ -339,12 +342,12 @@ def _carried(rows: pd.DataFrame, names: Mapping[str, str]) -> list[str]:
             for carried in rows.loc[rows["gpu"] == slug, "carried"]
             for one in carried
         )
-        sentences += [
-            f"{name}: {count} row{'s' * (count != 1)} of commit {commit[:10]} "
-            f"{'were' if count != 1 else 'was'} kept when the instrument changed: {points} points timed by both "
-            f"took {ratio:.3f} of the time, in geometric mean."
-            for (commit, points, ratio), count in sorted(kept.items())
-        ]
+        for (commit, points, ratio), count in sorted(kept.items()):
+            were = "rows of commit {} were" if count > 1 else "row of commit {} was"
+            sentences.append(
+                f"{name}: {count} {were.format(commit[:10])} kept when the instrument changed: at {points} "
+                f"points timed by both, the new times are {ratio:.3f} of the old in geometric mean."
+            )
     return sentences
 
 
@@ -387,6 +390,7 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
                 "file": f"plots/{drawing.name}.svg",
                 "title": f"{name}, {drawing.workload}: {RATES[drawing.headline]} against {drawing.x_label}",
                 "workload": drawing.workload,
+                "panels": drawing.lines["gpu"].nunique(),
                 "svg": None,
             }
             for drawing in (plot.drawing for plot in content.plots.get(name, ()))

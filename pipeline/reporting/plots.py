@@ -1,4 +1,4 @@
-"""Plots of a rate against a workload's x: a column a machine, a line a provider, the measured ceiling drawn in.
+"""Plots of a rate against a workload's x: a column a machine, a line a provider, the measured ceiling too.
 
 A provider's colour says what it is written in, and is the same in every plot and table of a report. The
 bytes of a plot follow from its numbers alone.
@@ -20,7 +20,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipeline.reporting.frames import Drawing, compute_ceiling
+from pipeline.reporting.drawings import Drawing
+from pipeline.reporting.frames import compute_ceiling
 from pipeline.reporting.table import RATES, number
 from pipeline.store.ceilings import Ceilings
 
@@ -103,8 +104,8 @@ def limit(drawing: Drawing, panel: Panel, rows: pd.DataFrame) -> Limit | None:
 
 
 def rate_against_x(drawing: Drawing, panels: Sequence[Panel], style: Mapping[str, Style]) -> str:
-    """A workload's rate against its x as SVG: a column a machine, a row for each of the drawing's panels, each
-    provider at its best configuration.
+    """A workload's rate against its x as SVG: a column a machine, a row for each of the drawing's panels,
+    each provider at its best configuration.
 
     Each machine has its own scale, shared by those of its panels that have the same ceiling, which is thus at
     much the same height in all.
@@ -125,8 +126,10 @@ def rate_against_x(drawing: Drawing, panels: Sequence[Panel], style: Mapping[str
             for row, name in enumerate(drawing.panels):
                 axes = grid[row, column]
                 axes.set_gid(f"panel-{drawing.name}-{panel.gpu}-{plain(name)}")
-                axes.set_title(f"{panel.name} · {name}")
-                alike = [one[drawing.headline] for other, one in shown.items() if limits[other] == limits[name]]
+                axes.set_title(" · ".join(filter(None, (panel.name, name))))
+                alike = [
+                    one[drawing.headline] for other, one in shown.items() if limits[other] == limits[name]
+                ]
                 ceiling = limits[name]
                 top = 1.13 * max([*pd.concat(alike), ceiling.rate if ceiling else 0])
                 _draw(axes, shown[name], drawing.headline, ceiling, top or 1, style)

@@ -24,8 +24,8 @@ from pipeline.store.evidence import CounterRow
 
 @dataclass(frozen=True)
 class Mark:
-    """A provider's best configuration at the largest problem: flops a byte, TFLOP/s, and whether the bytes were
-    counted by the device, or are the fewest that the operation needs."""
+    """A provider's best configuration at the largest problem: flops a byte, TFLOP/s, and whether the bytes
+    were counted by the device, or are the fewest that the operation needs."""
 
     provider: str
     intensity: float
@@ -54,7 +54,8 @@ def largest(best: pd.DataFrame) -> pd.DataFrame:
 
 
 def marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
-    """The marks of one machine's rows of one problem; ``counted`` are the bytes that the device moved, by key."""
+    """The marks of one machine's rows of one problem; ``counted`` are the bytes that the device moved, by
+    key."""
     found = []
     for row in rows.to_dict("records"):
         moved = counted.get(row["key"])
@@ -70,8 +71,8 @@ def roofline(
     counted: Mapping[str, Mapping[str, float]],
     style: Mapping[str, Style],
 ) -> str:
-    """The plot as SVG: a column a machine, a row for each of the problems' words. Filled marks stand at the bytes
-    that the kernel needs at least, hollow ones at those that the device counted."""
+    """The plot as SVG: a column a machine, a row for each of the problems' words. Filled marks stand at the
+    bytes that the kernel needs at least, hollow ones at those that the device counted."""
     words = list(dict.fromkeys(best.sort_values("rank")["words"]))
     rows, columns = len(words), len(panels)
     width = {1: 6.6, 2: 9.6, 3: 11.7}.get(columns, 3.5 * columns)
@@ -86,8 +87,12 @@ def roofline(
                 axes = grid[row, column]
                 axes.set_gid(f"roofline-{kernel}-{panel.gpu}-{plain(name)}")
                 points = largest(best[(best["gpu"] == panel.gpu) & (best["words"] == name)])
-                axes.set_title(f"{panel.name} · {name}" + _at(points))
-                peak = None if points.empty else compute_ceiling(kernel, points["problem"].iloc[0], panel.ceilings)
+                axes.set_title(" · ".join(filter(None, (panel.name, name, _at(points)))))
+                peak = (
+                    None
+                    if points.empty
+                    else compute_ceiling(kernel, points["problem"].iloc[0], panel.ceilings)
+                )
                 _draw(axes, marks(points, counted.get(panel.gpu, {})), panel.ceilings, peak, style)
                 if row == rows - 1:
                     axes.set_xlabel("flops a byte of device memory")
@@ -100,14 +105,14 @@ def roofline(
 
 
 def _at(points: pd.DataFrame) -> str:
-    return "" if points.empty else f" · {points['extent'].iloc[0]}"
+    return "" if points.empty else str(points["extent"].iloc[0])
 
 
 def _draw(
     axes: Any, found: Sequence[Mark], ceilings: Rates | None, peak: float | None, style: Mapping[str, Style]
 ) -> None:
-    """One panel: the roof, flat at the ``peak`` of the problem's arithmetic where that is known, and the marks
-    below it."""
+    """One panel: the roof, flat at the ``peak`` of the problem's arithmetic where that is known, and the
+    marks below it."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(visible=True, which="major", axis="both")

@@ -75,11 +75,7 @@ def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> di
     """By key the points among the rows that the ledger holds under another key: since they were looked into,
     they were measured from another source, in another environment or with other options."""
     keys: dict[Point | None, str | None] = {row.point: row.key for row in measurements}
-    return {
-        row.key: _place(row)
-        for row in rows
-        if keys.get(row.point, row.key) != row.key
-    }
+    return {row.key: _place(row) for row in rows if keys.get(row.point, row.key) != row.key}
 
 
 def _lines(

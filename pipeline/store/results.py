@@ -31,7 +31,7 @@ def folder_for(folder: Path, kind: str) -> Path:
     gave goes to ``local/`` in place of the repository's own folders."""
     for name in TRACKED:
         if kind == "cpu" and folder.absolute() == ROOT / name:
-            return LOCAL / name
+            return folder.parent / LOCAL.name / name
     return folder
 
 

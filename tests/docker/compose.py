@@ -20,7 +20,7 @@ from typing import Any
 import requests
 import yaml
 
-from pipeline.config import ROOT
+from pipeline import ROOT
 
 COMPOSE = ROOT / "docker" / "compose.yaml"
 PASSWORD = "not@the/example's"

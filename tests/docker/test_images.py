@@ -101,8 +101,8 @@ def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
     assert not strangers
     for kernel in project.kernels():
         rows = project.rows(kernel)
-        assert {"ok", "verified"} <= {row["status"] for row in rows}
-        assert all(row["gbps"] > 0 for row in rows if row["status"] == "ok")
+        assert {"ok", "verified"} <= {row["outcome"]["status"] for row in rows}
+        assert all(row["rate"]["gbps"] > 0 for row in rows if row["outcome"]["status"] == "ok")
         assert f"{kernel} @ {project.gpu()}" in shown(checkout.root / "mlflow.db", kernel)
 
 
@@ -121,7 +121,7 @@ def test_every_row_and_run_names_the_image_and_its_base(checkout: Checkout) -> N
     record = project.read_json(f"results/environment/{project.gpu()}.json")
     assert told.items() <= record.items()
     for kernel in project.kernels():
-        assert all(told.items() <= row.items() for row in project.rows(kernel))
+        assert all(told.items() <= row["origin"].items() for row in project.rows(kernel))
         for run in shown(checkout.root / "mlflow.db", kernel).values():
             assert told.items() <= run["tags"].items()
 
@@ -208,7 +208,7 @@ def test_the_gpu_image_holds_the_locked_torch_with_cuda_once_a_compiler_and_ncu(
     checkout.run("gpu", "true")
     look = (
         "python -c 'import torch; print(torch.__version__, torch.version.cuda)';"
-        "python -c 'from pipeline.measure.toolchain import find_nvcc; print(find_nvcc().version)';"
+        "python -c 'from pipeline.machine.compilers import find_nvcc; print(find_nvcc().version)';"
         "ncu --version | grep -c 'Nsight Compute';"
         "for name in libtorch_cuda.so libcublas.so libcudnn.so libcudart.so libnccl.so;"
         " do find / -xdev -name $name'*' -type f -not -path '/proc/*' | wc -l; done"

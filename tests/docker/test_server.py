@@ -16,8 +16,8 @@ import pytest
 import requests
 import yaml
 
-from pipeline.config import ROOT
-from pipeline.measure.record import Measurement
+from pipeline import ROOT
+from pipeline.store.record import Measurement
 from tests.docker.compose import COMPOSE, PASSWORD, Server, postgres_programs, service, tracking_server
 from tests.factory import H200, measurement, write_results
 from tests.mlflow_store import start
@@ -128,7 +128,7 @@ def test_four_publish_the_same_configurations_while_the_server_is_killed_and_sta
 def test_a_local_store_moves_by_publishing_again(server: Server, tmp_path: Path) -> None:
     """With the rows/s of both, for whoever looks: ``pytest -rP``."""
     rows = [
-        measurement("gelu", row.point.provider, row.point.size, row.point.dtype, **row.point.axes())
+        measurement("gelu", row.point.provider, **row.point.parameters)
         for row in configurations(100 if os.environ.get("TEST_PROOFS") else 20)
     ]
     results = write_results(tmp_path / "results", rows)

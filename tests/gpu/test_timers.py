@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import sleep
 
 import pytest
 import torch
 
+from pipeline import ROOT
 from pipeline.machine import device
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
@@ -72,7 +77,7 @@ def test_every_timer_says_its_name_and_gives_the_right_output(timer: str, cache:
     x = torch.randn(ELEMENTS, device=CUDA)
     samples = time(double, x, timer=timer, cache=cache)
     assert samples.timer == timer
-    assert torch.equal(samples.output, x * 2)
+    assert torch.equal(samples.outputs[0], x * 2)
 
 
 @pytest.mark.parametrize("elements", [2001, ELEMENTS, 3 * ELEMENTS + 1])
@@ -108,10 +113,10 @@ def test_what_no_graph_can_hold_is_timed_by_events_and_the_next_call_by_a_graph(
     x = torch.randn(ELEMENTS, device=CUDA)
     samples = time(call, x)
     assert samples.timer == "event"
-    assert torch.equal(samples.output, x * 2)
+    assert torch.equal(samples.outputs[0], x * 2)
     after = time(double, x)
     assert after.timer == "graph"
-    assert torch.equal(after.output, x * 2)
+    assert torch.equal(after.outputs[0], x * 2)
 
 
 def test_a_problem_too_small_for_a_ring_is_timed_by_events() -> None:
@@ -119,7 +124,7 @@ def test_a_problem_too_small_for_a_ring_is_timed_by_events() -> None:
     assert COLD_FACTOR * last_level_cache(CUDA) / (2 * x.nbytes) > MOST_SETS
     samples = time(double, x)
     assert samples.timer == "event"
-    assert torch.equal(samples.output, x * 2)
+    assert torch.equal(samples.outputs[0], x * 2)
 
 
 def test_the_cache_is_written_over_until_a_slow_host_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +154,42 @@ def test_an_output_that_is_not_written_anew_is_not_right(timer: str) -> None:
         given * 2
         return kept
 
-    assert time(remembers, x, timer=timer).output.isnan().all()
+    assert time(remembers, x, timer=timer).outputs[0].isnan().all()
+
+
+@pytest.mark.parametrize("timer", ["graph", "event", "do_bench", "wall"])
+def test_a_call_that_writes_over_its_input_is_checked_from_a_restored_one(timer: str) -> None:
+    x = torch.randn(ELEMENTS, device=CUDA)
+    before = x.clone()
+    chosen = TimingSettings(min_samples=5, max_seconds=0.05, timer=timer)
+    samples, _ = Stopwatch(CUDA, chosen).time(
+        lambda given: given.mul_(1.5), (x,), x.nbytes, lambda: x.copy_(before)
+    )
+    torch.cuda.synchronize()
+    assert samples.timer == timer
+    assert torch.equal(samples.outputs[0], before * 1.5)
+
+
+def test_the_command_measures_by_every_timer_and_cupti(tmp_path: Path) -> None:
+    words = ["kernel=square", "preset=smoke", "size=[256,1024]", "repeats=2", "device=cuda"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.timers", *words, f"output={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (path,) = tmp_path.glob("square/*.json")
+    rows = json.loads(path.read_text())
+    timers = ["graph", "event", "do_bench", "wall", "wall_no_sync"]
+    assert [(row["problem"]["rows"], row["timer"]) for row in rows] == [
+        (size, timer) for size in (256, 1024) for timer in timers
+    ]
+    assert all(row["median_us"] > 0 for row in rows)
+    for row in rows:
+        if row["timer"] == "graph" and row["cupti_us"] is not None:
+            assert row["median_us"] == pytest.approx(row["cupti_us"], rel=0.1)
 
 
 def test_an_error_of_the_call_is_raised_as_it_is() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.command.config import ROOT
+from pipeline import ROOT
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,9 +34,13 @@ def rows(folder: Path, stage: str, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def provider(row: dict[str, Any]) -> str:
+    return str(row["point"]["provider"])
+
+
 def test_unfused_gelu_is_many_launches_and_the_fused_ones_are_one(tmp_path: Path) -> None:
     providers = "provider=[manual,torch,torch_compile,triton,cuda]"
-    found = {row["provider"]: row for row in rows(tmp_path, "profile", "kernel=gelu", providers, "size=1024")}
+    found = {provider(row): row for row in rows(tmp_path, "profile", "kernel=gelu", providers, "size=1024")}
     assert {name: row["launches"] for name, row in found.items()} == {
         "manual": 8,
         "torch": 1,
@@ -61,7 +65,7 @@ def test_counters_are_read_or_say_why_not(tmp_path: Path) -> None:
     if found[0]["status"] == "unavailable":
         assert all(row["reason"] and row["fix"] for row in found)
         pytest.skip(f"counters are unavailable here: {found[0]['reason']}")
-    assert {row["provider"] for row in found} == {"torch", "triton_row", "cuda"}
+    assert {provider(row) for row in found} == {"torch", "triton_row", "cuda"}
     matrix = 4 * 4096 * 4096
     for row in found:
         assert row["status"] == "ok", row["sentence"]
@@ -70,7 +74,22 @@ def test_counters_are_read_or_say_why_not(tmp_path: Path) -> None:
         assert row["dram_read_bytes"] == pytest.approx(matrix, rel=0.1)
         assert 0 < row["memory_throughput_pct"] <= 100
         assert row["sentence"] and row["stalls"]
-    assert (tmp_path / "artifacts" / found[0]["report"]).stat().st_size > 10_000
+    report = tmp_path / "artifacts" / found[0]["report"]
+    assert report.stat().st_size > 10_000
+
+    more = rows(
+        tmp_path, "counters", "kernel=softmax", "provider=[torch,triton_row,cuda,manual]", "size=4096"
+    )
+    assert [row for row in more if provider(row) != "manual"] == found, "they are not counted again"
+    (other,) = {row["report"] for row in more if provider(row) == "manual"}
+    assert {path.name for path in report.parent.glob("*.ncu-rep")} == {report.name, Path(other).name}
+
+
+def test_what_was_profiled_is_not_profiled_again(tmp_path: Path) -> None:
+    options = ("kernel=softmax", "provider=[torch,triton_row,cuda]", "size=1024")
+    found = rows(tmp_path, "profile", *options)
+    assert {row["status"] for row in found} == {"ok"}
+    assert rows(tmp_path, "profile", *options) == found
 
 
 # layernorm's functions have a template among their arguments.
@@ -78,7 +97,7 @@ def test_counters_are_read_or_say_why_not(tmp_path: Path) -> None:
 def test_code_is_joined_to_the_points_that_launch_it(tmp_path: Path, kernel: str) -> None:
     found = rows(tmp_path, "codegen", f"kernel={kernel}", "provider=[triton_row,cuda]", "size=64")
     joined = [row for row in found if row["native"] and row["launch_known"]]
-    assert {row["provider"] for row in joined} == {"triton_row", "cuda"}
+    assert {provider(row) for row in joined} == {"triton_row", "cuda"}
     for row in joined:
         assert row["key"] and row["registers"] > 0 and row["threads"] % 32 == 0
         assert 0 < row["occupancy"] <= 1

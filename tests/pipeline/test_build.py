@@ -1,85 +1,130 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import kernels
-from pipeline import build as stage
-from pipeline.errors import UserError
-from pipeline.measure import device, extension, toolchain
-from pipeline.measure.extension import CPP_SOURCE, CUDA_SOURCE, ROOT, Place
-from pipeline.measure.resources import BuildReport
-from tests.pipeline.measure.tiny import make, needs_nvcc
+from pipeline import ROOT, UserError, build
+from pipeline.command.options import BuildConfig
+from pipeline.command.run import run_stage
+from pipeline.machine import compilers, device
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+from pipeline.toolchain.resources import BuildReport
+from tests.pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
+from tests.planted import two_of_each
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(extension, "_capabilities", list)
-    monkeypatch.setattr(kernels, "names", lambda: ["tiny"])
     return make(tmp_path)
 
 
+def test_what_came_of_it_is_the_same_where_there_is_nothing_to_compile(project: Place) -> None:
+    first = build.build_kernel(project, [CPP], ["80"])
+    assert first.cxx == compilers.find_cxx().version
+    assert (first.nvcc, first.architectures, first.functions) == (None, (), ())
+    assert build.build_kernel(project, [CPP], ["80"]) == first
+
+
 @needs_nvcc
-def test_the_report_is_written_and_printed(project: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    path = project.root / "results/build/tiny/machine.json"
-    stage.run("tiny", path, ["80", "90", "9999"], project)
-    text = path.read_text()
-    report = BuildReport.model_validate_json(text)
+def test_an_architecture_that_this_nvcc_does_not_know_is_left_out(project: Place) -> None:
+    report = build.build_kernel(project, [CPP, CUDA], ["80", "90", "9999"])
     assert report.architectures == ("80", "90")
     assert [(row.function, row.architecture) for row in report.functions] == [
         ("tiny::add<float>", "sm_80"),
         ("tiny::add<float>", "sm_90"),
     ]
-    assert report.nvcc == toolchain.find_nvcc().version
+    assert report.nvcc == compilers.find_nvcc().version
     assert report.remarks == (f"sm_9999 was left out: nvcc {report.nvcc} does not know it.",)
-    assert not re.search(r'"/|202\d-', text), "no path of this machine and no time"
-
-    printed = capsys.readouterr().out
-    assert re.search(r"add<float> +sm_90 +\d+ +0 +0 +0", printed)
-    assert report.remarks[0] in printed
-    assert printed.rstrip().endswith(f"Report in {path}, libraries and compiler logs in build/tiny.")
-
-    stage.run("tiny", path, ["80", "90", "9999"], project)
-    assert path.read_text() == text, "also where there was nothing to compile"
 
 
 def test_without_a_gpu_cuda_is_left_out_where_there_is_no_nvcc(
     project: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_nvcc() -> toolchain.Nvcc:
-        raise UserError(toolchain.NO_NVCC)
+    def no_nvcc() -> compilers.Nvcc:
+        raise UserError(compilers.NO_NVCC)
 
-    monkeypatch.setattr(stage, "find_nvcc", no_nvcc)
+    monkeypatch.setattr(build, "find_nvcc", no_nvcc)
     monkeypatch.setattr(extension, "find_nvcc", no_nvcc)
     monkeypatch.setattr(device, "gpus", list)
-    report = stage.build_kernel("tiny", ["80"], project)
-    assert report.remarks == (f"kernels/tiny/cuda.cu was left out: {toolchain.NO_NVCC}",)
+    report = build.build_kernel(project, [CPP, CUDA], ["80"])
+    assert report.remarks == (f"kernels/tiny/cuda.cu was left out: {compilers.NO_NVCC}",)
     assert (report.nvcc, report.architectures, report.functions) == (None, (), ())
-    assert project.target("tiny", CPP_SOURCE, ".so").is_file()
+    assert project.target(CPP, ".so").is_file()
 
     monkeypatch.setattr(device, "gpus", lambda: [device.Device(kind="cuda", name="GPU")])
     with pytest.raises(UserError, match="no CUDA compiler was found"):
-        stage.build_kernel("tiny", ["80"], project)
+        build.build_kernel(project, [CPP, CUDA], ["80"])
 
 
 def test_a_kernel_without_sources_needs_no_compiler(project: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for source in (CPP_SOURCE, CUDA_SOURCE):
-        (project.root / project.source("tiny", source)).unlink()
     monkeypatch.setenv("PATH", "")
-    report = stage.build_kernel("tiny", ["80"], project)
+    report = build.build_kernel(project, [], ["80"])
     assert (report.cxx, report.nvcc, report.functions) == (None, None, ())
-    assert project.folder("tiny").is_dir(), "DVC asks for the folder"
+    assert project.output.is_dir(), "DVC asks for the folder"
 
 
-def test_an_unknown_kernel(project: Place) -> None:
-    with pytest.raises(UserError, match=r"unknown kernel 'tny'\. Did you mean 'tiny'\?"):
-        stage.run("tny", project.root / "report.json", ["80"], project)
+def command(*words: str) -> int:
+    """``python -m pipeline.build`` in this process; how it ended."""
+    sys.argv = ["build", *words]
+    with pytest.raises(SystemExit) as ended:
+        run_stage("build", BuildConfig, build.run)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@needs_nvcc
+def test_every_source_of_a_kernel_outside_of_the_repository_is_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(extension, "_capabilities", list)
+    monkeypatch.setattr(extension, "ROOT", tmp_path)  # where libraries go
+    folder = two_of_each.write(tmp_path)
+    words = (f"kernel={folder}", "device=cpu", f"output={tmp_path}/results", "architectures=[80,90]")
+    assert command(*words) == 0
+    (path,) = (tmp_path / "results/build/two_of_each").glob("*.json")
+    text = path.read_text()
+    report = BuildReport.model_validate_json(text)
+    assert (report.kernel, report.architectures, report.remarks) == ("two_of_each", ("80", "90"), ())
+    assert [(row.source, row.function, row.architecture) for row in report.functions] == [
+        ("two_of_each/odd-name.cu", "two_of_each::by_block<float>", "sm_80"),
+        ("two_of_each/odd-name.cu", "two_of_each::by_block<float>", "sm_90"),
+        ("two_of_each/halves.cu", "two_of_each::by_grid<float>", "sm_80"),
+        ("two_of_each/halves.cu", "two_of_each::by_grid<float>", "sm_90"),
+    ]
+    assert not re.search(r'"/|202\d-', text), "no path of this machine and no time"
+    printed = capsys.readouterr().out
+    assert re.search(r"odd-name\.cu +by_block<float> +sm_90 +\d+ +0 +0 +0", printed)
+    assert f"Report in {path}, libraries and compiler logs in " in printed
+
+    assert command(*words) == 0
+    assert path.read_text() == text, "also where there was nothing to compile"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ("softmx", "unknown kernel 'softmx'. Did you mean 'softmax'?"),
+        ("./nowhere", "kernel=./nowhere: "),
+    ],
+)
+def test_an_unknown_kernel(
+    kernel: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    assert command(f"kernel={kernel}", "device=cpu") == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 def test_committed_reports_are_readable() -> None:
     for path in (ROOT / "results/build").glob("*/*.json"):
         report = BuildReport.model_validate_json(path.read_bytes())
         assert report.kernel == path.parent.name
+        assert report.kernel in kernels.names()
         assert report.functions or report.remarks

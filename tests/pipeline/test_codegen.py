@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,33 +17,41 @@ from typing import Any
 import psutil
 import pytest
 
-from kernels.point import Point
-from pipeline import codegen
-from pipeline.config import ROOT, CodegenConfig, run_stage
-from pipeline.measure import code, disassembler, grid, launches, library, programs
-from pipeline.measure.resources import resources
-from pipeline.measure.toolchain import find_nvcc
-from tests.pipeline.measure.tiny import needs_nvcc
+import kernels
+from kernels.contract import Value
+from pipeline import ROOT, UserError, codegen
+from pipeline.command.options import CodegenConfig
+from pipeline.command.run import run_stage
+from pipeline.execution.identity import Identity
+from pipeline.inspection import code_rows, disassembler, inductor, library, programs, usage
+from pipeline.inspection.launched import Launched
+from pipeline.machine import device
+from pipeline.machine.compilers import find_nvcc
+from pipeline.machine.environment import fingerprint
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.store.evidence import CodeRow
+from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+from pipeline.toolchain.resources import resources
+from tests.pipeline.toolchain.tiny import needs_nvcc
+from tests.planted import two_of_each
 
-ONLINE = Point("softmax", "triton_online", 4096, "float32", 1024, 8)
+
+def softmax(provider: str, columns: int, **parameters: Value) -> Point:
+    """A point of softmax in float32."""
+    problem = Values({"rows": 4096, "columns": columns, "dtype": "float32"})
+    return Point(kernel="softmax", provider=provider, problem=problem, parameters=Values(parameters))
 
 
-def smallest(folder: Path, *options: str) -> list[str]:
-    """Options of the command: the smallest grid of softmax, written below a folder."""
-    fixed = ["kernel=softmax", "preset=smoke", "device=cpu"]
+ONLINE = softmax("triton_online", 4096, block_size=1024, num_warps=8)
+
+
+def smallest(folder: Path, *options: str, kernel: str = "softmax") -> list[str]:
+    """Options of the command: the smallest preset of a kernel, written below a folder."""
+    fixed = [f"kernel={kernel}", "preset=smoke", "device=cpu"]
     return [*fixed, f"output={folder}/results", f"artifacts={folder}/artifacts", *options]
-
-
-def command(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """``python -m pipeline.codegen``, for what would find Inductor at work already in this process."""
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.codegen", *smallest(folder, *options)],
-        cwd=ROOT,
-        env=os.environ | {"COLUMNS": "140"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @dataclass
@@ -54,14 +63,15 @@ class Said:
     err: str
 
 
-@pytest.fixture
-def said_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
-    """The same command in this process, which has torch imported already."""
+Run = Callable[..., Said]
 
-    def run(*options: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["codegen", *smallest(tmp_path, *options)])
+
+@pytest.fixture
+def said_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process, which has torch imported already."""
+
+    def run(*options: str, kernel: str = "softmax") -> Said:
+        monkeypatch.setattr(sys, "argv", ["codegen", *smallest(tmp_path, *options, kernel=kernel)])
         with pytest.raises(SystemExit) as ended:
             run_stage("codegen", CodegenConfig, codegen.run)
         assert isinstance(ended.value.code, int)
@@ -70,8 +80,8 @@ def said_here(
     return run
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    (path,) = (folder / "results/codegen/softmax").glob("*.jsonl")
+def rows(folder: Path, kernel: str = "softmax") -> list[dict[str, Any]]:
+    (path,) = (folder / "results/codegen" / kernel).glob("*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -112,7 +122,8 @@ def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) ->
     """Three architectures in two processes: one compiles the same launch for one after the other."""
     monkeypatch.setattr(programs, "cpu_threads", lambda: 2)
     monkeypatch.setattr(programs, "TASKS_A_PROCESS", 1)
-    together = list(programs.compile_points([ONLINE], ["80", "90", "100"]))
+    wanted = [(ONLINE, architecture) for architecture in ("80", "90", "100")]
+    together = list(programs.compile_points("softmax", wanted))
     assert [one.architecture for one in together] == ["80", "90", "100"]
     for one in together:
         (program,) = one.programs
@@ -122,94 +133,48 @@ def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_masked_row_load_is_wide_and_predicated_and_a_narrow_row_is_not_wide() -> None:
-    wide = Point("softmax", "triton_row", 4096, "float32", None, 4)
-    odd = Point("softmax", "triton_row", 37, "float32", None, 4)
+    wide, odd = softmax("triton_row", 4096, num_warps=4), softmax("triton_row", 37, num_warps=4)
     mixes = {}
-    for one in programs.compile_points([wide, odd], ["90"]):
+    for one in programs.compile_points("softmax", [(wide, "90"), (odd, "90")]):
         (program,) = one.programs
-        row = code.used(program.analysis, "90", program.threads, program.shared)
-        mixes[one.point.size] = row["mix"]
-    assert mixes[4096].global_loads_128 == 4096 * 4 // 16 // 128, "128 threads load a row in 16-byte pieces"
+        mixes[one.point] = usage.used(program.analysis, "90", program.threads, program.shared)["mix"]
+    loads = mixes[wide].global_loads_128
+    assert loads == 4096 * 4 // 16 // 128, "128 threads load a row in 16-byte pieces"
     # The last store may stand behind an exit instead.
-    assert mixes[4096].predicated >= mixes[4096].global_loads_128 + mixes[4096].global_stores_128 - 1
-    assert mixes[37].global_loads_128 == 0 < mixes[37].global_loads_32
+    assert mixes[wide].predicated >= loads + mixes[wide].global_stores_128 - 1
+    assert mixes[odd].global_loads_128 == 0 < mixes[odd].global_loads_32
 
 
-def test_a_point_that_the_provider_refuses_says_why() -> None:
-    (one,) = programs.compile_points([Point("softmax", "triton_row", 2**17, "float32", None, 4)], ["90"])
+def test_a_point_that_the_compiler_refuses_says_why() -> None:
+    strange = softmax("triton_row", 4096, num_warps=3)
+    (one,) = programs.compile_points("softmax", [(strange, "90")])
     assert one.programs == ()
-    assert one.error == "one block holds a row: 131072 columns > 65536"
+    assert one.error is not None and "num_warps" in one.error
 
 
 @needs_nvcc
 def test_the_assemblers_own_report_and_the_library_agree() -> None:
     """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
-    found = library.functions_of("softmax", ["80", "90"])
-    told = {
-        (row.symbol, row.architecture.removeprefix("sm_")): row
-        for row in resources("softmax")
-        if row.architecture in ("sm_80", "sm_90")
-    }
-    assert len(found.functions) == len(told) > 0
-    for function in found.functions:
-        row = told[function.analysis.symbol, function.architecture]
-        used = function.analysis.resources
-        assert (used.registers, used.shared, used.stack) == (row.registers, row.shared, row.stack)
-        mix = code.used(function.analysis, function.architecture, 128, 0)["mix"]
-        assert mix.spill_store_bytes == row.spill_stores
-        assert function.ptx is not None and function.ptx.symbol == row.symbol
+    loaded = kernels.load("square")
+    found = library.library_of(loaded, "cuda.cu")
+    told = {(row.symbol, row.architecture): row for row in resources(Place.of(loaded), "cuda.cu")}
+    seen = 0
+    for architecture in ("80", "90"):
+        functions, texts = found.functions(architecture)
+        assert set(texts) == {f"cuda-sm_{architecture}.sass", f"cuda-sm_{architecture}.ptx"}
+        for function in functions:
+            row = told[function.analysis.symbol, f"sm_{architecture}"]
+            used = function.analysis.resources
+            assert (used.registers, used.shared, used.stack) == (row.registers, row.shared, row.stack)
+            mix = usage.used(function.analysis, architecture, 128, 0)["mix"]
+            assert mix.spill_store_bytes == row.spill_stores
+            assert function.ptx is not None and function.ptx.symbol == row.symbol
+            seen += 1
+    assert seen == sum(architecture in ("sm_80", "sm_90") for _, architecture in told) > 0
     assert found.compiler == f"nvcc {find_nvcc().version}"
 
 
-def test_names_of_a_function_agree_whoever_writes_them() -> None:
-    written = (
-        "void softmax::softmax_rows<c10::BFloat16, (int)8, (bool)1>(const T1 *, T1 *, long, long, long, int)",
-        "softmax::softmax_rows<c10::BFloat16, 8, true>",
-        "void softmax::softmax_rows<c10::BFloat16, 8, true>(c10::BFloat16 const*, c10::BFloat16*, long)",
-    )
-    assert {library.known_name(name) for name in written} == {"softmax_rows<BFloat16, 8, 1>"}
-    assert (
-        library.known_name("void at::<unnamed>::rows<float, at::<unnamed>::Sum>(T1 *)") == "rows<float, Sum>"
-    )
-    nested = (
-        "void kernels::rows_held<float, 4, 2, true, layernorm::LayerNorm<float> >(kernels::Matrix<float>)",
-        "void kernels::rows_held<float, 4, 2, (bool)1, layernorm::LayerNorm<float>>(kernels::Matrix<T1>)",
-    )
-    assert {library.known_name(name) for name in nested} == {"rows_held<float, 4, 2, 1, LayerNorm<float>>"}
-
-
-@needs_nvcc
-def test_launches_are_joined_to_functions_and_unknown_ones_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As CUPTI spells them on a GPU, of which there is none here."""
-    stages: list[codegen.Codegen] = []
-    monkeypatch.setattr(sys, "argv", ["codegen", *smallest(tmp_path)])
-    with pytest.raises(SystemExit):
-        run_stage("codegen", CodegenConfig, lambda config: stages.append(codegen.Codegen(config)))
-    (stage,) = stages
-    stage.native = "90"
-    found = library.functions_of("softmax", ["90"])
-    function = found.functions[0]
-
-    def launch(name: str) -> launches.Launch:
-        return launches.Launch(name=name, threads=128, blocks=1, registers=0, shared=0, duration_us=1.0)
-
-    spelled = f"void kernels::{function.name.replace('>', ' >')}(kernels::Matrix<float>)"
-    several, other, refused = (Point("softmax", "cuda", 4096, "float32", 1024, warps) for warps in (4, 8, 16))
-    made = {
-        stage.key(several): [launch("void at::native::copy<float>(float*)"), launch(spelled)],
-        stage.key(other): [launch("void kernels::renamed<float>(float*)")],
-        stage.key(refused): [],
-    }
-    joined = stage.of_launches([several, other, refused], made, found)
-    assert [(row.function, row.key) for row in joined] == [(function.name, stage.key(several))]
-    said = " ".join(capsys.readouterr().out.split())
-    assert "CUDA points without a row: 1, for example cuda-float32-1024x8w" in said
-    assert "void kernels::renamed<float>(float*)" in said
-
-
-def test_the_listing_of_one_variant(tmp_path: Path, said_here: Callable[..., Said]) -> None:
+def test_the_listing_of_one_variant(tmp_path: Path, said_here: Run) -> None:
     options = ("provider=triton_online", "block_size=1024", "num_warps=8")
     done = said_here(*options)
     assert done.code == 0, done.err
@@ -224,12 +189,15 @@ def test_the_listing_of_one_variant(tmp_path: Path, said_here: Callable[..., Sai
     exchange = next(i for i, line in enumerate(lines) if "// reduction: exchange within the warp" in line)
     above = next(line for line in reversed(lines[:exchange]) if not line.startswith(" "))
     assert above.startswith("kernels/softmax/triton.py:") and "tl.max(" in above
+    assert (
+        "size=, rows=, columns=, dtype=, block_size=, num_warps=, architectures=, function= choose"
+        in done.out
+    )
     assert str(ROOT) not in done.out
 
     found = rows(tmp_path)
-    assert {(row["provider"], row["architecture"], row["num_warps"]) for row in found} == {
-        ("triton_online", "90", 8)
-    }
+    assert {(row["point"]["provider"], row["architecture"]) for row in found} == {("triton_online", "90")}
+    assert all(row["point"]["parameters"] == {"block_size": 1024, "num_warps": 8} for row in found)
     for row in found:
         listing = tmp_path / "artifacts" / row["artifact"]
         for kind in ("txt", "ptx", "sass", "ttgir"):
@@ -243,45 +211,17 @@ def test_the_listing_of_one_variant(tmp_path: Path, said_here: Callable[..., Sai
     assert "(what was inlined from triton/language/standard.py stands under its lines" in machine_code
 
 
-def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Callable[..., Said]) -> None:
+def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Run) -> None:
     """The key that a sweep with the same options would write: from point, sources, environment and timing."""
-    from pipeline.measure import device
-    from pipeline.measure.settings import TimingSettings
-
     assert said_here("provider=triton_row", "size=64").code == 0
-    import kernels
-
     (row,) = rows(tmp_path)
-    point = Point(*(row[name] for name in vars(ONLINE)))
-    environment = device.fingerprint(device.resolve("cpu"))
-    source = grid.source_digest("softmax", kernels.load("softmax").provider("triton_row"))
     timing = TimingSettings(min_samples=5, max_seconds=0.05)
-    assert row["key"] == grid.key(point, source, environment.digest, timing, 0)
+    identity = Identity(kernels.load("softmax"), fingerprint(device.resolve("cpu")), timing, 0)
+    assert row["key"] == identity.key(Point.model_validate(row["point"]))
     assert row["native"] is False, "a CPU runs none of it"
 
 
-@needs_nvcc
-def test_every_kind_of_provider_is_there_and_the_texts_are_kept(tmp_path: Path) -> None:
-    done = command(tmp_path, "size=64")
-    assert done.returncode == 0, done.stderr
-    found = rows(tmp_path)
-    assert {row["language"] for row in found} == {"triton", "cuda", "inductor"}
-    assert all(row["error"] is None for row in found), found
-    for row in found:
-        assert (tmp_path / "artifacts" / row["artifact"]).stat().st_size > 500
-    (inductor,) = [row for row in found if row["language"] == "inductor"]
-    source = (tmp_path / "artifacts" / inductor["artifact"]).read_text()
-    assert f"{inductor['function']} = async_compile." in source
-    cuda = [row for row in found if row["language"] == "cuda"]
-    assert all(row["key"] is None and not row["launch_known"] for row in cuda), "known on a GPU only"
-    assert {row["function"] for row in cuda} >= {
-        "rows_held<float, 4, 2, 1, 0, Softmax>",
-        "rows_staged<Half, 8, 0, SoftmaxUnchanged>",
-        "rows_streamed<BFloat16, 8, 2, 0, SoftmaxUnchanged>",
-    }
-
-
-def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Callable[..., Said]) -> None:
+def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Run) -> None:
     done = said_here("a=triton_row/8w", "b=triton_row/4w", "size=4096")
     assert done.code == 0, done.err
     table = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.split()}
@@ -289,8 +229,13 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ca
     registers = table["registers"]
     assert int(registers[1]) - int(registers[0]) == int(registers[2]) > 0
     assert "the same in both:" in done.out
+    assert "float32 4096" in " ".join(done.out.split()), "the problem that was left open"
     listings = {path.name for path in (tmp_path / "artifacts/codegen/softmax").glob("*/*.txt")}
     assert listings == {f"triton_row-float32-{w}w-4096-sm_90.txt" for w in (4, 8)}, "of both"
+    # A parameter that only one of the two has is pinned for that one.
+    both = said_here("a=triton_online", "b=triton_row", "size=1024", "block_size=512", "num_warps=2")
+    assert both.code == 0, both.err
+    assert (tmp_path / "results").exists() is False, "a comparison leaves no rows"
 
 
 @pytest.mark.parametrize(
@@ -298,6 +243,7 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ca
     [
         (["provider=torch"], "torch of softmax has no code to show here"),
         (["provider=cpp"], "cpp of softmax has no code to show here"),
+        (["provider=liger"], "liger of softmax has no code to show here"),
         (["provider=trition_row"], "Did you mean 'triton_row'?"),
         (["a=triton_online/1024x8w"], "a comparison needs both"),
         (["a=triton_row/4w", "b=trton_row/8w"], "unknown provider of softmax 'trton_row'."),
@@ -306,12 +252,9 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ca
         (["architectures=[90,91]"], "architectures: unknown architecture '91'."),
         (["a=triton_row/4w/sm_91", "b=triton_row/8w"], "'triton_row/4w/sm_91': architectures: unknown arch"),
         (["a=triton_row/4w", "b=triton_row/4w/float23"], "can't read 'float23' in 'triton_row/4w/float23': "),
-        (["a=triton_online/1000x8w", "b=triton_row/4w"], "/1000x8w': block_size: must be a power of two, "),
-        (["a=triton_online/1024x7w", "b=triton_row/4w"], "/1024x7w': num_warps: must be 1, 2, 4, 8, 16 or"),
-        (
-            ["a=triton_row/1024x8w", "b=triton_row/4w"],
-            "'triton_row/1024x8w': triton_row takes no block_size.",
-        ),
+        (["a=triton_online/1000x8w", "b=triton_row/4w"], "/1000x8w': block_size: must be one of 256, 512, "),
+        (["a=triton_online/1024x7w", "b=triton_row/4w"], "/1024x7w': num_warps: must be one of 1, 2, 4, 8, "),
+        (["a=triton_row/1024x8w", "b=triton_row/4w"], "can't read '1024x8w' in 'triton_row/1024x8w': "),
         (
             ["a=torch_compile", "b=triton_row/4w"],
             "what is kept of it is Inductor's source, which has no numbe",
@@ -319,45 +262,303 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ca
         (["show=llvm"], "show: input should be 'ptx' or 'sass', not 'llvm'"),
     ],
 )
-def test_bad_input_is_one_sentence(options: list[str], said: str, said_here: Callable[..., Said]) -> None:
+def test_bad_input_is_one_sentence(options: list[str], said: str, said_here: Run) -> None:
     done = said_here(*options)
     assert done.code == 2
     assert said in done.err
     assert done.err.startswith("error: ") and done.err.count("\n") == 1
 
 
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kernel outside of the repository, whose libraries go below the test's folder."""
+    monkeypatch.setattr(extension, "ROOT", tmp_path)
+    monkeypatch.setattr(extension, "_capabilities", list)
+    monkeypatch.setattr(extension, "ARCHITECTURES", ("80", "90"))
+    return two_of_each.write(tmp_path)
+
+
+class Work:
+    """What a run of the command compiled and took apart, and what it left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.triton: list[tuple[str, str]] = []
+        self.cuda: list[tuple[str, str]] = []
+        self.inductor = 0
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.triton or self.cuda or self.inductor)
+
+    @property
+    def providers(self) -> set[str]:
+        return {provider for provider, _ in self.triton}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return rows(self.folder, "two_of_each")
+
+    def texts(self) -> dict[str, bytes]:
+        """What lies among the artifacts."""
+        return {path.name: path.read_bytes() for path in self.folder.glob("artifacts/codegen/*/*/*")}
+
+    def shown(self, *providers: str) -> Mapping[str, list[dict[str, Any]]]:
+        """The rows of the providers, and by file those of CUDA functions."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows():
+            name = row["source"] or row["point"]["provider"]
+            found.setdefault(name, []).append(row)
+        return {name: some for name, some in found.items() if not providers or name in providers}
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Work]:
+    """What is compiled and taken apart within the context."""
+    work = Work(folder)
+    compile_points, functions, generated = (
+        programs.compile_points,
+        library.CudaLibrary.functions,
+        inductor.generated,
+    )
+
+    def compiling(where: str, wanted: Any) -> Any:
+        work.triton += [(point.provider, architecture) for point, architecture in wanted]
+        return compile_points(where, wanted)
+
+    def reading(self: library.CudaLibrary, architecture: str) -> Any:
+        work.cuda.append((self.source, architecture))
+        return functions(self, architecture)
+
+    def generating(*arguments: Any) -> str:
+        work.inductor += 1
+        return generated(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "compile_points", compiling)
+        patch.setattr(library.CudaLibrary, "functions", reading)
+        patch.setattr(inductor, "generated", generating)
+        yield work
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def run(tmp_path: Path, planted: Path, said_here: Run) -> Callable[..., Work]:
+    """The command about the planted kernel, which has to succeed; what it did."""
+
+    def succeed(*options: str) -> Work:
+        with watched(tmp_path) as work:
+            done = said_here(*options, kernel=str(planted))
+        assert done.code == 0, done.err
+        return work
+
+    return succeed
+
+
 @needs_nvcc
-def test_an_architecture_that_the_library_lacks_is_named(
-    tmp_path: Path, said_here: Callable[..., Said]
+def test_a_kernel_of_several_files_of_any_names_is_taken_apart(
+    tmp_path: Path, run: Callable[..., Work]
 ) -> None:
-    alone = said_here("provider=cuda", "architectures=86")
-    said = "the CUDA library of softmax has no code for sm_86: `python -m pipeline.build kernel=softmax "
+    work = run()
+    assert work.inductor == 1
+    assert work.cuda == [("odd-name.cu", "90"), ("halves.cu", "90")]
+    assert len(work.triton) == 2 * 3 * 2 + 2 * 3 * 2, "problems by pieces, of two providers"
+    found = work.shown()
+    assert found.keys() == {"left", "right", "fused", "odd-name.cu", "halves.cu"}
+    assert {row["language"] for row in work.rows()} == {"triton", "cuda", "inductor"}
+    assert all(row["error"] is None for row in work.rows()), work.rows()
+    texts = work.texts()
+    assert all(len(texts[Path(row["artifact"]).name]) > 300 for row in work.rows())
+    (inductor_row,) = found["fused"]
+    assert (
+        f"{inductor_row['function']} = async_compile." in texts[Path(inductor_row["artifact"]).name].decode()
+    )
+    assert inductor_row["point"]["problem"] == {"n": 1000, "kind": "float32"}, "the middle one"
+    threads = {name: found[name][0]["threads"] for name in ("odd-name.cu", "halves.cu")}
+    assert threads == {"odd-name.cu": 128, "halves.cu": library.USUAL_THREADS}
+    for name in threads:
+        of_functions = [(row["point"], row["key"], row["launch_known"]) for row in found[name]]
+        assert of_functions == [(None, None, False)]
+    left = (tmp_path / "artifacts" / found["left"][0]["artifact"]).read_text()
+    assert left.splitlines()[0].startswith("two_of_each/left float32 128p, sm_90: _left (triton ")
+    assert "two_of_each/left_hand.py:" in left and "x_ptr + at, mask=at < n" in left
+    halves = (tmp_path / "artifacts" / found["halves.cu"][0]["artifact"]).read_text()
+    assert "two_of_each/halves.cu:" in halves and "out[i] = x[i] * T(0.5);" in halves
+    assert not [name for name, text in texts.items() if str(tmp_path).encode() in text]
+
+
+@needs_nvcc
+def test_after_an_edit_only_what_it_changed_is_compiled_again(
+    planted: Path, run: Callable[..., Work]
+) -> None:
+    first = run()
+    before, texts = first.shown(), first.texts()
+    again = run()
+    assert again.nothing
+    assert (again.shown(), again.texts()) == (before, texts)
+
+    edit(planted / "left_hand.py", "half(x), mask", "half(x) + 1, mask")
+    edited = run()
+    assert (edited.providers, edited.cuda, edited.inductor) == ({"left"}, [], 0)
+    after = edited.shown()
+    assert {name for name in before if before[name] != after[name]} == {"left"}
+    assert not {row["key"] for row in before["left"]} & {row["key"] for row in after["left"]}
+    changed = {name for name, text in edited.texts().items() if text != texts[name]}
+    assert changed and all(name.startswith("left-") for name in changed)
+    assert edited.texts().keys() == texts.keys()
+
+    edit(planted / "helpers.py", "    return x * 0.5", "    # A comment.\n    return x * 0.5")
+    assert run().nothing
+    edit(planted / "helpers.py", "return x * 0.5", "return x * 0.25")
+    assert run().providers == {"left", "right"}
+
+    edit(planted / "odd-name.cu", "T(0.5)", "T(0.25)")
+    cuda = run()
+    assert (cuda.triton, cuda.cuda, cuda.inductor) == ([], [("odd-name.cu", "90")], 0)
+
+
+@needs_nvcc
+def test_what_stays_is_what_would_come_out_the_same(
+    tmp_path: Path, run: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("kind=float32", "provider=[left,right,blocks]")
+    first = run(*few)
+    lost = first.shown("right")["right"][0]["artifact"]
+    (tmp_path / "artifacts" / lost).unlink()
+    of_text = [row for row in first.rows() if row["artifact"] == lost]
+    found = run(*few)
+    assert found.triton == [("right", "90")] * len(of_text), "those whose text was lost"
+    assert found.rows() == first.rows()
+
+    more = run("architectures=[80,90]", *few)
+    assert {architecture for _, architecture in (*more.triton, *more.cuda)} == {"80"}
+    assert len(more.rows()) == 2 * len(first.rows())
+
+    pinned = run("n=4096", "kind=float32", "provider=[left,blocks]")
+    assert pinned.nothing
+    assert pinned.shown().keys() == {"left", "odd-name.cu"}
+    assert {row["point"]["problem"]["n"] for row in pinned.shown("left")["left"]} == {4096}
+    assert {name.partition("-")[0] for name in pinned.texts()} == {"left", "odd"}, "others' texts went"
+
+    part = run("provider=blocks", "function=by_block")
+    assert part.cuda == [("odd-name.cu", "90")], "rows of some functions are not those of all"
+    run(*few)
+    monkeypatch.setattr(code_rows, "reader", lambda: "another way to take apart")
+    other = run(*few)
+    assert (other.providers, other.cuda) == ({"left", "right"}, [("odd-name.cu", "90")])
+    (path,) = (tmp_path / "results/codegen/two_of_each").glob("*.jsonl")
+    path.write_text("{}\n")
+    assert run(*few).providers == {"left", "right"}
+
+
+@needs_nvcc
+def test_a_library_that_lacks_an_architecture_is_named(tmp_path: Path, planted: Path, said_here: Run) -> None:
+    alone = said_here("provider=blocks", "architectures=86", kernel=str(planted))
+    said = "the library of two_of_each/odd-name.cu has no code for sm_86: `python -m pipeline.build kernel="
     assert (alone.code, alone.err.count("\n")) == (2, 1)
-    assert alone.err.startswith(f"error: {said}architectures=[80,")
-    options = ("provider=[triton_row,cuda]", "size=64", "num_warps=4", "architectures=[sm_86,9.0]")
-    done = said_here(*options)
+    assert alone.err.startswith(f"error: {said}{planted} architectures=[80,90,86]` adds it.")
+    options = ("provider=[left,blocks]", "n=64", "piece=128", "architectures=[sm_86,9.0]")
+    done = said_here(*options, kernel=str(planted))
     assert done.code == 0, done.err
     assert said in done.out
-    assert {(row["language"], row["architecture"]) for row in rows(tmp_path)} == {
-        ("triton", "86"),
-        ("triton", "90"),
-        ("cuda", "90"),
-    }
+    kinds = {(row["language"], row["architecture"]) for row in rows(tmp_path, "two_of_each")}
+    assert kinds == {("triton", "86"), ("triton", "90"), ("cuda", "90")}
+
+    unknown = said_here("provider=blocks", "function=nosuch", kernel=str(planted))
+    assert unknown.code == 2
+    assert "no CUDA function of two_of_each is named like 'nosuch': by_block<float>." in unknown.err
 
 
 @needs_nvcc
-def test_an_ambiguous_cuda_function_is_asked_for(said_here: Callable[..., Said]) -> None:
-    done = said_here("a=cuda/4w", "b=triton_row/4w")
-    assert done.code == 2
-    assert "rows_held<float, 4, 2, 1, 0, Softmax>" in done.err and "write one" in done.err
-    assert "BFloat16" not in done.err and "Half" not in done.err, "it is about float32"
-    named = said_here("a='cuda/4w/rows_held<float, 4, 2, 1, 0, Softmax>'", "b=triton_row/4w")
-    assert named.code == 0, named.err
+def test_a_source_that_does_not_compile_leaves_the_others(
+    tmp_path: Path, planted: Path, said_here: Run
+) -> None:
+    (planted / "odd-name.cu").write_text("__global__ int f() {}\n")
+    done = said_here("provider=[left,blocks,grids]", "n=64", kernel=str(planted))
+    assert done.code == 0, done.err
+    assert "The functions of odd-name.cu were left out: two_of_each/odd-name.cu does not compile:" in done.out
+    found = {row["source"] or row["point"]["provider"] for row in rows(tmp_path, "two_of_each")}
+    assert found == {"left", "halves.cu"}
+    alone = said_here("provider=blocks", kernel=str(planted))
+    assert alone.code == 2
+    assert alone.err.startswith("error: two_of_each/odd-name.cu does not compile:")
+
+
+@needs_nvcc
+def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
+    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU would tell them, of which there is none here."""
+    loaded = kernels.load(str(planted))
+    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
+    identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
+    gpu = device.Device(kind="cuda", name="GPU")
+    scope = code_rows.Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None)
+    said: list[str] = []
+    made = code_rows.CodeRows(scope, (), said.append)
+    found = library.library_of(loaded, "odd-name.cu")
+    (function,), _ = found.functions("90")
+    several, other, refused = (
+        Point(kernel="two_of_each", provider="blocks", problem=Values({"n": n, "kind": "float32"}))
+        for n in (1, 2, 3)
+    )
+    launches = {
+        identity.key(several): [
+            Launched(None, "void at::native::copy<float>(float*)", 64, 0),
+            Launched(function, function.name, 96, 1000, "by_block"),
+        ],
+        identity.key(other): [Launched(None, "renamed<float>", 64, 0)],
+        identity.key(refused): [],
+    }
+    joined = made.of_launches(found, [several, other, refused], launches)
+    assert {point: len(some) for point, some in joined.items()} == {several: 1, other: 0, refused: 0}
+    (row,) = joined[several]
+    assert (row.function, row.key, row.native) == ("by_block<float>", identity.key(several), True)
+    assert (row.threads, row.shared, row.strategy, row.launch_known) == (96, 1000, "by_block", True)
+    (sentence,) = said
+    assert (
+        "CUDA points without a row: 1, for example blocks-float32-2. They launch renamed<float>" in sentence
+    )
+
+    # Of points that are known nothing is launched again.
+    of_library = made.cuda([], alone=False)
+    assert of_library == []
+    listed = made._of_library(found, "90")
+    assert [one.artifact for one in listed] == [row.artifact]
+    again = code_rows.CodeRows(scope, [*listed, row], said.append)
+    monkeypatch.setattr(library.CudaLibrary, "functions", None)
+    assert again.cuda([several], alone=True) == [*listed, row]
+    assert again.kept == 2
+    assert CodeRow.model_validate_json(row.model_dump_json()) == row
+
+
+@needs_nvcc
+def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> None:
+    def function(name: str) -> library.CudaFunction:
+        resources_ = disassembler.Resources(registers=1, shared=0, stack=0)
+        return library.CudaFunction(name, "90", disassembler.Analysis(name, resources_, ()), None)
+
+    made = library.CudaLibrary(kernels.load("square"), "cuda.cu", Path(), "", "", ("90",))
+    some = [function(name) for name in ("f<-1>", "f<1>", "g<1>", f"h<{'long, ' * 60}1>")]
+    names = code_rows.text_names(made, some)
+    assert names["g<1>"] == "cuda-g-1-sm_90"
+    assert len(set(names.values())) == 4
+    assert max(map(len, names.values())) <= code_rows.LONGEST_NAME
+
+
+@needs_nvcc
+def test_an_ambiguous_cuda_function_is_asked_for(said_here: Run) -> None:
+    done = said_here("a=cuda", "b=triton_flat", kernel="square")
+    assert done.code == 0, "one of float32 is for that"
+    ambiguous = said_here("a=cuda/elementwise", "b=cuda/naive", kernel="square")
+    assert ambiguous.code == 0, ambiguous.err
 
 
 def test_without_the_tools_one_sentence_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.errors import UserError
-
     monkeypatch.setattr(disassembler, "_folders", lambda: iter(()))
     disassembler.find_tools.cache_clear()
     with pytest.raises(UserError, match=r"pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm\."):
@@ -366,8 +567,6 @@ def test_without_the_tools_one_sentence_says_how_to_get_them(monkeypatch: pytest
 
 
 def test_what_is_no_cubin_is_refused(tmp_path: Path) -> None:
-    from pipeline.errors import UserError
-
     (tmp_path / "foreign.cubin").write_bytes(b"no machine code")
     with pytest.raises(UserError, match=r"nvdisasm can't read .*foreign\.cubin"):
         disassembler.find_tools().analyse(tmp_path / "foreign.cubin", "90")

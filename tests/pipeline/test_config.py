@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,25 +11,40 @@ from pathlib import Path
 import pytest
 
 import kernels
-from pipeline import sweep
-from pipeline.config import SweepConfig, run_stage
-from pipeline.errors import UserError
-from pipeline.measure import device, grid
-from tests.planted.tree import Tree
+from pipeline import ROOT, sweep
+from pipeline.command.options import SweepConfig
+from pipeline.command.run import run_stage
+from pipeline.machine import device
+from pipeline.points.plan import Plan, Target, plan
+from tests.planted.tree import PLANTED, Tree
 
-HERE = Path(__file__).parents[2]
+KNOWN = ", ".join(kernels.names())
+
+DIMENSIONS = (
+    "Its dimensions: rows, columns, dtype (size stands for columns); "
+    "its providers' parameters: num_warps, block_size."
+)
 
 MISTAKES = {
-    "kernel=sofmax": "unknown kernel 'sofmax'. Did you mean 'softmax'? Known: gelu, layernorm, "
-    "rmsnorm, softmax, square.",
+    "kernel=sofmax": f"unknown kernel 'sofmax'. Did you mean 'softmax'? Known: {KNOWN}.",
+    "kernel=": f"unknown kernel ''. Known: {KNOWN}.",
+    "kernel=a,b": "kernel=a,b is several values: write -m kernel=a,b to run the command once for each.",
+    "kernel=[softmax,square]": "kernel: input should be a valid string, not ['softmax', 'square'].",
     "provider=tritn_row": "unknown provider of softmax 'tritn_row'. Did you mean 'triton_row'? Known: ",
     "provider=[torch,nope]": "unknown provider of softmax 'nope'.",
     "provider=1": "provider: input should be a valid string, not 1.",
     "provider=[]": "provider: is empty; write a value or a list of values.",
-    "dtype=float64": "dtype: unknown dtype 'float64'.",
-    "dtype=[float32,fp16]": "dtype: unknown dtype 'fp16'.",
-    "preset=smke": "unknown preset 'smke'. Did you mean 'smoke'? Known: auto, cpu, smoke, standard.",
-    "prest=smoke": "unknown option 'prest'. Did you mean 'preset'? Known: ",
+    "dtype=float64": "dtype: must be one of float32, bfloat16, float16, not float64.",
+    "dtype=[float32,fp16]": "dtype: must be one of float32, bfloat16, float16, not fp16.",
+    "dtype=float32,bfloat16": "dtype=float32,bfloat16 is several values: write dtype=[float32,bfloat16], "
+    "or -m dtype=float32,bfloat16 to run the command once for each.",
+    "preset=smke": "unknown preset 'smke'. Did you mean 'smoke'? Known: auto, cpu, quick, smoke, standard.",
+    "preset=smoke,cpu": "preset=smoke,cpu is several values: write -m preset=smoke,cpu to run the command",
+    "prest=smoke": "unknown option of softmax 'prest'. Did you mean 'preset'? " + DIMENSIONS,
+    "colums=64": "unknown option of softmax 'colums'. Did you mean 'columns'? " + DIMENSIONS,
+    "blocksize=64": "unknown option of softmax 'blocksize'. Did you mean 'block_size'? " + DIMENSIONS,
+    "num_stages=2": "unknown option of softmax 'num_stages'. Did you mean 'num_warps'? " + DIMENSIONS,
+    "block-size=64": "unknown option 'block-size'. Known: ",
     "timing.max_secnds=1": "unknown option 'timing.max_secnds'. Did you mean 'timing.max_seconds'? Known: ",
     "+timing.foo=1": "unknown option 'timing.foo'.",
     "+foo=1": "unknown option 'foo'.",
@@ -37,22 +53,25 @@ MISTAKES = {
     "timing.timer=stopwatch": "timing.timer: input should be 'auto', 'graph', ",
     "timing=slow": "unknown timing 'slow'. Known: default.",
     "tracking=lokal": "unknown tracking 'lokal'. Did you mean 'local'?",
-    "block_size=0": "block_size: must be a power of two, not 0.",
-    "block_size=-1": "block_size: must be a power of two, not -1.",
-    "block_size=1000": "block_size: must be a power of two, not 1000.",
+    "block_size=0": "block_size: must be one of 256, 512, 1024, ",
+    "block_size=1000": "block_size: must be one of 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, not 1000.",
     "block_size=four": "block_size: must be a whole number, not 'four'.",
-    "block_size=1.5": "block_size: must be a whole number, not 1.5.",
+    "block_size=1.5": "block_size: write a value or a list of values, not 1.5.",
     "block_size=true": "block_size: must be a whole number, not True.",
-    "block_size=[256,1000]": "block_size: must be a power of two, not 1000.",
-    "num_warps=3": "num_warps: must be 1, 2, 4, 8, 16 or 32 (a block has 32 x num_warps threads), not 3.",
-    "num_warps=64": "num_warps: must be 1, 2, 4, 8, 16 or 32 (a block has 32 x num_warps threads), not 64.",
-    "num_stages=0": "num_stages: must be at least 1, not 0.",
+    "block_size=null": "block_size: write a value or a list of values, not None.",
+    "block_size=[256,1000]": "block_size: must be one of 256, ",
+    "num_warps=3": "num_warps: must be one of 1, 2, 4, 8, 16, 32, not 3.",
     "size=0": "size: must be at least 1, not 0.",
     "size=-5": "size: must be at least 1, not -5.",
     "size=[]": "size: is empty; write a value or a list of values.",
+    "size={of:64}": "size: write a value or a list of values, not {'of': 64}.",
+    "size=37,64": "size=37,64 is several values: write size=[37,64], or -m size=37,64 to run the",
+    "size=range(1,4)": "size=range(1,4) is several values: write -m size=range(1,4) to run the",
+    "size=[1,": "can't read 'size=[1,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
+    "size=${nowhere}": "Interpolation key 'nowhere' not found",
     "rows=0": "rows: must be at least 1, not 0.",
     "rows=foo": "rows: must be a whole number, not 'foo'.",
-    "rows=[37,1.5]": "rows: must be a whole number, not 1.5.",
+    "rows=[37,1.5]": "rows: write a value or a list of values, not 1.5.",
     "device=cuda": "device=cuda is not there: no NVIDIA GPU or driver was found. Write device=auto",
     "device=gpu7": "device=gpu7 is not a device; write auto, cpu, cuda or cuda:N.",
     "device=[]": "device: is empty; write a value or a list of values.",
@@ -62,11 +81,8 @@ MISTAKES = {
     "wait_s=-1": "wait_s: input should be greater than or equal to 0, not -1.",
     "seed=abc": "seed: input should be a valid integer",
     "remeasure=maybe": "remeasure: input should be a valid boolean",
-    "block_size=[1,": "can't read 'block_size=[1,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "block_size": "can't read 'block_size': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "seed=${nowhere}": "Interpolation key 'nowhere' not found",
-    "kernel.name=nowhere": "kernel.name: unknown kernel 'nowhere'. Known: gelu, layernorm, rmsnorm, "
-    "softmax, square.",
 }
 
 
@@ -101,20 +117,105 @@ def test_a_mistake_is_one_sentence(
     assert list(Path().glob("outputs")) == [], "nothing is written for a mistake"
 
 
+@pytest.mark.parametrize("mistake", ["kernel=../softmax", "kernel=./nowhere/"])
+def test_a_folder_without_a_kernel_is_said(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = (tmp_path / mistake.removeprefix("kernel=")).resolve() / "__init__.py"
+    said = sentence([mistake, "device=cpu", "tracking=none"], monkeypatch, capsys)
+    assert said == f"{mistake}: {place} is not there; a kernel's folder has one."
+
+
 def test_a_missing_kernel_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sentence([], monkeypatch, capsys) == (
-        "kernel is missing: write kernel=NAME with one of gelu, layernorm, rmsnorm, softmax, square."
-    )
+    assert sentence([], monkeypatch, capsys) == f"kernel is missing: write kernel=NAME with one of {KNOWN}."
 
 
 def test_several_mistakes_are_all_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = sentence(["kernel=softmax", "device=cpu", "size=0", "num_warps=3"], monkeypatch, capsys)
-    assert "size: must be at least 1" in said
-    assert "num_warps: must be 1, 2, 4" in said
+    pins = sentence(["kernel=softmax", "device=cpu", "size=0", "num_warps=3"], monkeypatch, capsys)
+    assert pins == "size: must be at least 1, not 0. num_warps: must be one of 1, 2, 4, 8, 16, 32, not 3."
+    options = ["kernel=softmax", "device=cpu", "seed=a", "size=[[1]]", "wait_s=-1"]
+    said = sentence(options, monkeypatch, capsys)
+    assert said.count("size: write a value or a list of values, not [1].") == 1
+    assert "seed: input should be a valid integer" in said
+    assert "wait_s: input should be greater than or equal to 0" in said
+
+
+def test_a_parameter_that_no_chosen_provider_has_is_said_with_who_has_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["kernel=softmax", "device=cpu", "provider=[torch,triton_row]", "block_size=1024"]
+    assert sentence(options, monkeypatch, capsys) == (
+        "block_size is no parameter of torch, triton_row; "
+        "triton_tile, triton_online, cuda of softmax have it."
+    )
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """The folder of a kernel of its own, with words and flags among its dimensions and parameters."""
+    shutil.copytree(PLANTED / "prefix", tmp_path / "prefix", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PLANTED / "prefix.yaml", tmp_path / "prefix" / "kernel.yaml")
+    return tmp_path / "prefix"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("causal=maybe", "causal: must be true or false, not 'maybe'."),
+        ("mode=max", "mode: must be one of sum, mean, not max."),
+        ("strategy=prodct", "strategy: must be one of scan, product, not prodct."),
+        ("reverse=2", "reverse: must be true or false, not 2."),
+        ("reversed=true", "unknown option of prefix 'reversed'. Did you mean 'reverse'?"),
+        ("preset=cpu", "unknown preset of prefix 'cpu'. Known: smoke, standard."),
+    ],
+)
+def test_a_wrong_word_or_flag_is_said(
+    outside: Path,
+    mistake: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = [f"kernel={outside}", "device=cpu", "preset=smoke", mistake]
+    assert sentence(options, monkeypatch, capsys).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("__init__.py", "size=", "sizes=", "can't be imported: TypeError: "),
+        ("__init__.py", '("columns",)', '("colums",)', "/__init__.py: colums is no dimension; the"),
+        ("__init__.py", "kernel = Kernel(", "kern = Kernel(", "__init__.py declares no `kernel = "),
+        ("__init__.py", "def work", "def work(", "can't be imported: SyntaxError: "),
+        ("__init__.py", "from dataclasses", "from nowhere", "can't be imported: ModuleNotFoundError: "),
+        ("kernel.yaml", "presets:", "presets: [", "/kernel.yaml, line "),
+        ("kernel.yaml", "  causal:", "  causl:", "kernel.yaml: preset standard: unknown workload 'causal'."),
+        ("kernel.yaml", "mode: [sum", "mood: [sum", "workload causal: unknown dimension 'mood'."),
+        ("kernel.yaml", "{strategy:", "{strtegy:", "preset smoke: unknown parameter 'strtegy'. Did you mean"),
+        ("kernel.yaml", "ways: all", "wasy: all", "preset standard: unknown provider 'wasy'. Did you mean"),
+        ("kernel.yaml", "{workloads: [all]", "{workload: [all]", "/kernel.yaml: presets.smoke."),
+        ("kernel.yaml", "[24], dtype: [float32]", "[24], dtype: [float64]", "dtype: must be one of "),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_a_kernels_author_is_said_with_its_file(
+    outside: Path,
+    file: str,
+    old: str,
+    new: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = outside / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    found = sentence([f"kernel={outside}", "device=cpu", "preset=smoke"], monkeypatch, capsys)
+    assert said in found, found
+    assert "dtype" in said or str(outside) in found
 
 
 def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
@@ -128,37 +229,50 @@ def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
     return config
 
 
-def test_an_axis_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = parsed(["block_size=[256,512]", "num_warps=8", "dtype=[float32,float16]"], monkeypatch)
-    assert (config.block_size, config.num_warps, config.size) == ((256, 512), (8,), None)
-    (values,) = config.grids()
-    assert values["block_size"] == (256, 512)
-    assert values["dtype"] == ("float32", "float16")
-    assert values["size"] == config.kernel.grid["cpu"][0].size, "what is not pinned is the kernel's own grid"
-    assert values["rows"] == (None,)
+def planned(options: list[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The points that the command line means, on a GPU that any provider runs on."""
+    config = parsed(options, monkeypatch)
+    return plan(config.entry, config.preset.name, Target("cuda"), config.pin, config.provider)
 
 
-def test_a_preset_may_hold_several_grids_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, *further = parsed(["preset=standard", "block_size=1024"], monkeypatch).grids()
-    assert first["rows"] == (None,)
-    assert [one["rows"] for one in further] == [(None,), (1, 37, 1823), (1, 37, 1823), (1, 16, 132)]
-    assert {one["block_size"] for one in (first, *further)} == {(1024,)}
-    every = parsed(["preset=standard", "rows=[37]"], monkeypatch).grids()
-    assert [one["rows"] for one in every] == [(37,)] * 5
-    (alone,) = parsed(["preset=standard", "size=4096"], monkeypatch).grids()
-    assert (alone["size"], alone["rows"]) == ((4096,), (None,)), "the others are for their sizes"
-    both = parsed(["preset=standard", "size=4096", "rows=37"], monkeypatch).grids()
-    assert {(one["size"], one["rows"]) for one in both} == {((4096,), (37,))}
+def test_a_pin_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["preset=cpu", "block_size=[256,512]", "num_warps=8", "dtype=[float32,float16]"]
+    config = parsed(options, monkeypatch)
+    assert config.pin == {"block_size": (256, 512), "num_warps": (8,), "dtype": ("float32", "float16")}
+    points = planned([*options, "provider=cuda"], monkeypatch).points
+    found = {name: {point.parameters[name] for point in points} for name in ("block_size", "num_warps")}
+    assert found == {"block_size": {256, 512}, "num_warps": {8}}
+    assert {point.problem["dtype"] for point in points} == {"float32", "float16"}
+    workloads = config.entry.config.workloads
+    assert {point.problem["columns"] for point in points} == {*(workloads["cpu"].size or ())}, "not pinned"
+    assert {point.problem["rows"] for point in points} == {4096}
+
+
+def test_a_preset_may_hold_several_groups_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shapes(*options: str) -> set[tuple[object, object]]:
+        points = planned(["preset=standard", "provider=cuda", *options], monkeypatch).points
+        assert {point.parameters["block_size"] for point in points if "block_size=1024" in options} <= {1024}
+        return {(point.problem["rows"], point.problem["columns"]) for point in points}
+
+    of_first = {
+        (4096, size) for size in (256, 781, 1024, 1823, 4096, 8192, 12671, 16384, 50257, 65536, 262144)
+    }
+    every = shapes("block_size=1024")
+    assert of_first < every
+    assert {(37, 12671), (132, 262144)} <= every
+    assert shapes("rows=37") == {(37, columns) for _, columns in of_first}, "the others are for their rows"
+    assert shapes("size=4096") == {(4096, 4096)}
+    assert shapes("size=4096", "rows=37") == {(37, 4096)}
+    assert shapes("columns=4096", "rows=37") == {(37, 4096)}
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "layernorm", "rmsnorm"])
 def test_the_standard_sweep_of_a_row_kernel_has_few_rows_too(
     monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
-    config = parsed(["preset=standard", f"kernel={kernel}"], monkeypatch)
-    points = grid.expand(kernels.load(kernel), None, config.grids())
-    shapes = {(point.rows, point.size) for point in points}
-    assert {(None, 262144), (37, 12671), (132, 262144)} <= shapes
+    points = planned(["preset=standard", f"kernel={kernel}", "provider=torch"], monkeypatch).points
+    shapes = {(point.problem["rows"], point.problem["columns"]) for point in points}
+    assert {(4096, 262144), (37, 12671), (132, 262144)} <= shapes
     assert len(shapes) == 11 + 3 * 2 + 3
 
 
@@ -169,11 +283,60 @@ def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: 
     assert parsed(["preset=smoke"], monkeypatch).preset.name == "smoke"
 
 
-def test_a_preset_that_the_kernel_has_no_grid_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = parsed(["preset=smoke"], monkeypatch)
-    unnamed = config.model_copy(update={"preset": config.preset.model_copy(update={"name": "huge"})})
-    with pytest.raises(UserError, match=r"unknown preset of softmax 'huge'\. Known: smoke, cpu, standard\."):
-        unnamed.grids()
+def test_help_of_a_kernel_lists_what_it_takes(
+    outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def help_of(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["sweep", *words])
+        with pytest.raises(SystemExit) as ended:
+            run_stage("sweep", SweepConfig, sweep.run)
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    general = help_of("--help")
+    assert "point_timeout_s: 120" in general
+    assert "`python -m pipeline.sweep --help kernel=NAME` lists what a kernel takes." in general
+    text = help_of("kernel=softmax", "--help")
+    for line in (
+        "  size= stands for columns",
+        "  rows= a whole number from 1 on (default 4096)",
+        "  dtype= float32 bfloat16 float16 (default float32)",
+        "  triton_row (triton, cuda)",
+        "    num_warps= 1 2 4 8 16 32 (default 4)",
+        "  quack (torch, cuda, by quack-kernels)",
+        "Presets: smoke, cpu, quick, standard",
+    ):
+        assert line in text.splitlines(), line
+    own = help_of("-h", f"kernel={outside}")
+    for line in ("  causal= false true (default false)", "    reverse= false true (default false)"):
+        assert line in own.splitlines(), line
+
+    monkeypatch.setattr(sys, "argv", ["sweep", "--help", "kernel=sofmax"])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("sweep", SweepConfig, sweep.run)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: unknown kernel 'sofmax'. Did you mean 'softmax'?")
+
+
+def test_a_multirun_runs_the_command_for_each_with_its_pins(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SweepConfig] = []
+
+    def run(*words: str) -> list[tuple[str, dict[str, tuple[object, ...]]]]:
+        seen.clear()
+        monkeypatch.setattr(sys, "argv", ["sweep", "-m", "preset=smoke", "device=cpu", *words])
+        with pytest.raises(SystemExit) as ended:
+            run_stage("sweep", SweepConfig, seen.append)
+        assert ended.value.code == 0
+        assert sys.argv[1:] == ["-m", "preset=smoke", "device=cpu", *words], "what rows say of their command"
+        return [(config.entry.name, config.pin) for config in seen]
+
+    both = run("kernel=softmax,square", "block_size=1024")
+    assert both == [("softmax", {"block_size": (1024,)}), ("square", {"block_size": (1024,)})]
+    assert run("kernel=softmax", "size=37,64") == [("softmax", {"size": (37,)}), ("softmax", {"size": (64,)})]
+    outside_too = run(f"kernel={outside},softmax", "dtype=float32")
+    assert outside_too == [("prefix", {"dtype": ("float32",)}), ("softmax", {"dtype": ("float32",)})]
 
 
 @pytest.mark.parametrize(
@@ -182,16 +345,12 @@ def test_a_preset_that_the_kernel_has_no_grid_for(monkeypatch: pytest.MonkeyPatc
         (["kernel=softmax", "tming.max_seconds=1"], "unknown option 'tming"),
         (["kernel=softmax", "device=cuda"], "device=cuda is not there: "),
         (["kernel=square", "device=cpu", "provider=nope"], "unknown provider of square 'nope'. Known: "),
-        (
-            ["kernel=square", "device=cpu", "rows=37"],
-            "rows=37: the rows of square follow from its size; leave rows out and write size=37.",
-        ),
     ],
 )
 def test_the_command_itself_says_it(options: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pipeline.sweep", "tracking=none", *options],
-        cwd=HERE,
+        cwd=ROOT,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(Path.cwd())},
         capture_output=True,
         text=True,
@@ -211,13 +370,15 @@ def test_the_command_itself_says_it(options: list[str], said: str) -> None:
             "max_secnds:",
             "unknown option 'preset.max_secnds'. Did you",
         ),
-        ("kernel/softmax.yaml", "num_warps:", "num_wraps:", "unknown option 'kernel.grid.smoke.num_wraps'."),
         (
-            "kernel/softmax.yaml",
-            "rows: [1, 37",
-            "rows: [0, 37",
-            "kernel.grid.standard.rows: must be at least 1, not 0.",
+            "kernel/base/rows.yaml",
+            "num_warps: [4]",
+            "num_wraps: [4]",
+            "conf/kernel/softmax.yaml: preset smoke: unknown parameter 'num_wraps'. Did you mean",
         ),
+        ("kernel/base/rows.yaml", "size: [37, 64]", "size: [0, 64]", "columns: must be at least 1, not 0."),
+        ("kernel/base/rows.yaml", "presets:", "presets: [", "conf/kernel/base/rows.yaml, line "),
+        ("kernel/softmax.yaml", "base/rows.yaml", "base/row.yaml", "conf/kernel/base/row.yaml is not there"),
         ("sweep.yaml", "seed: 0", "sed: 0", "unknown option 'sed'."),
         ("sweep.yaml", "seed: 0", "seed: [0", "can't read "),
     ],

@@ -1,84 +1,69 @@
-"""Counters: rows from ncu's CSV pages, what they mean, and what a machine says that can't count.
+"""Counters: which points are counted and which again, and what a machine says that can't count.
 
-``ncu/recorded.*.csv`` are pages that Nsight Compute 2025.3.1 wrote on an H200: of its reports on square,
-layernorm and softmax one launch each, under their own IDs 0, 3 and 4. Nothing in them was edited, but they
-were cut. Of the raw page's 2264 columns those are left that say which launch it is (the first 13) and those
-whose names hold dram__bytes, gpu__compute_memory_throughput, gpu__dram_throughput, gpu__time_duration,
-launch__, sm__throughput, sm__warps_active, sm__maximum_warps, l1tex__t_, lts__t_sector_hit_rate or
-smsp__average_warps: what the reader looks for, and what is easily taken for it. Of the details page whole
-lines are left out: rules that promise no speedup, but for SOLBottleneck, and the numbers of all sections but
-Speed Of Light.
-
-``ncu/made_by_hand.*.csv`` were written by hand after the same layout for what none of the reports shows:
-ncu's remark before the page, a point that launches two kernels, a kernel outside of any range, stalls counted
-a second way, "n/a" in place of a number, a launch without rules and a rule of two lines.
-
-A program that answers as ncu does hands out the recorded pages.
+A program that answers as ncu does hands out pages of reports that were made on an H200.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernels.contract import Gpu
 from pipeline import counters as stage
-from pipeline.config import CountersConfig, run_stage
-from pipeline.measure import choice, counters, grid, ncu
-from pipeline.measure.device import Device
-from pipeline.measure.ncu import Unavailable
+from pipeline.command.options import CountersConfig
+from pipeline.command.run import run_stage
+from pipeline.execution.identity import Identity
+from pipeline.inspection import subject
+from pipeline.machine import device
+from pipeline.machine.device import Device
+from pipeline.points import catalog
+from pipeline.points.point import Point
+from pipeline.timing.settings import TimingSettings
 from tests import factory
+from tests.pipeline.inspection.fake_ncu import PAGES, fake
+from tests.planted import outside
 
-PAGES = Path(__file__).parent / "ncu"
-RAW, DETAILS = ((PAGES / f"recorded.{page}.csv").read_text() for page in ("raw", "details"))
-BY_HAND = [(PAGES / f"made_by_hand.{page}.csv").read_text() for page in ("raw", "details")]
-SQUARE, LAYERNORM, SOFTMAX = "e590b62ea6524fec", "9acf7a496546aac2", "042f75208056a6bf"
-"""Keys of the recorded points: cuda of square at size 256, triton_tile of layernorm at 8192, torch's softmax
-at 8192; ``results/counters`` has the same launches."""
+LAYERNORM, SOFTMAX = "9acf7a496546aac2", "042f75208056a6bf"
+"""Keys of two recorded points, of one launch each."""
 B = "b" * 16
 
 
-def fake(folder: Path, version: str = "2025.3.1.0", does: str = 'touch "$report.ncu-rep"') -> Path:
-    """A program in place of ncu: its version, its report (what ``does`` makes of it), and its pages."""
-    program = folder / "bin" / "ncu"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(
-        f"""#!/bin/sh
-echo "$@" >>'{folder}/calls'
-report=
-for word in "$@"; do
-  [ "$last" = --export ] && report=$word
-  case "$last $word" in
-    *--version) echo 'NVIDIA (R) Nsight Compute'; echo 'Version {version} (build 1)'; exit ;;
-    '--page raw') cat '{PAGES}/recorded.raw.csv'; exit ;;
-    '--page details') cat '{PAGES}/recorded.details.csv'; exit ;;
-  esac
-  last=$word
-done
-{does}
-"""
-    )
-    program.chmod(0o755)
-    return program
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has a GPU as far as the stage asks."""
+    chosen = Device(kind="cuda", name="NVIDIA H200", index=0)
+    monkeypatch.setattr(device, "resolve", lambda wanted: chosen)
+    monkeypatch.setattr(device, "capabilities", lambda one: Gpu((9, 0), 132, 227 << 10, 50 << 20))
+    monkeypatch.setattr(subject, "fingerprint", lambda one: factory.environment())
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that has a GPU as far as the stage asks."""
-    gpu = Device(kind="cuda", name="NVIDIA H200", index=0)
-    monkeypatch.setattr(stage.device, "resolve", lambda wanted: gpu)
-    monkeypatch.setattr(stage.device, "fingerprint", lambda device: factory.environment())
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
+    """Such a machine, without results."""
+    monkeypatch.setattr(subject.results, "timed", lambda *_: {})
+
+
+@pytest.fixture
+def known_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], None]:
+    """Gives providers' points the keys of recorded ones."""
+
+    def give(keys: Mapping[str, str]) -> None:
+        monkeypatch.setattr(Identity, "key", lambda self, point: keys[point.provider])
+
+    return give
 
 
 def command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, code: int = 0
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, code: int = 0, kernel: str = "softmax"
 ) -> list[dict[str, Any]]:
-    """Run the stage for softmax; its rows."""
+    """Run the stage; its rows."""
     fixed = [
-        "kernel=softmax",
+        f"kernel={kernel}",
         "preset=smoke",
         "size=64",
         f"output={folder}/results",
@@ -88,163 +73,136 @@ def command(
     with pytest.raises(SystemExit) as ended:
         run_stage("counters", CountersConfig, stage.run)
     assert ended.value.code == code
-    found = folder.glob("results/counters/softmax/*.jsonl")
+    found = folder.glob("results/counters/*/*.jsonl")
     return [json.loads(line) for path in found for line in path.read_text().splitlines()]
 
 
-def test_a_kernels_numbers_are_read_in_their_units() -> None:
-    (row,) = counters.by_point(RAW, DETAILS)[LAYERNORM]
-    assert row["function"] == row["demangled"] == "_layernorm_tile"
-    assert row["duration_us"] == pytest.approx(63.968)
-    assert (row["memory_throughput_pct"], row["compute_throughput_pct"]) == (79.53, 24.7)
-    assert row["dram_throughput_pct"] == 79.53
-    assert row["dram_gbps"] == pytest.approx(3824.776, abs=0.001)
-    assert (row["dram_read_bytes"], row["dram_write_bytes"]) == (134308864, 110354432)
-    assert (row["l1_hit_pct"], row["l2_hit_pct"]) == (48.48, 51.24)
-    assert (row["grid_size"], row["block_size_threads"], row["registers"]) == (4096, 128, 168)
-    assert row["waves_per_sm"] == 10.34
-    assert (row["shared_static_bytes"], row["shared_dynamic_bytes"]) == (0, 16)
-    assert (row["achieved_occupancy_pct"], row["theoretical_occupancy_pct"]) == (17.68, 18.75)
-    assert row["limited_by"] == "registers"
-    assert row["sectors_per_load"] == 12599296 / 802816
-    assert row["sectors_per_store"] == 16
-    assert row["local_bytes"] == (131092 + 130872) * 32
-
-
-def test_names_come_without_namespaces() -> None:
-    found = counters.by_point(RAW, DETAILS)
-    (ours,), (torchs,) = found[SQUARE], found[SOFTMAX]
-    assert ours["demangled"].startswith(
-        "void kernels::elementwise<float, 4, 1, square::Square>(const T1 *, T1 *"
-    )
-    assert ours["function"] == "elementwise<float, 4, 1, Square>"
-    assert torchs["function"] == (
-        "cunn_SoftMaxForwardReg<float, float, float, SoftMaxForwardEpilogue, long, 8>"
-    )
-
-
-def test_accesses_of_4_bytes_take_4_sectors_and_of_16_bytes_16() -> None:
-    found = counters.by_point(RAW, DETAILS)
-    sectors = {key: (row["sectors_per_load"], row["sectors_per_store"]) for key, (row,) in found.items()}
-    assert (sectors[SOFTMAX], sectors[SQUARE]) == ((4, 4), (16, 16))
-
-
-def test_stalls_come_longest_first() -> None:
-    (row,) = counters.by_point(RAW, DETAILS)[SQUARE]
-    assert list(row["stalls"].items())[:4] == [
-        ("long_scoreboard", 14.61),
-        ("no_instruction", 4.33),
-        ("wait", 2.34),
-        ("imc_miss", 2.07),
-    ]
-    assert "barrier" not in row["stalls"], "what no warp waited for is left out"
-    (cpi,) = (rule for rule in row["rules"] if rule.name == "CPIStall")
-    assert "each warp of this workload spends 14.6 cycles being stalled" in cpi.text, "they are cycles"
-
-
-def test_a_point_has_a_row_for_each_kernel_it_launched_and_what_is_outside_is_left_out() -> None:
-    found = counters.by_point(*BY_HAND)
-    assert {key: len(rows) for key, rows in found.items()} == {B: 2}
-    assert [row["function"] for row in found[B]] == [
-        "vectorized_elementwise_kernel<4, tanh>",
-        "vectorized_elementwise_kernel<4, mul>",
-    ]
-    assert [row["launch"] for row in found[B]] == [0, 1]
-    assert [row["stalls"] for row in found[B]] == [{"long_scoreboard": 8.9}, {"long_scoreboard": 8.1}], (
-        "one kind of ratio"
-    )
-    recorded = counters.by_point(RAW, DETAILS)
-    assert {key: len(rows) for key, rows in recorded.items()} == {SQUARE: 1, LAYERNORM: 1, SOFTMAX: 1}
-
-
-def test_rules_come_with_what_they_promise() -> None:
-    found = counters.by_point(RAW, DETAILS)
-    (row,) = found[SOFTMAX]
-    assert [(rule.name, rule.kind, rule.scope, rule.speedup_pct) for rule in row["rules"]] == [
-        ("SOLBottleneck", "OPT", "", None),
-        ("MemoryL2Compression", "OPT", "global", 13.65),
-        ("IssueSlotUtilization", "OPT", "local", 42.52),
-        ("FPInstructions", "OPT", "global", 3.207),
-        ("TheoreticalOccupancy", "OPT", "global", 42.52),
-    ]
-    assert row["rules"][-1].text.endswith("(50.0%) is limited by the number of required registers.")
-    assert row["estimated_speedup_pct"] == 42.52
-    assert row["runtime_improvement_us"] == pytest.approx(137.28 * 0.4252)
-
-    (small,) = found[SQUARE]
-    assert max(rule.speedup_pct or 0 for rule in small["rules"]) == 99.42
-    assert small["estimated_speedup_pct"] == 88.03, "what a local rule promises is not the kernel's"
-
-    first, second = counters.by_point(*BY_HAND)[B]
-    assert first["rules"][1].text == "Limited by the number of required registers."
-    assert second["rules"] == ()
-
-
-def test_what_limits_a_kernel_is_said_with_the_number() -> None:
-    found = counters.by_point(RAW, DETAILS)
-    (small,), (full,), (waiting,) = found[SQUARE], found[LAYERNORM], found[SOFTMAX]
-    assert counters.bound(full) == (
-        "memory",
-        "memory limits it: memory throughput 80 %, compute throughput 25 %",
-    )
-    assert counters.bound(small) == (
-        "grid",
-        "its grid is too small: 0.06 waves, memory throughput 3 %, compute throughput 1 %",
-    )
-    assert next(iter(waiting["stalls"])) == "not_selected", (
-        "most of all they wait for no data, but their turn"
-    )
-    assert counters.bound(waiting) == (
-        "latency",
-        "latency limits it: memory throughput 38 %, compute throughput 54 %, occupancy 49 %, "
-        "warps wait most for long scoreboard (2.6 cycles an instruction)",
-    )
-    busy = full | {"compute_throughput_pct": 95.0}
-    assert counters.bound(busy)[0] == "compute"
-    assert counters.bound({})[0] is None
-
-
-def test_what_limits_a_kernel_is_what_ncu_itself_says() -> None:
-    says = {
-        SQUARE: "This kernel grid is too small to fill the available resources",
-        LAYERNORM: "Memory is more heavily utilized than Compute",
-        SOFTMAX: "below 60.0% of peak typically indicate latency issues",
-    }
-    for key, (row,) in counters.by_point(RAW, DETAILS).items():
-        (rule,) = (rule for rule in row["rules"] if rule.name == "SOLBottleneck")
-        assert says[key] in rule.text
-
-
-def test_a_report_without_some_counters_leaves_them_empty() -> None:
-    header, units, *rest = RAW.splitlines()
-    few = "\n".join(",".join(line.split('","')[0:1]) for line in (header, units, *rest))
-    assert counters.by_point(few, "") == {}
-    basic = RAW.replace("l1tex__t_sectors", "other__t_sectors").replace("dram__bytes", "other__bytes")
-    (row,) = counters.by_point(basic, "")[LAYERNORM]
-    assert (row["sectors_per_load"], row["local_bytes"], row["dram_gbps"]) == (None, None, None)
-    assert row["memory_throughput_pct"] == 79.53
+def sessions(folder: Path) -> int:
+    """How often ncu was started to count."""
+    return (folder / "calls").read_text().count("--export")
 
 
 def test_the_stage_joins_the_report_to_its_points(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_a_gpu: None,
+    known_as: Callable[[Mapping[str, str]], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keys = iter((LAYERNORM, SOFTMAX))
-    monkeypatch.setattr(grid, "key", lambda *_: next(keys))
+    known_as({"triton_row": LAYERNORM, "triton_online": SOFTMAX})
     monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
     rows = command(tmp_path, monkeypatch, "provider=[triton_online,triton_row]")
     assert {row["tool"] for row in rows} == {"ncu 2025.3.1"}
     assert [(row["key"], row["status"]) for row in rows] == [(LAYERNORM, "ok"), (SOFTMAX, "ok")]
     first = rows[0]
-    assert (first["provider"], first["bound"]) == ("triton_row", "memory")
-    assert first["report"] == "counters/softmax/nvidia-h200.ncu-rep"
+    assert (first["point"]["provider"], first["bound"]) == ("triton_row", "memory")
+    assert first["report"].startswith("counters/softmax/nvidia-h200/")
     assert (tmp_path / "artifacts" / first["report"]).exists()
-    printed = capsys.readouterr().out
-    assert "memory limits it: memory throughput 80 %" in printed
+    assert "memory limits it: memory throughput 80 %" in capsys.readouterr().out
 
     profiling = next(line for line in (tmp_path / "calls").read_text().splitlines() if "--export" in line)
     for words in ("--profile-from-start off", "--nvtx", "--clock-control none", "--set full"):
         assert words in profiling
-    assert "-m pipeline.measure.counted" in profiling
+    assert "-m pipeline.inspection.counted" in profiling
+
+
+def test_only_what_changed_is_counted_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_a_gpu: None,
+    known_as: Callable[[Mapping[str, str]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
+    both = "provider=[triton_online,triton_row]"
+    known_as({"triton_row": LAYERNORM, "triton_online": B})
+    first = command(tmp_path, monkeypatch, both)
+    assert [(row["key"], row["status"]) for row in first] == [(LAYERNORM, "ok"), (B, "error")]
+    assert sessions(tmp_path) == 1
+
+    known_as({"triton_row": LAYERNORM, "triton_online": SOFTMAX})
+    second = command(tmp_path, monkeypatch, both)
+    assert second[0] == first[0], "it is as it was, and so is its report"
+    assert [(row["key"], row["status"]) for row in second] == [(LAYERNORM, "ok"), (SOFTMAX, "ok")]
+    reports = {row["report"] for row in second}
+    assert len(reports) == 2, "of what was counted now there is a report of its own"
+    assert {str(path.relative_to(tmp_path / "artifacts")) for path in tmp_path.rglob("*.ncu-rep")} == reports
+    assert sessions(tmp_path) == 2
+
+    capsys.readouterr()
+    assert command(tmp_path, monkeypatch, both) == second
+    printed = capsys.readouterr().out
+    assert printed.startswith("Nothing to count: ") and printed.count("\n") == 1
+    assert sessions(tmp_path) == 2
+
+    (one,) = command(tmp_path, monkeypatch, "provider=triton_online")
+    assert one == second[1], "the other is no longer chosen"
+    assert [str(path.relative_to(tmp_path / "artifacts")) for path in tmp_path.rglob("*.ncu-rep")] == [
+        one["report"]
+    ]
+    assert len(list(tmp_path.rglob("*.csv"))) == 2
+    assert sessions(tmp_path) == 2
+
+    command(tmp_path, monkeypatch, "provider=triton_online", "sets=basic")
+    assert sessions(tmp_path) == 3, "other counters were not counted yet"
+
+
+def test_after_an_edit_of_one_provider_its_points_alone_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
+) -> None:
+    """What ncu is asked for is what its process is told to call."""
+    made = outside.write(tmp_path)
+    # As if each point launched a kernel.
+    monkeypatch.setattr(stage, "by_point", lambda raw, details: {key: [{"launch": 0}] for key in asked[-1]})
+    asked: list[list[str]] = []
+    does = f"""for last in "$@"; do plan=$before; before=$last; done; cp "$plan" '{tmp_path}/plan.json'
+touch "$report.ncu-rep" """
+    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
+    page = stage.Ncu.page
+
+    def with_plan(self: stage.Ncu, report: Path, name: str) -> str:
+        plan = json.loads((tmp_path / "plan.json").read_text())
+        assert (plan["where"], plan["seed"]) == (str(made), 0)
+        asked.append([one["key"] for one in plan["points"]])
+        assert all(Point.model_validate(one["point"]).kernel == "double" for one in plan["points"])
+        return page(self, report, name)
+
+    monkeypatch.setattr(stage.Ncu, "page", with_plan)
+    both = "provider=[whole,pieces]"
+    first = command(tmp_path, monkeypatch, both, kernel=str(made))
+    assert [row["point"]["provider"] for row in first] == ["whole", "pieces"]
+    assert asked[-1] == [row["key"] for row in first]
+    outside.edit(made)
+    second = command(tmp_path, monkeypatch, both, kernel=str(made))
+    assert second[0] == first[0]
+    assert second[1]["key"] != first[1]["key"]
+    assert asked[-1] == [second[1]["key"]]
+
+
+def test_the_best_by_the_ledger_its_default_and_the_baseline_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None
+) -> None:
+    softmax = catalog.find("softmax").loaded
+    settings = TimingSettings(min_samples=5, max_seconds=0.05)
+    digest = Identity(softmax, factory.environment(), settings, 0).settings_digest
+    rows = [
+        factory.measurement("softmax", name, 64, median_us=us, settings=of, block_size=block, num_warps=warps)
+        for name, us, of, block, warps in (
+            ("cuda", 3.0, digest, 512, 8),
+            ("cuda", 4.0, digest, 1024, 4),
+            ("cuda", 1.0, "other settings", 1024, 8),
+        )
+    ]
+    factory.write_results(tmp_path / "results", rows)
+    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    pins = ("block_size=[512,1024]", "num_warps=[4,8]")
+    found = {row["role"]: row["point"] for row in command(tmp_path, monkeypatch, *pins)}
+    assert {role: (one["provider"], one["parameters"]) for role, one in found.items()} == {
+        "best": ("cuda", {"block_size": 512, "num_warps": 8}),
+        "default": ("cuda", {"block_size": 1024, "num_warps": 4}),
+        "baseline": ("torch", {}),
+    }
 
 
 def test_a_counter_that_the_gpu_lacks_costs_only_itself(
@@ -257,7 +215,7 @@ def test_a_counter_that_the_gpu_lacks_costs_only_itself(
     rows = command(tmp_path, monkeypatch)
     assert all(row["status"] == "error" for row in rows), "the report holds other keys than today's"
     assert all(row["reason"] == "ncu saw no kernel of it" for row in rows)
-    assert (tmp_path / "calls").read_text().count("--export") == 2
+    assert sessions(tmp_path) == 2
 
 
 @pytest.mark.parametrize(
@@ -302,16 +260,15 @@ def test_without_a_gpu_the_stage_completes(
     assert ".ncu-rep" not in printed, "there is no report"
 
 
-def test_ncu_is_found_newest_first_and_an_old_one_is_refused(tmp_path: Path) -> None:
-    fake(tmp_path / "a", "2024.1.0.0")
-    fake(tmp_path / "opt/2025.3.1", "2025.3.1.0").rename(tmp_path / "opt/2025.3.1/ncu")
-    found = ncu.find_ncu({"PATH": str(tmp_path / "a/bin")}, tmp_path / "opt")
-    assert (found.name, found.path) == ("ncu 2025.3.1", tmp_path / "opt/2025.3.1/ncu")
-    with pytest.raises(Unavailable, match=r"ncu was not found: install Nsight Compute"):
-        ncu.find_ncu({"PATH": ""}, tmp_path / "nothing")
-    fake(tmp_path / "b", "2021.2.0.0")
-    with pytest.raises(Unavailable, match=r"ncu 2021\.2\.0 is too old: install 2022\.3 or newer"):
-        ncu.find_ncu({"PATH": str(tmp_path / "b/bin")}, tmp_path / "nothing")
+def test_a_provider_that_no_gpu_runs_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(tmp_path, monkeypatch, "device=cpu", "provider=cpp", code=2)
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "error: these options leave no point of softmax to look into. Left out: cpp (runs on a CPU only). "
+        "provider= takes manual, torch,"
+    )
 
 
 def test_a_foreign_report_is_one_sentence(
@@ -331,6 +288,26 @@ def test_a_foreign_report_is_one_sentence(
     )
     command(tmp_path, monkeypatch, "device=cpu", "report=nowhere.ncu-rep", code=2)
     assert capsys.readouterr().err == "error: report=nowhere.ncu-rep is not there.\n"
+
+
+def test_a_report_that_is_named_is_read_though_all_is_counted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_a_gpu: None,
+    known_as: Callable[[Mapping[str, str]], None],
+) -> None:
+    known_as({"triton_row": LAYERNORM})
+    program = fake(tmp_path)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    (first,) = command(tmp_path, monkeypatch, "provider=triton_row")
+    report = tmp_path / "made.before.ncu-rep"
+    report.touch()
+    (second,) = command(tmp_path, monkeypatch, "provider=triton_row", f"report={report}")
+    assert second == first | {"report": None}
+    assert sessions(tmp_path) == 1
+    assert report.exists()
+    kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
+    assert kept == {"made.before.raw.csv", "made.before.details.csv"}
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["of another commit", "cut after its header"])
@@ -356,9 +333,13 @@ def test_a_report_of_other_points_changes_nothing(
 
 
 def test_where_no_kernel_was_launched_the_rows_say_what_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_a_gpu: None,
+    known_as: Callable[[Mapping[str, str]], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(grid, "key", lambda *_: B)
+    known_as({"triton_row": B})
     failures = json.dumps({B: "RuntimeError: no such launch"})
     does = f"""for last in "$@"; do :; done; echo '{failures}' >"$last"\n"""
     fake(tmp_path, does=does + "echo '==WARNING== No kernels were profiled.'")
@@ -384,34 +365,3 @@ def test_a_slip_in_sets_is_one_sentence(
 ) -> None:
     assert command(tmp_path, monkeypatch, "device=cpu", f"sets={sets}", code=2) == []
     assert capsys.readouterr().err.startswith(f"error: {said}")
-
-
-def test_sets_are_a_name_or_a_list() -> None:
-    assert ncu.selection(["basic"], []) == ["--set", "basic"]
-    assert ncu.selection(["SpeedOfLight", "dram__bytes_read.sum"], ["--metrics", "a__b"]) == [
-        *("--section", "SpeedOfLight", "--metrics", "a__b,dram__bytes_read.sum")
-    ]
-
-
-def test_launches_that_further_grids_add_are_looked_into() -> None:
-    grids = [
-        {"size": [256, 8192], "dtype": ["float32", "bfloat16"], "num_warps": [4], "rows": [None]},
-        {"size": [256, 781], "dtype": ["float32"], "num_warps": [1], "rows": [None]},
-        {"size": [781], "dtype": ["float32"], "num_warps": [1], "rows": [None]},
-        {"size": [8192], "dtype": ["float32"], "num_warps": [8], "rows": [37]},
-        {"size": [8192], "dtype": ["bfloat16"], "num_warps": [2], "rows": [None]},
-    ]
-    first, second = choice.grids_of_first(grids, [256, 8192], ["float32"])
-    assert first == {**grids[0], "dtype": ["float32"]}
-    assert second == {**grids[1], "size": [256]}
-
-
-def test_best_and_default_are_told_apart() -> None:
-    """Of the roles that the report shows, each point has its own."""
-    rows = [
-        factory.measurement("softmax", "cuda", block_size=b, num_warps=4, median_us=us)
-        for b, us in ((512, 5.0), (1024, 7.0))
-    ]
-    timed = {row.point: row for row in rows}
-    found = choice.best_default_baseline(list(timed), timed, "torch", {"cuda"}.__contains__)
-    assert {one.role: one.point.block_size for one in found} == {"best": 512, "default": 1024}

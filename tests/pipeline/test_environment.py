@@ -1,14 +1,29 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from pipeline import environment
-from pipeline.config import EnvironmentConfig
-from pipeline.errors import UserError
-from pipeline.measure import device, toolchain
+from kernels.contract import Provider
+from pipeline import UserError, environment
+from pipeline.command.options import EnvironmentConfig
+from pipeline.machine import compilers, device
+from pipeline.machine import environment as machine
+from pipeline.machine.environment import fingerprint
+from pipeline.store import results
+from pipeline.store.environment import TOLD
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of its own, for what the stage writes."""
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    for module in (results, machine):
+        monkeypatch.setattr(module, "LOCAL", tmp_path / "local")
+    return tmp_path
 
 
 def compiler(path: Path, version: str) -> Path:
@@ -17,56 +32,84 @@ def compiler(path: Path, version: str) -> Path:
     return path
 
 
-def test_both_files_say_the_same_and_a_second_look_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_files_say_the_same_and_a_second_look_writes_nothing(root: Path) -> None:
     """Everything below the stage runs again when its file changes, and only then."""
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    config = EnvironmentConfig(device="cpu", output=tmp_path / "results")
+    config = EnvironmentConfig(device="cpu", output=root / "outputs")
     environment.run(config)
-    (kept,) = (tmp_path / "results/environment").iterdir()
-    current = tmp_path / environment.CURRENT
-    told = dict.fromkeys(device.TOLD)
+    (kept,) = (root / "outputs/environment").iterdir()
+    current = root / environment.CURRENT
+    told = dict.fromkeys(TOLD)
     assert json.loads(current.read_bytes()) | told == json.loads(kept.read_bytes())
+    assert TOLD.isdisjoint(json.loads(current.read_bytes()))
     assert kept.stem == json.loads(kept.read_bytes())["gpu"] == device.cpu().slug
     times = [path.stat().st_mtime_ns for path in (current, kept)]
     environment.run(config)
     assert [path.stat().st_mtime_ns for path in (current, kept)] == times
 
 
+def test_a_cpus_file_goes_to_this_hosts_own_results(root: Path) -> None:
+    environment.run(EnvironmentConfig(device="cpu", output=root / "results"))
+    assert list((root / "results/environment").iterdir()) == [], "DVC finds the folder that it asked for"
+    assert [path.stem for path in (root / "local/results/environment").iterdir()] == [device.cpu().slug]
+
+
+def test_where_this_hosts_results_are_gone_everything_runs_again(root: Path) -> None:
+    """All stages depend on build/environment.json, in which is a number that is drawn once into local/."""
+    config = EnvironmentConfig(device="cpu", output=root / "results")
+
+    def host() -> str:
+        environment.run(config)
+        return str(json.loads((root / environment.CURRENT).read_bytes())["host"])
+
+    first = host()
+    assert host() == first
+    assert (root / "local/host").read_text().strip() not in first, "it tells nothing of what was drawn"
+    shutil.rmtree(root / "local")
+    second = host()
+    assert second != first
+    assert host() == second
+
+
+def test_another_host_is_felt_on_a_cpu_and_not_on_a_gpu() -> None:
+    found = fingerprint(device.cpu())
+    provider = Provider("torch", "torch.py:double")
+    assert found.felt_by(provider) != found.model_copy(update={"host": "another"}).felt_by(provider)
+    gpu = found.model_copy(update={"kind": "cuda"})
+    assert gpu.felt_by(provider) == gpu.model_copy(update={"host": "another", "cpu": "2"}).felt_by(provider)
+
+
 def test_another_image_changes_what_goes_with_the_results_and_nothing_that_a_stage_depends_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An image is built again after an edit; the machine and what is installed are the same."""
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    config = EnvironmentConfig(device="cpu", output=tmp_path / "results")
+    config = EnvironmentConfig(device="cpu", output=root / "outputs")
     environment.run(config)
-    before = (tmp_path / environment.CURRENT).read_bytes(), device.fingerprint(device.cpu()).digest
+    before = (root / environment.CURRENT).read_bytes(), fingerprint(device.cpu()).digest
     monkeypatch.setenv("PIPELINE_IMAGE", "kernel-pipeline:cpu@sha256:1a6e")
     monkeypatch.setenv("PIPELINE_BASE_IMAGE", "python:9@sha256:ba5e")
     environment.run(config)
-    assert before == ((tmp_path / environment.CURRENT).read_bytes(), device.fingerprint(device.cpu()).digest)
-    (kept,) = (tmp_path / "results/environment").iterdir()
+    assert before == ((root / environment.CURRENT).read_bytes(), fingerprint(device.cpu()).digest)
+    (kept,) = (root / "outputs/environment").iterdir()
     record = json.loads(kept.read_bytes())
     assert record["image"] == "kernel-pipeline:cpu@sha256:1a6e"
     assert record["base_image"] == "python:9@sha256:ba5e"
 
 
-def test_the_compilers_are_those_that_a_build_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compilers_are_those_that_a_build_uses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """$CXX goes before what PATH has, and the CUDA compiler need not be on PATH at all."""
-    before = device.fingerprint(device.cpu())
-    assert before.cxx == toolchain.find_cxx().version
-    monkeypatch.setenv("CXX", str(compiler(tmp_path / "mine", "mine 99.1")))
-    after = device.fingerprint(device.cpu())
+    before = fingerprint(device.cpu())
+    assert before.cxx == compilers.find_cxx().version
+    monkeypatch.setenv("CXX", str(compiler(root / "mine", "mine 99.1")))
+    after = fingerprint(device.cpu())
     assert after.cxx == "mine 99.1"
     assert after.digest != before.digest
 
 
 def test_without_a_compiler_there_is_still_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> toolchain.Nvcc:
-        raise UserError(toolchain.NO_NVCC)
+    def none() -> compilers.Nvcc:
+        raise UserError(compilers.NO_NVCC)
 
-    monkeypatch.setattr(device, "find_nvcc", none)
+    monkeypatch.setattr(machine, "find_nvcc", none)
     monkeypatch.setenv("CXX", "nowhere-to-be-found")
-    found = device.fingerprint(device.cpu())
+    found = fingerprint(device.cpu())
     assert (found.nvcc, found.cxx) == (None, None)

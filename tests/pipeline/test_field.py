@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import report
-from pipeline.config import ReportConfig
+from pipeline.command.options import ReportConfig
 from tests.factory import H100, H200, grid, measurement, write_results
 from tests.pipeline.test_report import Page, rows_of
 
@@ -45,7 +45,7 @@ def tables(markdown: str) -> dict[str, list[list[list[str]]]]:
     return found
 
 
-def test_every_shape_and_ratio_and_the_means(write: Write, tmp_path: Path) -> None:
+def test_every_problem_and_ratio_and_the_means(write: Write, tmp_path: Path) -> None:
     markdown, html = write(
         grid(
             gpus=(H200, H100),
@@ -58,11 +58,11 @@ def test_every_shape_and_ratio_and_the_means(write: Write, tmp_path: Path) -> No
     found = tables(markdown)
     assert list(found) == ["softmax on NVIDIA H100 80GB HBM3", "softmax on NVIDIA H200"]
     for gpu, (score, lines) in zip((H100, H200), found.values(), strict=True):
-        assert lines[0] == ["dtype", "shape", "ours", "us", "GB/s", "of ceiling", *RIVALS]
+        assert lines[0] == ["dtype", "problem", "ours", "us", "GB/s", "of ceiling", *RIVALS]
         expected, ratios = [], {rival: [] for rival in RIVALS}
-        for dtype in ("float32", "bfloat16"):
+        for dtype in ("bfloat16", "float32"):
             for size in (256, 1024, 65536):
-                here = [r for r in rows if (r["gpu"], r["dtype"], r["size"]) == (gpu, dtype, size)]
+                here = [r for r in rows if (r["gpu"], r["dtype"], r["columns"]) == (gpu, dtype, size)]
                 fastest = {
                     p: min(r["median_us"] for r in here if r["provider"] == p) for p in (*RIVALS, *OURS)
                 }
@@ -70,7 +70,7 @@ def test_every_shape_and_ratio_and_the_means(write: Write, tmp_path: Path) -> No
                     ratios[rival].append(fastest[rival] / min(fastest[p] for p in OURS))
                 best = min((r for r in here if r["provider"] in OURS), key=lambda r: r["median_us"])
                 label = f"{best['provider']} {best['block_size']}x{best['num_warps']}w"
-                expected.append([dtype, f"4096x{size}", label, *(ratios[r][-1] for r in RIVALS)])
+                expected.append([dtype, str(size), label, *(ratios[r][-1] for r in RIVALS)])
         assert [line[:3] for line in lines[1:]] == [line[:3] for line in expected]
         for line, want in zip(lines[1:], expected, strict=True):
             assert [float(cell) for cell in line[6:]] == pytest.approx(want[3:], abs=0.005)
@@ -95,7 +95,7 @@ def test_a_loss_is_named_with_whom_it_was_lost_to(write: Write) -> None:
             measurement("softmax", "cuda", 4096, block_size=512, num_warps=4, median_us=50.0),
         ]
     )
-    assert "Slower than another at 1 of 2 shapes: float32 4096x1024 (quack).\n" in markdown
+    assert "Slower than another at 1 of 2 problems: float32 1024 (quack).\n" in markdown
     assert re.findall(r'class="number alarm">(.*?)<', html) == ["0.80"]
     score, lines = tables(markdown)["softmax on NVIDIA H200"]
     assert lines[1][6:] == ["1.50", "0.80"]
@@ -114,7 +114,7 @@ def test_the_textbook_row_is_a_rival_and_not_one_of_ours(write: Write) -> None:
     assert lines[1][2] == "cuda 512x4w" and lines[1][6:] == ["0.50"]
 
 
-def test_the_baseline_of_a_kernel_stands_for_torch(write: Write) -> None:
+def test_the_baseline_of_a_kernel_is_the_first_rival(write: Write) -> None:
     markdown, _ = write(
         [
             measurement("square", "torch_square", 1024, median_us=30.0),
@@ -122,7 +122,36 @@ def test_the_baseline_of_a_kernel_stands_for_torch(write: Write) -> None:
             measurement("square", "cuda", 1024, block_size=512, num_warps=4, median_us=20.0),
         ]
     )
-    assert tables(markdown)["square on NVIDIA H200"][1][1][6:] == ["1.50"]
+    header, line = tables(markdown)["square on NVIDIA H200"][1]
+    assert (header[6:], line[6:]) == (["torch_square"], ["1.50"])
+
+
+def test_a_kernel_compared_by_tflops_has_their_column_and_that_of_its_other_workload(write: Write) -> None:
+    markdown, _ = write(
+        [
+            measurement("matmul", "torch", 4096, "bfloat16", median_us=300.0),
+            measurement("matmul", "triton_tiled", 4096, "bfloat16", median_us=200.0),
+            measurement("matmul", "torch", 8192, "bfloat16", m=16, workload="decode", median_us=50.0),
+            measurement("matmul", "triton_tiled", 8192, "bfloat16", m=16, workload="decode", median_us=100.0),
+        ]
+    )
+    _, (header, decode, square) = tables(markdown)["matmul on NVIDIA H200"]
+    assert header == ["dtype", "problem", "ours", "us", "GB/s", "TFLOP/s", "of ceiling", "torch"]
+    assert decode[:2] == ["bfloat16", "m=16 n=8192 k=8192"] and square[:2] == ["bfloat16", "4096"]
+    assert (decode[4:6], square[4:6]) == (["1345", ""], ["", "687"])
+    assert (decode[7], square[7]) == ("0.50", "1.50")
+
+
+def test_those_of_a_kernel_that_is_gone_are_told_by_their_names(write: Write) -> None:
+    markdown, _ = write(
+        [
+            measurement("relu", "torch", 1024, median_us=30.0),
+            measurement("relu", "torch_compile", 1024, median_us=10.0),
+            measurement("relu", "cuda", 1024, median_us=20.0),
+        ]
+    )
+    header, line = tables(markdown)["relu on NVIDIA H200"][1]
+    assert header[6:] == ["torch", "torch_compile"] and line[2] == "cuda" and line[6:] == ["1.50", "0.50"]
 
 
 def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> None:
@@ -140,11 +169,27 @@ def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> N
         ]
     )
     _, lines = tables(markdown)["softmax on NVIDIA H200"]
-    assert [line[1] for line in lines[1:]] == ["4096x1024"]
+    assert [line[1] for line in lines[1:]] == ["1024"]
     assert lines[1][2] == "cuda 1024x4w" and lines[1][6:] == ["2.00"]
 
 
-def test_a_shape_that_a_sweep_has_not_finished_is_no_loss(write: Write) -> None:
+def test_what_one_of_ours_cant_do_is_not_unfinished(write: Write) -> None:
+    """A configuration that does not fit leaves no row."""
+    markdown, _ = write(
+        [
+            measurement("softmax", "torch", 1024, median_us=30.0),
+            measurement("softmax", "triton_tile", 1024, median_us=20.0, block_size=1024, num_warps=4),
+            measurement("softmax", "cuda", 1024, median_us=15.0),
+            measurement("softmax", "torch", 4096, median_us=30.0),
+            measurement("softmax", "cuda", 4096, median_us=15.0),
+        ]
+    )
+    assert "Left out" not in markdown, "a block of 1024 elements holds no row of 4096"
+    _, lines = tables(markdown)["softmax on NVIDIA H200"]
+    assert [line[1] for line in lines[1:]] == ["1024", "4096"]
+
+
+def test_a_problem_that_a_sweep_has_not_finished_is_no_loss(write: Write) -> None:
     launch = {"block_size": 512, "num_warps": 4}
     markdown, html = write(
         [
@@ -154,19 +199,19 @@ def test_a_shape_that_a_sweep_has_not_finished_is_no_loss(write: Write) -> None:
             measurement("softmax", "torch", 4096, median_us=30.0),
             measurement("softmax", "triton_online", 4096, median_us=60.0, **launch),
             measurement("softmax", "torch", 8192, median_us=30.0),
-            measurement("softmax", "triton_online", 8192, status="unsupported", **launch),
+            measurement("softmax", "triton_online", 8192, status="out_of_memory", **launch),
             measurement("softmax", "cuda", 8192, median_us=15.0, **launch),
         ]
     )
-    sentence = "Left out, as not all of ours have been measured there: float32 4096x4096 (cuda)."
+    sentence = "Left out, as not all of ours have been measured there: float32 4096 (cuda)."
     assert f"\n{sentence}\n" in markdown and f"<p>{sentence}</p>" in html
     score, lines = tables(markdown)["softmax on NVIDIA H200"]
-    assert [line[1] for line in lines[1:]] == ["4096x1024", "4096x8192"]
+    assert [line[1] for line in lines[1:]] == ["1024", "8192"]
     assert [line[1:] for line in score[1:]] == [["2.00"], ["2.00"], ["2 of 2"]]
-    assert "Slower than another at none of 2 shapes." in markdown
+    assert "Slower than another at none of 2 problems." in markdown
 
 
-def test_no_shape_is_finished(write: Write) -> None:
+def test_no_problem_is_finished(write: Write) -> None:
     launch = {"block_size": 512, "num_warps": 4, "median_us": 15.0}
     markdown, html = write(
         [
@@ -176,7 +221,7 @@ def test_no_shape_is_finished(write: Write) -> None:
             measurement("softmax", "cuda", 4096, **launch),
         ]
     )
-    sentence = "measured there: float32 4096x1024 (cuda); float32 4096x4096 (triton_online)."
+    sentence = "measured there: float32 1024 (cuda); float32 4096 (triton_online)."
     assert sentence in markdown and sentence in html
     assert tables(markdown) == {"softmax on NVIDIA H200": []} and Page(html).tables == []
 

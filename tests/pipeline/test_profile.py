@@ -1,60 +1,69 @@
-"""torch.profiler for real on the CPU; what only a GPU's trace holds, through a trace made by hand."""
+"""torch.profiler for real on the CPU: what a row tells, and which points are looked into again."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernels.point import Point
-from pipeline import profile
-from pipeline.config import ProfileConfig, run_stage
-from pipeline.measure import choice, launches, profiler
-from pipeline.measure.profiler import Profiled, a_call
-from tests.factory import CPU, measurement
+from pipeline import ROOT, profile
+from pipeline.command.options import ProfileConfig
+from pipeline.command.run import run_stage
+from pipeline.inspection import profiler
+from pipeline.store import results
+from tests.planted import outside
+
+Rows = dict[tuple[str, int], dict[str, Any]]
 
 
-def command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, *options: str, code: int = 0
-) -> dict[tuple[str, int], dict[str, Any]]:
-    """Run the stage on the CPU with the smallest grid; its rows by provider and size."""
+def options(folder: Path, kernel: str) -> list[str]:
     fixed = ["preset=smoke", "device=cpu", f"output={folder}/results", f"artifacts={folder}/artifacts"]
-    monkeypatch.setattr(sys, "argv", ["profile", f"kernel={kernel}", *fixed, *options])
+    return [f"kernel={kernel}", *fixed]
+
+
+def rows(folder: Path) -> Rows:
+    """What the only file of rows holds, by provider and the problem's last number."""
+    found = {}
+    for path in folder.glob("results/profile/*/*.jsonl"):
+        for row in map(json.loads, path.read_text().splitlines()):
+            numbers = [value for value in row["point"]["problem"].values() if isinstance(value, int)]
+            found[row["point"]["provider"], numbers[-1]] = row
+    return found
+
+
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, *words: str, code: int = 0) -> Rows:
+    """Run the stage on the CPU with the smallest preset; its rows."""
+    monkeypatch.setattr(sys, "argv", ["profile", *options(folder, kernel), *words])
     with pytest.raises(SystemExit) as ended:
         run_stage("profile", ProfileConfig, profile.run)
     assert ended.value.code == code
-    found = [
-        json.loads(line)
-        for path in folder.glob("results/profile/*/*.jsonl")
-        for line in path.open().readlines()
-    ]
-    return {(row["provider"], row["size"]): row for row in found}
+    return rows(folder)
 
 
 def test_square_is_pow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows = command(
+    found = command(
         tmp_path, monkeypatch, "square", "provider=[torch_square,torch_mul,triton_flat]", "size=64"
     )
-    square = rows["torch_square", 64]
+    assert found.keys() == {("torch_square", 64), ("torch_mul", 64)}
+    square = found["torch_square", 64]
     assert square["chain"] == "aten::square > aten::pow"
     assert square["outermost"] == ["aten::square"]
     assert "(aten::square > aten::pow)" in square["sentence"]
-    assert rows["torch_mul", 64]["chain"] == "aten::mul"
+    assert found["torch_mul", 64]["chain"] == "aten::mul"
     by_name = {row["name"]: row for row in square["operators"]}
     assert by_name["aten::pow"]["calls"] == profiler.ACTIVE
     assert by_name["aten::pow"]["shapes"].startswith("[[64, 64]")
     assert by_name["aten::square"]["cpu_us"] >= by_name["aten::pow"]["cpu_us"] > 0
     assert by_name["aten::pow"]["self_cpu_bytes"] >= profiler.ACTIVE * 64 * 64 * 4
     assert square["device_us"] is None and square["launches"] is None, "a CPU launches nothing"
-
-    refused = rows["triton_flat", 64]
-    assert (refused["status"], refused["reason"], refused["operators"]) == ("unavailable", "needs a GPU", [])
 
     table = (tmp_path / "artifacts" / square["table"]).read_text()
     assert "Self CPU time total" in table and "aten::pow" in table
@@ -65,36 +74,40 @@ def test_square_is_pow(
         "waiting and warming up are not recorded"
     )
     printed = capfd.readouterr()
-    assert "torch_square-float32 64: a call is 1 operator (aten::square > aten::pow)" in printed.out
+    assert "torch_square float32 64: a call is 1 operator (aten::square > aten::pow)" in printed.out
+    assert "Left out: triton_flat (needs a GPU)." in printed.out
     assert "profiler_start" not in printed.err
 
 
 def test_manual_gelu_is_many_operators_and_the_fused_one_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = command(tmp_path, monkeypatch, "gelu", "provider=[manual,torch,torch_compile]", "size=64")
-    manual, fused = rows["manual", 64], rows["torch", 64]
+    found = command(tmp_path, monkeypatch, "gelu", "provider=[manual,torch,torch_compile]", "size=64")
+    manual, fused = found["manual", 64], found["torch", 64]
     # x**3, * 0.044715, x + ., * sqrt(2 / pi), tanh, 1 + ., 0.5 * x, and the product.
     assert len(manual["outermost"]) == 8
     assert fused["outermost"] == ["aten::gelu"]
     assert manual["chain"] is None, "there is no one operator to follow"
-    compiled = rows["torch_compile", 64]
+    compiled = found["torch_compile", 64]
     assert compiled["outermost"] == ["Torch-Compiled Region"]
     # So small a tensor may take less time than what is around the graph: the chain may end before it.
     assert compiled["sentence"].startswith("a call is 1 operator (Torch-Compiled Region")
     assert "CompiledFxGraph" in {operator["name"] for operator in compiled["operators"]}
 
 
-def test_stacks_and_a_folder_for_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_and_a_folder_for_tensorboard_are_always_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     board = tmp_path / "board"
-    options = ("provider=torch", "size=64", "stacks=true", f"tensorboard={board}")
-    rows = command(tmp_path, monkeypatch, "gelu", *options)
+    fixed = ("provider=torch", "size=64")
+    before = command(tmp_path, monkeypatch, "gelu", *fixed)["torch", 64]
+    row = command(tmp_path, monkeypatch, "gelu", *fixed, "stacks=true", f"tensorboard={board}")["torch", 64]
+    assert before["key"] == row["key"]
     assert len(list(board.glob("*.pt.trace.json"))) == 1
-    trace = json.loads(gzip.decompress((tmp_path / "artifacts" / rows["torch", 64]["trace"]).read_bytes()))
+    trace = json.loads(gzip.decompress((tmp_path / "artifacts" / row["trace"]).read_bytes()))
     frames = [event for event in trace["traceEvents"] if event.get("cat") == "python_function"]
     assert frames
     assert not any("rich/" in event["name"] for event in frames), "nothing of ours runs beside a call"
-    row = rows["torch", 64]
     names = {operator["name"] for operator in row["operators"]}
     assert "aten::gelu" in names and not names & {event["name"] for event in frames}
     assert row["sentence"].endswith("of it in aten::gelu")
@@ -106,8 +119,8 @@ def test_a_folder_for_tensorboard_that_is_none_is_one_sentence(
 ) -> None:
     (tmp_path / "file").touch()
     board = tmp_path / "file" / "board"
-    options = ("provider=torch", "size=64", f"tensorboard={board}")
-    assert command(tmp_path, monkeypatch, "gelu", *options, code=2) == {}
+    words = ("provider=torch", "size=64", f"tensorboard={board}")
+    assert command(tmp_path, monkeypatch, "gelu", *words, code=2) == {}
     said = f"error: tensorboard={board} can't be written to (Not a directory): name another folder.\n"
     assert capsys.readouterr().err == said
 
@@ -119,116 +132,107 @@ def test_an_unknown_provider_is_one_sentence(
     assert "Did you mean 'torch'?" in capsys.readouterr().err
 
 
-def kernel_event(name: str, correlation: int, at: float, us: float) -> list[dict[str, Any]]:
-    """A launch as the profiler's trace of a GPU holds it: the host's call, and the kernel it led to."""
-    call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "ts": at, "dur": 5.0}
-    run = {"cat": "kernel", "name": name, "tid": 7, "ts": at + 100, "dur": us}
-    shape = {"grid": [64, 2, 1], "block": [128, 1, 1], "registers per thread": 22, "shared memory": 48}
-    return [
-        call | {"ph": "X", "args": {"correlation": correlation}},
-        run | {"ph": "X", "args": {"correlation": correlation, **shape}},
-    ]
+def test_where_no_provider_runs_there_is_nothing_to_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(tmp_path, monkeypatch, "square", "provider=triton_flat") == {}
+    assert "Left out: triton_flat (needs a GPU)." in capsys.readouterr().out
 
 
-def trace_of_a_gpu() -> dict[str, Any]:
-    """Made by hand: two ranges; kernels end after their range, as they do."""
+def test_only_what_changed_is_profiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outside.write(tmp_path)
 
-    def host(cat: str, name: str, ts: float, dur: float) -> dict[str, Any]:
-        return {"ph": "X", "cat": cat, "name": name, "tid": 1, "ts": ts, "dur": dur}
+    def again(*words: str) -> tuple[Rows, int]:
+        """The rows, and of how many of them the command says that they are new."""
+        capsys.readouterr()
+        found = command(tmp_path, monkeypatch, str(made), *words)
+        said = capsys.readouterr().out
+        if "Nothing to profile" in said:
+            assert said.count("\n") == 1
+            return found, 0
+        match = re.search(r"(\d+) of (\d+) points profiled", said)
+        assert match and int(match[2]) == len(found)
+        return found, int(match[1])
 
-    return {
-        "traceEvents": [
-            host("user_annotation", "point:aa", 0.0, 50.0),
-            host("cpu_op", "aten::square", 1.0, 20.0),
-            host("cpu_op", "aten::pow", 2.0, 18.0),
-            *kernel_event("void at::native::vectorized_elementwise_kernel<4, pow>(int, float)", 1, 10.0, 3.5),
-            host("user_annotation", "point:bb", 60.0, 30.0),
-            host("cpu_op", "aten::mul", 61.0, 5.0),
-            *kernel_event("mul", 2, 62.0, 2.0),
-            *kernel_event("tanh", 3, 70.0, 4.0),
-            *kernel_event("mul", 4, 80.0, 2.0),
-            *kernel_event("outside", 5, 95.0, 2.0),
-        ]
-    }
+    first, count = again()
+    # A CPU is not given the largest problem; pieces has its default, for nothing was timed.
+    places = {(name, n) for name in ("whole", "pieces") for n in (8, 64)}
+    assert (first.keys(), count) == (places, 4)
+    assert first["pieces", 8]["point"]["parameters"] == {"parts": 2}
+    assert again() == (first, 0)
+
+    outside.edit(made)
+    second, count = again()
+    assert count == 2
+    for name, n in places:
+        assert (second[name, n] == first[name, n]) == (name == "whole")
+    assert again() == (second, 0)
+
+    (tmp_path / "artifacts" / second["whole", 64]["table"]).unlink()
+    third, count = again()
+    assert (count, third["whole", 8]) == (1, second["whole", 8])
+    assert third["whole", 64] != second["whole", 64]
+
+    fewer, count = again("size=8")
+    assert (fewer.keys(), count) == ({("whole", 8), ("pieces", 8)}, 0)
+    assert fewer.items() <= third.items(), "the others are no longer chosen"
+    kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
+    assert kept == {Path(row[what]).name for row in fewer.values() for what in ("table", "trace")}
+
+    monkeypatch.setattr(profile, "instrument", lambda entries: "another")
+    assert again("size=8")[1] == 2, "another profiler would see them otherwise"
 
 
-def test_launches_belong_to_the_range_that_launched_them() -> None:
-    found = launches.parse(trace_of_a_gpu())
-    assert {key: [one.name for one in made] for key, made in found.items()} == {
-        "aa": ["void at::native::vectorized_elementwise_kernel<4, pow>(int, float)"],
-        "bb": ["mul", "tanh", "mul"],
-    }
-    (one,) = found["aa"]
-    assert (one.threads, one.blocks, one.registers, one.shared, one.duration_us) == (128, 128, 22, 48, 3.5)
+def test_a_cpus_rows_go_to_this_hosts_own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "LOCAL", tmp_path / "local")
+    made = outside.write(tmp_path)
+    assert command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8") == {}
+    assert (tmp_path / "results/profile/double").is_dir(), "DVC finds the folder that it asked for"
+    assert rows(tmp_path / "local").keys() == {("whole", 8)}
+    table = rows(tmp_path / "local")["whole", 8]["table"]
+    assert (tmp_path / "artifacts" / table).is_file()
 
 
-def test_the_sentence_names_what_a_call_launches() -> None:
-    trace = trace_of_a_gpu()
-    made = launches.parse(trace)
-    assert profiler.nesting(trace) == (("aten::mul",), "aten::mul"), "the last call's"
-    many = Profiled((), "", b"", tuple(made["bb"] * profiler.ACTIVE), ("aten::mul",), None, 5.0)
-    assert profile.sentence(many, "cuda") == (
-        "a call (aten::mul) launches 3 device kernels: mul x2, tanh; 8.00 us on the device, "
-        "5.00 us on the host until the last launch"
+def test_a_row_that_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outside.write(tmp_path)
+    reference = made / "reference.py"
+    text = reference.read_text()
+    reference.write_text(
+        text.replace("    return normal(", '    raise RuntimeError("no inputs")\n    return normal(')
     )
-    assert [(one.name, one.launches, one.us) for one in a_call(many.launches)] == [
-        ("mul", 2.0, 4.0),
-        ("tanh", 1.0, 4.0),
-    ]
-    single = Profiled(
-        (), "", b"", tuple(made["aa"] * profiler.ACTIVE), ("aten::square",), "aten::square > aten::pow", 20.0
-    )
-    assert profile.sentence(single, "cuda").startswith(
-        "a call (aten::square > aten::pow) launches 1 device kernel: "
-        "vectorized_elementwise_kernel<4, pow>; 3.50 us on the device"
-    )
+    found = command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8")
+    assert found["whole", 8]["status"] == "error"
+    assert found["whole", 8]["sentence"] == "not profiled: RuntimeError: no inputs"
+    assert "Nothing" not in capsys.readouterr().out
+    command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8")
+    assert "1 of 1 points profiled" in capsys.readouterr().out
 
 
-def test_host_time_ends_with_the_last_launch_and_is_the_median_call() -> None:
-    """A launch that is no operator's, as Triton's is, counts; what follows it doesn't."""
+@pytest.mark.parametrize("stage", ["profile", "counters"])
+def test_where_there_is_nothing_to_do_torch_is_not_even_imported(tmp_path: Path, stage: str) -> None:
+    """Of counters on a CPU there never is."""
+    made = outside.write(tmp_path)
 
-    def host(cat: str, name: str, ts: float, dur: float) -> dict[str, Any]:
-        return {"ph": "X", "cat": cat, "name": name, "tid": 1, "ts": ts, "dur": dur, "args": {}}
+    def run() -> subprocess.CompletedProcess[str]:
+        words = [f"pipeline.{stage}", *options(tmp_path, str(made)), "provider=whole", "size=8"]
+        return subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
 
-    def call(number: int, ts: float, launch_at: float) -> list[dict[str, Any]]:
-        return [
-            host("user_annotation", "point:aa", ts, 200.0),
-            host("cpu_op", "aten::empty_like", ts + 2, 5.0),
-            *kernel_event("_gelu_flat", number, ts + launch_at, 1.0),
-            host("cuda_runtime", "cudaGetLastError", ts + 150, 1.0),
-            host("cuda_runtime", "cudaDeviceSynchronize", ts + 160, 30.0),
-        ]
+    def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
+        return set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
 
-    calls = [*call(1, 0.0, 85.0), *call(2, 300.0, 30.0), *call(3, 600.0, 40.0)]
-    assert profiler.host_us({"traceEvents": calls}) == 45.0
-    without = [event for event in calls if event["cat"] in ("user_annotation", "cpu_op")]
-    assert profiler.host_us({"traceEvents": without}) == 5.0, "on a CPU the operators are the work"
-
-
-def test_points_are_chosen_by_the_ledger() -> None:
-    def row(provider: str, us: float, **axes: int) -> Any:
-        return measurement("softmax", provider, 1024, gpu=CPU, median_us=us, **axes)
-
-    rows = [
-        row("torch", 10.0),
-        row("triton_online", 9.0, block_size=1024, num_warps=4),
-        row("triton_online", 6.0, block_size=2048, num_warps=8),
-        row("cuda", 7.0, block_size=512, num_warps=8),
-    ]
-    timed = {one.point: one for one in rows}
-    points = list(timed)
-    chosen = choice.best_default_baseline(points, timed, "torch", lambda name: not name.startswith("torch"))
-    assert {one.role: (one.point.provider, one.point.block_size) for one in chosen} == {
-        "best": ("triton_online", 2048),
-        "default": ("triton_online", 1024),
-        "baseline": ("torch", None),
-    }
-    each = {one.point.provider: one.point.block_size for one in choice.each_provider(points, timed)}
-    assert each == {"torch": None, "triton_online": 2048, "cuda": 512}
-    without = choice.each_provider(points, {})
-    assert {one.point.provider: one.point.block_size for one in without}["triton_online"] == 1024
-    assert choice.few([1, 2, 4, 8, 16]) == [1, 4, 16]
-    assert choice.few([7]) == [7]
-    point = Point("softmax", "triton_online", 1024, "float32", 1024, 4)
-    only = choice.best_default_baseline([point], {point: timed[point]}, "torch", lambda name: True)
-    assert [one.role for one in only] == ["best, default"], "one point, looked into once"
+    first = run()
+    assert ("torch" in imported(first)) == (stage == "profile")
+    second = run()
+    assert "rich" in imported(second) and "torch" not in imported(second)
+    assert ("Nothing to profile" in second.stdout) == (stage == "profile")

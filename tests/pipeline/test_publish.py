@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -14,12 +16,27 @@ from typing import Any
 import pytest
 import requests
 
-from pipeline import tracking
-from pipeline.config import KernelConfig, PublishConfig, TrackingConfig
-from pipeline.errors import UserError
-from pipeline.measure.record import Measurement
-from pipeline.publish import Published, how_to_open, publish, read
-from tests.factory import H100, H200, MEASURED_AT, ceilings, grid, measurement, write_results
+from kernels.contract import Value
+from pipeline import UserError
+from pipeline.command.options import PublishConfig, TrackingConfig
+from pipeline.points.frozen import Values
+from pipeline.publish import publish
+from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting import mlflow_view
+from pipeline.reporting.mlflow_view import Published, how_to_open
+from pipeline.store import results as results_module
+from pipeline.store.record import Measurement
+from tests.factory import (
+    CPU,
+    H100,
+    H200,
+    MEASURED_AT,
+    ceilings,
+    environment,
+    grid,
+    measurement,
+    write_results,
+)
 from tests.mlflow_store import content, log, run_ids, server, shown, start
 
 ROWS = grid(gpus=(H200, H100))
@@ -78,14 +95,19 @@ def changed(rows: list[Measurement], index: int) -> list[Measurement]:
     again = measurement(
         row.point.kernel,
         row.point.provider,
-        row.point.size,
-        row.point.dtype,
-        **row.point.axes(),
+        **row.point.problem,
+        **row.point.parameters,
         gpu=row.origin.gpu,
         median_us=777.0,
         measured_at=row.origin.measured_at + timedelta(days=1),
     )
+    assert again.point == row.point
     return [*rows[:index], again, *rows[index + 1 :]]
+
+
+def number(row: Measurement, name: str) -> float:
+    """A field of what was timed."""
+    return float(getattr(row.outcome.timing, name, None) or getattr(row.rate, name))
 
 
 def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
@@ -96,14 +118,17 @@ def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
     assert set(runs) == NAMES
 
     child = runs[f"triton_online float32 1024x8w @ {H200}"]
-    rows = [r for r in ROWS if r.origin.gpu == H200 and (r.point.block_size, r.point.num_warps) == (1024, 8)]
+    wide = Values({"block_size": 1024, "num_warps": 8})
+    rows = [r for r in ROWS if r.origin.gpu == H200 and r.point.parameters == wide]
     times = [1000 * int(row.origin.measured_at.timestamp()) for row in rows]
     assert child["parent"] == f"softmax @ {H200}"
     assert child["info"] == ["FINISHED", min(times), max(times)]
     assert child["params"] == {
         "kernel": "softmax",
         "gpu": H200,
+        "workload": "columns",
         "provider": "triton_online",
+        "rows": "4096",
         "dtype": "float32",
         "block_size": "1024",
         "num_warps": "8",
@@ -112,10 +137,13 @@ def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
     }
     tags = child["tags"]
     assert (tags["kind"], tags["gpu"], tags["status"], tags["dirty"]) == ("config", H200, "ok", "false")
+    assert (tags["workload"], tags["x"], tags["headline"]) == ("columns", "columns", "gbps")
     assert tags["commit"] == tags["mlflow.source.git.commit"] == rows[0].origin.commit
+    assert tags["run"] == rows[0].origin.run
     for name in ("median_us", "p20_us", "p80_us", "min_us", "rel_ci", "gbps", "tflops", "ceiling_fraction"):
         expected = [
-            (name, row.point.size, row.row()[name], at, 0) for row, at in zip(rows, times, strict=True)
+            (name, row.point.problem["columns"], number(row, name), at, 0)
+            for row, at in zip(rows, times, strict=True)
         ]
         assert [metric for metric in child["metrics"] if metric[0] == name] == sorted(expected)
     assert {"max_abs_err", "max_rel_err", "sm_clock_mhz", "power_w"} < {
@@ -124,12 +152,13 @@ def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
 
     parent = runs[f"softmax @ {H200}"]
     assert parent["params"]["driver"] == "580.82.07" and parent["params"]["gpu"] == H200
+    assert parent["tags"]["environment"] == environment(H200).digest
     assert float(parent["params"]["ceiling_copy_gbps"]) == ceilings(H200).copy_gbps
     latest = {key: value for key, _, value, _, _ in parent["metrics"]}
     assert (latest["points"], latest["points_ok"]) == (15, 15)
     best = {step: value for key, step, value, *_ in parent["metrics"] if key == "best_gbps_float32"}
     for size, value in best.items():
-        at_size = [r.rate for r in ROWS if r.origin.gpu == H200 and r.point.size == size]
+        at_size = [r.rate for r in ROWS if r.origin.gpu == H200 and r.point.problem["columns"] == size]
         assert value == max(rate.gbps for rate in at_size if rate)
 
     artifacts = (
@@ -147,7 +176,7 @@ def test_what_has_no_time_is_shown_without_a_number(tmp_path: Path, database: Pa
     rows = [
         measurement(provider="cuda", status="incorrect", error="differs by 3", size=256),
         measurement(provider="cuda", status="timeout", error="took 120 s", size=512),
-        measurement(provider="cpp", status="unsupported", error="needs a CPU"),
+        measurement(provider="cpp", status="compile_error", error="no compiler"),
         measurement(provider="triton_row", status="verified"),
         measurement(provider="torch", size=256, valid=False),
         measurement(provider="torch", size=512),
@@ -159,15 +188,15 @@ def test_what_has_no_time_is_shown_without_a_number(tmp_path: Path, database: Pa
     assert statuses == {
         "softmax": ("FINISHED", "mixed"),
         "cuda": ("FAILED", "mixed"),
-        "cpp": ("FINISHED", "unsupported"),
+        "cpp": ("FAILED", "compile_error"),
         "triton_row": ("FINISHED", "verified"),
         "torch": ("FINISHED", "mixed"),
     }
     assert runs["cuda"]["metrics"] == runs["cpp"]["metrics"] == []
     assert {metric[0] for metric in runs["triton_row"]["metrics"]} == {"max_abs_err", "max_rel_err"}
     assert {metric[1] for metric in runs["torch"]["metrics"]} == {256, 512}
-    assert runs["cuda"]["tags"]["notes"] == "size 256: incorrect: differs by 3; size 512: timeout: took 120 s"
-    assert "size 256: not to be trusted: the clock moved" in runs["torch"]["tags"]["notes"]
+    assert runs["cuda"]["tags"]["notes"] == "at 256: incorrect: differs by 3; at 512: timeout: took 120 s"
+    assert "at 256: not to be trusted: the clock moved" in runs["torch"]["tags"]["notes"]
     assert runs["torch"]["tags"]["points"] == "2 ok, 1 out_of_memory"
 
 
@@ -190,7 +219,8 @@ def test_a_changed_row_replaces_its_run_and_no_other(results: Path, database: Pa
     client.set_tag(ids[altered], "mlflow.note.content", "look at this one")
     client.set_tag(ids[altered], "reviewed", "yes")
     foreign = client.create_run("1", run_name="somebody else's", tags={"gpu": H200})
-    index = next(i for i, r in enumerate(ROWS) if r.point.axes() == {"block_size": 512, "num_warps": 4})
+    narrow = Values({"block_size": 512, "num_warps": 4})
+    index = next(i for i, r in enumerate(ROWS) if r.point.parameters == narrow)
     log(write_results(results, changed(ROWS, index)), uri(database))
 
     after, new_ids = shown(database), run_ids(database)
@@ -289,10 +319,215 @@ def test_reports_are_uploaded_to_their_kernel_and_only_when_they_change(
 
 def test_only_the_kernel_asked_for(tmp_path: Path, database: Path) -> None:
     results = write_results(tmp_path / "results", grid(kernels=("softmax", "gelu"), providers=("torch",)))
-    log(results, uri(database), kernel=KernelConfig(name="gelu", grid={}))
+    log(results, uri(database), kernel="gelu")
     assert set(shown(database)) == {f"gelu @ {H200}", f"torch float32 @ {H200}"}
+    log(results, uri(database), kernel="kernels/softmax")
+    assert f"softmax @ {H200}" in shown(database, "softmax")
     with pytest.raises(UserError, match=r"holds no measurements of square, only of gelu, softmax\."):
-        log(results, uri(database), kernel=KernelConfig(name="square", grid={}))
+        log(results, uri(database), kernel="square")
+
+
+def steps(run: dict[str, Any], name: str = "median_us") -> list[int]:
+    """Where the line of a metric has its points."""
+    return [step for key, step, *_ in run["metrics"] if key == name]
+
+
+def test_a_line_runs_along_the_workloads_x_and_what_stays_the_same_is_a_param(
+    tmp_path: Path, database: Path
+) -> None:
+    def matmul(size: int, workload: str, **named: int) -> Measurement:
+        tiles = {"block_m": 64, "num_warps": 4}
+        return measurement("matmul", "triton_tiled", size, "bfloat16", workload=workload, **tiles, **named)
+
+    rows = [
+        *(matmul(size, "square") for size in (512, 1024)),
+        *(matmul(8192, "decode", m=m) for m in (1, 16, 64)),
+        # Pinned by hand: of the workload by name, but on no line with its square ones.
+        matmul(512, "square", k=4096),
+        measurement("matmul", "torch", 512, "float32", arithmetic="tf32", workload="square_tf32"),
+    ]
+    log(write_results(tmp_path / "results", rows), uri(database))
+    runs = shown(database, "matmul")
+    tiles = "64x128x64x8gx4wx3s"
+    assert set(runs) == {
+        f"{name} @ {H200}"
+        for name in (
+            "matmul",
+            "torch float32 tf32",
+            f"triton_tiled bfloat16 {tiles}",
+            f"triton_tiled bfloat16 {tiles} n=8192 k=8192",
+            f"triton_tiled bfloat16 {tiles} n=512 k=4096",
+        )
+    }
+    square = runs[f"triton_tiled bfloat16 {tiles} @ {H200}"]
+    assert steps(square) == [512, 1024]
+    assert square["params"] == {
+        **{"kernel": "matmul", "gpu": H200, "workload": "square", "provider": "triton_tiled"},
+        **{"dtype": "bfloat16", "arithmetic": "ieee", "timer": "graph", "cache": "cold"},
+        **{"block_m": "64", "block_n": "128", "block_k": "64", "group_m": "8"},
+        **{"num_warps": "4", "num_stages": "3"},
+    }
+    assert (square["tags"]["x"], square["tags"]["headline"]) == ("m", "tflops")
+    decode = runs[f"triton_tiled bfloat16 {tiles} n=8192 k=8192 @ {H200}"]
+    assert steps(decode) == steps(decode, "gbps") == [1, 16, 64]
+    assert decode["params"] == square["params"] | {"workload": "decode", "n": "8192", "k": "8192"}
+    assert (decode["tags"]["workload"], decode["tags"]["headline"]) == ("decode", "gbps")
+    pinned = runs[f"triton_tiled bfloat16 {tiles} n=512 k=4096 @ {H200}"]
+    assert (steps(pinned), pinned["params"]["m"], pinned["params"]["k"]) == ([512], "512", "4096")
+    # The best is that of the kernel's own line, by what people compare.
+    parent = runs[f"matmul @ {H200}"]
+    assert steps(parent, "best_tflops_bfloat16") == [512, 1024]
+    assert steps(parent, "best_tflops_float32_tf32") == [512]
+    best = max(row.rate.tflops for row in (rows[0], rows[6]) if row.rate)
+    assert ("tflops", 512, best) in [metric[:3] for metric in parent["metrics"]]
+    assert parent["tags"]["workload"] == "decode, square, square_tf32"
+
+
+def test_two_workloads_share_a_line_or_have_another_x(tmp_path: Path, database: Path) -> None:
+    launch = {"provider": "cuda", "block_size": 512, "num_warps": 4}
+    rows = [
+        measurement(size=4096, workload="columns", **launch),
+        measurement(size=256, workload="short_rows", **launch),
+        *(measurement(size=12671, rows=rows, workload="few_rows", **launch) for rows in (1, 37, 1823)),
+        measurement(size=781, rows=37, workload="few_rows", **launch),
+    ]
+    log(write_results(tmp_path / "results", rows), uri(database))
+    runs = shown(database)
+    line = runs[f"cuda float32 512x4w @ {H200}"]
+    assert (steps(line), line["params"]["rows"]) == ([256, 4096], "4096")
+    assert line["params"]["workload"] == line["tags"]["workload"] == "columns, short_rows"
+    few = runs[f"cuda float32 512x4w columns=12671 @ {H200}"]
+    assert (steps(few), few["params"]["columns"]) == ([1, 37, 1823], "12671")
+    assert "rows" not in few["params"] and few["tags"]["x"] == "rows"
+    assert steps(runs[f"cuda float32 512x4w columns=781 @ {H200}"]) == [37]
+    assert len(runs) == 4
+    parent = runs[f"softmax @ {H200}"]
+    assert steps(parent, "gbps") == [256, 4096], "the kernel's own line"
+    before = content(database)
+    log(tmp_path / "results", uri(database))
+    assert content(database) == before
+
+
+def of_problem(problem: dict[str, Value], **parameters: Value) -> Measurement:
+    """A row of a kernel that this repository does not have, of that problem."""
+    row = measurement("attention", "own", workload="causal", **parameters)
+    return row.model_copy(update={"point": row.point.model_copy(update={"problem": Values(problem)})})
+
+
+def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, database: Path) -> None:
+    shape: dict[str, Value] = {"batch": 4, "dtype": "bfloat16", "causal": True, "cache": "paged"}
+    rows = [
+        of_problem({"sequence": sequence, **shape, "causal": causal}, split=split, strategy="online")
+        for sequence in (512, 1024, 2048)
+        for causal in (True, False)
+        for split in (True, False)
+    ]
+    log(write_results(tmp_path / "results", rows), uri(database), kernel="attention")
+    runs = shown(database, "attention")
+    assert set(runs) == {
+        f"attention @ {H200}",
+        *(
+            f"own bfloat16{causal} paged split={split} strategy=online batch=4 @ {H200}"
+            for causal in (" causal", "")
+            for split in ("true", "false")
+        ),
+    }
+    run = runs[f"own bfloat16 causal paged split=true strategy=online batch=4 @ {H200}"]
+    assert run["params"] == {
+        **{"kernel": "attention", "gpu": H200, "workload": "causal", "provider": "own"},
+        **{"batch": "4", "dtype": "bfloat16", "causal": "true", "problem.cache": "paged"},
+        **{"split": "true", "strategy": "online", "timer": "graph", "cache": "cold"},
+    }
+    assert (steps(run), run["tags"]["x"]) == ([512, 1024, 2048], "sequence"), "what varies most"
+    parent = runs[f"attention @ {H200}"]
+    assert steps(parent, "gbps") == steps(parent, "best_gbps_bfloat16_causal_paged") == [512, 1024, 2048]
+
+
+def test_numbers_that_are_the_same_are_one_and_problems_without_any_are_shown(tmp_path: Path) -> None:
+    square = [of_problem({"m": size, "n": size}) for size in (64, 128)]
+    (sweep,) = mlflow_view.read(write_results(tmp_path / "square", square))
+    (child,) = sweep.children
+    assert {value.step for value in child.values} == {64, 128}
+    (sweep,) = mlflow_view.read(write_results(tmp_path / "words", [of_problem({"dtype": "float32"})]))
+    (child,) = sweep.children
+    assert ({value.step for value in child.values}, child.name) == ({0}, f"own float32 @ {H200}")
+
+
+def test_a_point_timed_by_several_settings_is_shown_once_and_hot_beside_cold(
+    tmp_path: Path, database: Path
+) -> None:
+    later = MEASURED_AT + timedelta(hours=1)
+    rows = [
+        measurement(size=256, median_us=5.0, settings="a" * 16, measured_at=later),
+        measurement(size=256, median_us=6.0, settings="b" * 16),
+        measurement(size=256, median_us=2.0, settings="c" * 16, cache="hot"),
+        measurement(size=512, status="timeout", settings="c" * 16),
+    ]
+    log(write_results(tmp_path / "results", rows), uri(database))
+    runs = shown(database)
+    assert set(runs) == {f"{name} @ {H200}" for name in ("softmax", "torch float32", "torch float32 hot")}
+    cold, hot = (runs[f"torch float32{words} @ {H200}"] for words in ("", " hot"))
+    assert [metric[:3] for metric in cold["metrics"] if metric[0] == "median_us"] == [("median_us", 256, 5.0)]
+    assert [metric[:3] for metric in hot["metrics"] if metric[0] == "median_us"] == [("median_us", 256, 2.0)]
+    assert hot["tags"]["points"] == "1 ok, 1 timeout"
+    best = [metric[2] for metric in runs[f"softmax @ {H200}"]["metrics"] if metric[0] == "gbps"]
+    assert best == [rows[0].rate.gbps if rows[0].rate else None]
+
+
+def test_the_best_is_one_to_be_trusted_where_there_is_any(tmp_path: Path) -> None:
+    rows = [
+        measurement(size=256, median_us=9.0),
+        measurement(provider="manual", size=256, median_us=1.0, valid=False),
+        measurement(size=512, median_us=7.0, valid=False),
+    ]
+    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
+    best = {value.step: value.value for value in sweep.parent.values if value.key == "gbps"}
+    assert best == {row.point.problem["columns"]: row.rate.gbps for row in (rows[0], rows[2]) if row.rate}
+
+
+def test_what_a_cpu_gave_lies_with_this_hosts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "repository"
+    monkeypatch.setattr(results_module, "ROOT", root)
+    monkeypatch.setattr(results_module, "LOCAL", root / "local")
+    tracked = write_results(root / "results", [measurement()])
+    write_results(root / "local" / "results", [measurement(gpu=CPU)])
+    for folder in (root / "reports", root / "local" / "reports"):
+        folder.mkdir()
+        (folder / "report.md").write_text(str(folder))
+    both = mlflow_view.read(tracked, reports=root / "reports")
+    assert [sweep.parent.name for sweep in both] == [f"softmax @ {CPU}", f"softmax @ {H200}"]
+    for sweep, place in zip(both, (root / "local" / "results", tracked), strict=True):
+        gpu = sweep.parent.params["gpu"]
+        path = f"timings/softmax/{gpu}.jsonl"
+        assert sweep.files[f"results/{path}"] == place / path
+        assert sweep.files["reports/report.md"] == root / "local" / "reports" / "report.md"
+    (own,) = mlflow_view.read(root / "local" / "results")
+    assert own.parent == both[0].parent
+
+
+@pytest.mark.parametrize(
+    ("said", "printed"),
+    [
+        ("http://user:p@ss@host:5000/mlflow", "http://host:5000/mlflow"),
+        ("postgresql://host/db?password=secret&sslmode=on", "postgresql://host/db?password=...&sslmode=on"),
+        ("could not connect to http://me:secret@host: refused", "could not connect to http://host: refused"),
+        ("me:secret@host:5000", "host:5000"),
+        ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db"),
+    ],
+)
+def test_no_password_is_printed(said: str, printed: str) -> None:
+    assert tracking.public(said) == printed
+
+
+def test_a_password_of_the_command_line_is_left_out_of_what_to_run(results: Path) -> None:
+    with pytest.raises(UserError) as told:
+        log(results, "http://user:secret@127.0.0.1:9")
+    assert "secret" not in str(told.value) and str(told.value).endswith("tracking=server")
+
+
+def test_nothing_imports_mlflow_before_it_publishes() -> None:
+    look = "import sys, pipeline.sweep, pipeline.publish; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
 
 
 def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
@@ -301,9 +536,7 @@ def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
         measurement(size=256, commit="a" * 40),
         measurement(commit="b" * 40, dirty=True, measured_at=later),
     ]
-    results = write_results(tmp_path, rows)
-    local = TrackingConfig(name="local", uri=None)
-    (sweep,) = read(PublishConfig(input=results, reports=None, kernel=None, tracking=local))
+    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
     assert sweep.parent.tags["commit"] == "b" * 40 and sweep.parent.tags["dirty"] == "true"
 
 
@@ -426,7 +659,8 @@ def test_a_server_that_is_down_costs_a_sentence(results: Path) -> None:
     assert time.monotonic() - started < 20
     assert out == "" and len(err.splitlines()) == 1
     assert "connection refused. Nothing measured is lost" in err and "secret" not in err
-    again = f"python -m pipeline.publish reports=null artifacts=null input={results} tracking=server"
+    options = f"input={results} reports=null artifacts=null tracking=server"
+    again = f"python -m pipeline.publish {options}"
     assert err.endswith(f"run: {again}\n")
 
 
@@ -495,6 +729,9 @@ def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     assert tracking.store_of(None) == tracking.DEFAULT_STORE
     ours = Published(tracking.DEFAULT_STORE, ("1",))
     assert how_to_open(ours).startswith("Run `make ui` and open http://127.0.0.1:5000/#/")
+    other = Published("sqlite:////tmp/x.db", ("1",), ("input=outputs", "tracking.uri=sqlite:////tmp/x.db"))
+    ui = "python -m pipeline.ui input=outputs tracking.uri=sqlite:////tmp/x.db"
+    assert how_to_open(other).startswith(f"Run `{ui}` and open http://127.0.0.1:5000/#/")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
     assert tracking.store_of(None) == "http://tracker:5000"
     assert tracking.store_of("sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"

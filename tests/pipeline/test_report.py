@@ -15,13 +15,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-import kernels
-from pipeline import report
-from pipeline.config import ROOT, ReportConfig
-from pipeline.errors import UserError
-from pipeline.measure import ledger, results
-from pipeline.measure.grid import peer_digest, source_digest
-from tests.factory import COMMIT, CPU, H100, H200, grid, measurement, write_results
+from pipeline import ROOT, UserError, report
+from pipeline.command.options import ReportConfig
+from pipeline.execution import identity
+from pipeline.machine.device import Device
+from pipeline.reporting.drawings import drawings, of_workloads
+from pipeline.reporting.frames import best_configurations, entry_of, frame
+from pipeline.store import ledger, results
+from pipeline.store.record import Carried
+from tests.factory import COMMIT, CPU, H100, H200, flat, grid, measurement, write_results
 
 # The command draws for long, and most of the tests look at what it drew once.
 pytestmark = pytest.mark.xdist_group("report")
@@ -29,17 +31,41 @@ pytestmark = pytest.mark.xdist_group("report")
 OTHER_COMMIT = "fedcba98" * 5
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = ("torch", "torch_compile", "triton_row", "triton_online", "cuda")
+TIMED = ("gelu", "matmul", "relu", "softmax", "square")
+PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "relu", "softmax", "softmax-few_rows", "square")
 
 
 def synthetic() -> list:
     """Three machines as a sweep leaves them: all of softmax on GPUs, what a CPU can do, a dirty commit, a
-    distrusted timing, a point that did not fit, and a kernel that nothing was timed of."""
+    distrusted timing, a point that did not fit; a kernel of three dimensions that is compared by TFLOP/s, and of
+    two that are gone one that was timed."""
     rows = grid(
         gpus=(H100, H200), providers=DRAWN, dtypes=("float32", "bfloat16"), sizes=(256, 1024, 4096, 16384)
     )
     rows += grid(gpus=(CPU,), providers=("torch", "torch_compile", "cpp"))
     rows += grid(gpus=(CPU,), providers=("triton_row", "triton_online"), status="verified")
-    rows += grid(gpus=(CPU,), providers=("cuda",), status="unsupported")
+    rows += [
+        measurement("softmax", provider, columns, rows=n, workload="few_rows", **launch)
+        for provider, launch in (("torch", {}), ("cuda", {"block_size": 1024, "num_warps": 8}))
+        for n in (1, 37, 1823)
+        for columns in (781, 12671)
+    ]
+    tiles = ("torch", "triton_tiled", "cuda_tiled")
+    rows += grid(
+        kernels=("matmul",), providers=tiles, sizes=(512, 1024, 4096), dtypes=("bfloat16", "float32")
+    )
+    rows += [
+        measurement("matmul", provider, size, arithmetic="tf32", workload="square_tf32")
+        for provider in tiles[:2]
+        for size in (512, 1024)
+    ]
+    rows += [
+        measurement("matmul", provider, 8192, "bfloat16", m=m, workload="decode")
+        for provider in tiles[:2]
+        for m in (1, 16, 64)
+    ]
+    rows += [measurement("matmul", "torch", 1, "bfloat16", m=2049, n=4095, k=1023, workload="odd")]
+    rows += grid(kernels=("relu",), providers=("torch", "cuda"))
     rows += grid(kernels=("square",), gpus=(H200,), providers=("torch_square", "cuda"), commit=OTHER_COMMIT)
     rows += [
         measurement("softmax", "triton_row", 65536, num_warps=w, gpu=H200, status="out_of_memory")
@@ -48,22 +74,48 @@ def synthetic() -> list:
     rows += [
         measurement("gelu", p, 1024, gpu=H200, dirty=True, valid=p == "torch") for p in ("torch", "cuda")
     ]
-    rows += [measurement("relu", "torch", gpu=H200, status="timeout", error="took <over> 120 s | given up")]
+    rows += [measurement("tanh", "torch", gpu=H200, status="timeout", error="took <over> 120 s | given up")]
     return rows
 
 
 def rows_of(folder: Path) -> list[dict]:
     """Every ledger row, read without the code under test."""
-    return [json.loads(line) for path in folder.rglob("*.jsonl") for line in path.read_text().splitlines()]
+    return [
+        flat(json.loads(line)) for path in folder.rglob("*.jsonl") for line in path.read_text().splitlines()
+    ]
+
+
+def problem_of(row: dict) -> tuple[str, str]:
+    """A row's numbers and words, as people read them."""
+    if row["kernel"] == "matmul":
+        m, n, k = (row[name] for name in "mnk")
+        numbers = str(m) if m == n == k else f"m={m} n={n} k={k}"
+        return numbers, row["dtype"] + " tf32" * (row["arithmetic"] == "tf32")
+    if row["kernel"] == "softmax":
+        columns = row["columns"]
+        return str(columns) if row["rows"] == 4096 else f"rows={row['rows']} columns={columns}", row["dtype"]
+    return f"n={row['n']}" if "n" in row else str(row["columns"]), row["dtype"]
+
+
+def rate_of(row: dict) -> str:
+    """The rate by which a row is compared."""
+    return "tflops" if row["kernel"] == "matmul" and row["workload"] != "decode" else "gbps"
+
+
+def configuration_of(row: dict) -> str:
+    """A row's parameters, as people write them."""
+    units = {"tile": "", "block_size": "", "block_m": "", "block_n": "", "block_k": "", "group_m": "g"}
+    units |= {"num_warps": "w", "num_stages": "s"}
+    return "x".join(f"{row[name]}{unit}" for name, unit in units.items() if name in row)
 
 
 def winners(rows: list[dict]) -> dict[tuple, dict]:
-    """The fastest row at each kernel, dtype, size and GPU, trusted ones first."""
+    """The fastest row at each kernel, problem and GPU, trusted ones first."""
     found: dict[tuple, dict] = {}
     for row in rows:
         if row["status"] != "ok":
             continue
-        group = (row["kernel"], row["dtype"], row["size"], row["gpu"])
+        group = (row["kernel"], *problem_of(row), row["gpu"])
         rank = (not row["valid"], row["median_us"])
         if group not in found or rank < (not found[group]["valid"], found[group]["median_us"]):
             found[group] = row
@@ -72,8 +124,12 @@ def winners(rows: list[dict]) -> dict[tuple, dict]:
 
 def baseline_us(rows: list[dict], row: dict) -> float | None:
     name = {"square": "torch_square"}.get(row["kernel"], "torch")
-    same = ("kernel", "dtype", "size", "gpu")
-    times = [r["median_us"] for r in rows if r["provider"] == name and all(r[k] == row[k] for k in same)]
+    place = (row["kernel"], *problem_of(row), row["gpu"])
+    times = [
+        r["median_us"]
+        for r in rows
+        if r["provider"] == name and (r["kernel"], *problem_of(r), r["gpu"]) == place
+    ]
     return times[0] if times else None
 
 
@@ -161,8 +217,8 @@ def report_on(tmp_path) -> Callable[[Path], Path]:
 
 
 def test_all_files_are_there_and_no_other(written):
-    plots = [f"plots/{kernel}.{kind}" for kernel in ("gelu", "softmax", "square") for kind in ("csv", "svg")]
-    roofs = [f"roofline/{kernel}.svg" for kernel in ("gelu", "softmax", "square")]
+    plots = [f"plots/{name}.{kind}" for name in PLOTS for kind in ("csv", "svg")]
+    roofs = [f"roofline/{kernel}.svg" for kernel in TIMED]
     assert sorted(files(written[0])) == sorted(
         ["best.csv", "field.html", "field.md", "metrics.json", *plots, "report.html", "report.md", *roofs]
     )
@@ -185,20 +241,17 @@ def test_best_csv_has_the_fastest_configuration(written, folder):
     rows = rows_of(folder)
     expected = winners(rows)
     found = list(csv.DictReader((written[0] / "best.csv").open()))
-    assert [(r["kernel"], r["dtype"], int(r["size"]), r["gpu"]) for r in found] == sorted(expected)
+    assert list(found[0]) == report.BEST_COLUMNS
+    places = [(r["kernel"], r["problem"], r["words"], r["gpu"]) for r in found]
+    assert sorted(places) == sorted(expected)
+    assert [place[0] for place in places] == sorted(place[0] for place in places)
+    of_softmax = [int(r["problem"]) for r in found if r["kernel"] == "softmax" and r["gpu"] == H100]
+    assert of_softmax == [256, 1024, 4096, 16384] * 2, "in the order of the problems"
     for line in found:
-        row = expected[line["kernel"], line["dtype"], int(line["size"]), line["gpu"]]
-        for name in (
-            "provider",
-            "block_size",
-            "num_warps",
-            "num_stages",
-            "bound",
-            "commit",
-            "valid",
-            "dirty",
-        ):
+        row = expected[line["kernel"], line["problem"], line["words"], line["gpu"]]
+        for name in ("workload", "provider", "bound", "commit", "valid", "dirty"):
             assert line[name] == ("" if row[name] is None else str(row[name])), name
+        assert line["configuration"] == configuration_of(row)
         for name in ("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "ceiling_fraction"):
             assert float(line[name]) == pytest.approx(row[name], rel=1e-5), name
         assert float(line["speedup"]) == pytest.approx(baseline_us(rows, row) / row["median_us"], rel=1e-5)
@@ -208,47 +261,51 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
     rows = rows_of(folder)
     names = {H100: "NVIDIA H100 80GB HBM3", H200: "NVIDIA H200", CPU: "AMD EPYC"}
     lines = set()
-    for (kernel, _, size, gpu), row in winners(rows).items():
-        axes = "x".join(str(row[a]) + u for a, u in (("block_size", ""), ("num_warps", "w")) if row[a])
+    for (kernel, problem, _, gpu), row in winners(rows).items():
         ratio = baseline_us(rows, row) / row["median_us"]
         share = f"{100 * row['ceiling_fraction']:.1f} %"
         mark = "" if row["valid"] else "!"
-        label = f"{row['provider']} {axes}".strip()
+        label = f"{row['provider']} {configuration_of(row)}".strip()
         lines.add(
             (
                 kernel,
-                size,
+                problem,
                 names[gpu],
                 label,
                 f"{row['median_us']:.2e}{mark}",
+                f"{row[rate_of(row)]:.2e}",
                 share,
                 f"{ratio:.2f}",
             )
         )
 
-    def as_shown(kernel, size, cells):
+    def as_shown(kernel, problem, cells):
         us = f"{float(cells[2].rstrip('!')):.2e}" + "!" * cells[2].endswith("!")
-        return (kernel, size, cells[0], cells[1], us, cells[4], cells[5])
+        (rate,) = filter(None, cells[3:-2])
+        share = cells[-2].removesuffix(" (compute)")
+        ratio = cells[-1].removesuffix("~")
+        return (kernel, problem, cells[0], cells[1], us, f"{float(rate):.2e}", share, ratio)
 
     text = (written[0] / "report.html").read_text()
     from_html = set()
-    for kernel in ("gelu", "softmax", "square"):
+    for kernel in TIMED:
         section = Page(re.search(rf'<section id="kernel-{kernel}">.*?</section>', text, re.DOTALL)[0])
         for table in section.tables:
             if "best configuration" not in table[0]:
                 continue
             for cells in table[1:]:
-                if len(cells) == 7:
-                    size = int(cells[0])
-                from_html.add(as_shown(kernel, size, cells[-6:]))
+                if len(cells) == len(table[0]):
+                    problem = cells[0]
+                from_html.add(as_shown(kernel, problem, cells[1 - len(table[0]) :]))
     assert from_html == lines
 
-    markdown, kernel, from_markdown = (written[0] / "report.md").read_text(), "", set()
+    markdown, kernel, from_markdown, within = (written[0] / "report.md").read_text(), "", set(), False
     for line in markdown.splitlines():
         kernel = line[3:] if line.startswith("## ") else kernel
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 7 and cells[0].isdigit():
-            from_markdown.add(as_shown(kernel, int(cells[0]), cells[1:]))
+        within = line.startswith("|") and (within or cells[0] == "problem")
+        if within and cells[0] != "problem" and not line.startswith("|-"):
+            from_markdown.add(as_shown(kernel, cells[0], cells[1:]))
     assert from_markdown == lines
 
 
@@ -262,7 +319,7 @@ def test_the_page_needs_no_network_and_refers_only_to_itself(page):
 def test_the_page_carries_the_plots_in_its_own_colours(written):
     text = (written[0] / "report.html").read_text()
     plots = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
-    assert len(plots) == 2 * 3, "rates and a roofline for each kernel that was timed"
+    assert len(plots) == len(PLOTS) + len(TIMED), "rates of workloads, and a roofline for each kernel"
     for svg in plots:
         ElementTree.fromstring(svg)
         assert not re.search(r"(fill|stroke): #", svg), "a colour that a dark page can't change"
@@ -274,7 +331,6 @@ def test_the_page_carries_the_plots_in_its_own_colours(written):
 def test_the_page_tells_what_could_not_be_measured(page, written):
     for text in (page.text, (written[0] / "report.md").read_text()):
         assert "AMD EPYC: triton_row: 6 points verified under the interpreter, not timed" in text
-        assert "AMD EPYC: cuda: 12 points unsupported: cuda could not do this: unsupported" in text
         assert "NVIDIA H200: triton_row: 2 points ran out of memory" in text
         assert "NVIDIA H200: torch: 1 point took too long: took <over> 120 s | given up" in text
         assert "Not to be trusted on NVIDIA H200: the clock moved by 8 %" in text
@@ -283,10 +339,11 @@ def test_the_page_tells_what_could_not_be_measured(page, written):
 
 def test_the_page_tells_commits_and_machines(page):
     fresh = next(table for table in page.tables if "commit" in table[0])
-    found = {tuple(line[:5]) for line in fresh[1:]}
-    # None of the made-up rows has a source that there is.
-    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "square") in found
-    assert ("NVIDIA H200", f"{COMMIT[:10]} with uncommitted changes", "2", "2", "gelu") in found
+    found = {tuple(line[:7]) for line in fresh[1:]}
+    # None of the made-up rows has a source or an instrument that there is.
+    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "source 15, instrument 15", "", "square") in found
+    dirty = f"{COMMIT[:10]} with uncommitted changes"
+    assert ("NVIDIA H200", dirty, "2", "2", "source 2, instrument 2", "", "gelu") in found
     assert sum(int(line[2]) for line in fresh[1:]) == len(synthetic())
     machines = next(table for table in page.tables if table[-1][0] == "platform")
     assert machines[0] == ["", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "AMD EPYC"]
@@ -294,36 +351,69 @@ def test_the_page_tells_commits_and_machines(page):
     assert ["driver", "580.82.07", "580.82.07", ""] in machines
 
 
-def test_rows_of_another_source_than_todays_are_counted():
-    softmax = kernels.load("softmax")
-    triton = source_digest("softmax", softmax.provider("triton_row"))
-    rows = [
-        measurement("softmax", "triton_row", 256, source=triton),
-        measurement("softmax", "triton_row", 1024, source=triton[::-1]),
-        measurement("softmax", "cuda", 256, source=triton),
-        measurement("softmax", "a_peer_not_here", 256, source=peer_digest("softmax")),
-        measurement("softmax", "a_peer_not_here", 1024, source=triton),
-        measurement("relu", "torch", 256),
+def test_what_is_stale_about_a_row_is_told():
+    softmax = entry_of("softmax").loaded
+    triton = identity.source(softmax, softmax.kernel.provider("triton_row"))
+    quack = identity.source(softmax, softmax.kernel.provider("quack"))
+    on_gpu, on_cpu = (identity.instrument(kind, "auto") for kind in ("cuda", "cpu"))
+    of = {
+        (): measurement("softmax", "triton_row", 256, source=triton, instrument=on_gpu),
+        ("source",): measurement("softmax", "triton_row", 1024, source=triton[::-1], instrument=on_gpu),
+        ("instrument",): measurement("softmax", "triton_row", 1024, source=triton, instrument=on_cpu),
+    }
+    assert report.changed_since(list(of.values())) == list(of)
+    others = [
+        measurement("softmax", "triton_row", gpu=CPU, status="verified", source=triton, instrument=on_cpu),
+        measurement("softmax", "quack", source=quack, instrument=on_gpu),
+        measurement("softmax", "triton_row", source="", instrument=""),
+        measurement("softmax", "gone", source=triton, instrument=on_gpu),
+        measurement("relu", "torch", source="", instrument=on_gpu),
     ]
-    found = results.frame(rows)
-    assert report.changed_since(found).tolist() == [False, True, True, False, True, True]
-    assert report.changed_since(results.frame([])).empty
+    both = ("source", "instrument")
+    assert report.changed_since(others) == [(), (), both, ("source",), ("source",)]
+    assert report.changed_since([]) == []
+
+
+def test_rows_that_were_carried_and_rows_that_were_left_out_are_told(report_on, tmp_path):
+    carried = Carried(instrument="1" * 16, commit=OTHER_COMMIT, points=40, ratio=1.0023)
+    rows = [
+        measurement("softmax", "torch", 256, carried=[carried]),
+        measurement("softmax", "torch", 1024, carried=[carried]),
+        measurement("softmax", "torch", 4096),
+        measurement("softmax", "torch", 4096, settings="9" * 16, cache="hot", median_us=0.1),
+    ]
+    output = report_on(write_results(tmp_path / "results", rows))
+    said = (
+        f"NVIDIA H200: 2 rows of commit {OTHER_COMMIT[:10]} were kept when the instrument changed: at 40 points "
+        "timed by both, the new times are 1.002 of the old in geometric mean."
+    )
+    for name in ("report.html", "report.md"):
+        text = (output / name).read_text()
+        assert said in text and "1 more row was left out: timed in other ways, or again since." in text
+    fresh = next(t for t in Page((output / "report.html").read_text()).tables if "carried" in t[0])
+    assert [line[2:6] for line in fresh[1:]] == [["3", "3", "source 3, instrument 3", "2"]]
+    assert "0.1" not in [line["median_us"] for line in csv.DictReader((output / "best.csv").open())]
+
+
+def texts(element) -> list[str]:
+    return ["".join(text.itertext()) for text in element.iter(f"{SVG}text")]
+
+
+def panels(written, name: str) -> dict:
+    root = ElementTree.fromstring((written[0] / f"plots/{name}.svg").read_text())
+    return {g.get("id"): g for g in root.iter(f"{SVG}g") if (g.get("id") or "").startswith("panel-")}
 
 
 def test_the_plot_has_a_panel_a_machine_and_dtype(written):
     root = ElementTree.fromstring((written[0] / "plots/softmax.svg").read_text())
-    panels = {g.get("id"): g for g in root.iter(f"{SVG}g") if (g.get("id") or "").startswith("panel-")}
+    found = panels(written, "softmax")
     expected = {
         f"panel-softmax-{gpu}-{dtype}" for gpu in (H100, H200, CPU) for dtype in ("float32", "bfloat16")
     }
-    assert set(panels) == expected
-
-    def texts(element):
-        return ["".join(text.itertext()) for text in element.iter(f"{SVG}text")]
-
-    h200 = texts(panels[f"panel-softmax-{H200}-float32"])
+    assert set(found) == expected
+    h200 = texts(found[f"panel-softmax-{H200}-float32"])
     assert {"NVIDIA H200 · float32", "copy ceiling 4270 GB/s", "1024", "16384"} <= set(h200)
-    assert "not measured" in texts(panels[f"panel-softmax-{CPU}-bfloat16"])
+    assert "not measured" in texts(found[f"panel-softmax-{CPU}-bfloat16"])
     assert [t for t in texts(root) if t in (*DRAWN, "cpp")] == [
         "torch",
         "torch_compile",
@@ -332,7 +422,76 @@ def test_the_plot_has_a_panel_a_machine_and_dtype(written):
         "cuda",
         "cpp",
     ]
-    assert texts(root).count("size: columns") == 3
+    assert texts(root).count("columns (rows=4096)") == 3
+
+
+def test_a_workload_of_its_own_has_a_figure_of_its_own(written):
+    few = panels(written, "softmax-few_rows")
+    assert list(few) == [f"panel-softmax-few_rows-{H200}-float32-columns={c}" for c in (781, 12671)]
+    root = ElementTree.fromstring((written[0] / "plots/softmax-few_rows.svg").read_text())
+    assert "rows" in texts(root) and "GB/s" in texts(root)
+    assert {"NVIDIA H200 · float32 columns=781", "1", "37", "1823"} <= set(texts(few[next(iter(few))]))
+
+    square = panels(written, "matmul")
+    assert list(square) == [f"panel-matmul-{H200}-{dtype}" for dtype in ("bfloat16", "float32")]
+    assert "matmul ceiling 712 TFLOP/s" in texts(square[f"panel-matmul-{H200}-bfloat16"])
+    assert "matmul ceiling 53.4 TFLOP/s" in texts(square[f"panel-matmul-{H200}-float32"])
+    root = ElementTree.fromstring((written[0] / "plots/matmul.svg").read_text())
+    assert "m = n = k" in texts(root) and "TFLOP/s" in texts(root)
+
+    (tf32,) = panels(written, "matmul-square_tf32").values()
+    assert {"NVIDIA H200 · float32 tf32", "matmul ceiling 356 TFLOP/s"} <= set(texts(tf32))
+    (decode,) = panels(written, "matmul-decode").values()
+    assert {"copy ceiling 4270 GB/s", "1", "16", "64"} <= set(texts(decode))
+    root = ElementTree.fromstring((written[0] / "plots/matmul-decode.svg").read_text())
+    assert "m (n=8192 k=8192)" in texts(root)
+
+    (gone,) = panels(written, "relu").values()
+    assert {"256", "4096"} <= set(texts(gone))
+    roof = (written[0] / "roofline/relu.svg").read_text()
+    assert "copy 4270 GB/s" in roof and "matmul" not in roof, "whose work is not known"
+    assert "copy 4270 GB/s, matmul 712 TFLOP/s" in (written[0] / "roofline/matmul.svg").read_text()
+
+
+def test_the_data_of_a_plot_is_beside_it(written):
+    for name in PLOTS:
+        kernel, _, workload = name.partition("-")
+        lines = list(csv.DictReader((written[0] / f"plots/{name}.csv").open()))
+        assert list(lines[0]) == report.PLOT_COLUMNS
+        assert {line["workload"] for line in lines} == {
+            workload
+            or {"softmax": "columns", "square": "squares", "matmul": "square", "relu": "sizes"}[kernel]
+        }
+    few = list(csv.DictReader((written[0] / "plots/softmax-few_rows.csv").open()))
+    assert {(line["words"], line["x"]) for line in few} == {
+        (f"float32 columns={columns}", str(rows)) for columns in (781, 12671) for rows in (1, 37, 1823)
+    }
+
+
+def drawn(rows: list) -> list[tuple[str, str, tuple[str, ...], list[int]]]:
+    table = frame(rows)
+    return [
+        (one.workload, one.x_label, tuple(one.panels), sorted(set(one.lines["x"])))
+        for one in drawings(rows[0].point.kernel, table, best_configurations(table))
+    ]
+
+
+def test_a_problem_belongs_to_every_workload_that_has_it():
+    rows = [measurement("softmax", "torch", size, workload="quick") for size in (1024, 4096)]
+    assert drawn(rows) == [("quick", "columns (rows=4096)", ("float32",), [1024, 4096])]
+    rows += [measurement("softmax", "cuda", size, workload="columns") for size in (256, 1024, 4096)]
+    assert list(of_workloads(frame(rows))) == ["columns"], "which has all of quick's problems"
+    assert drawn(rows) == [("columns", "columns (rows=4096)", ("float32",), [256, 1024, 4096])]
+    table = frame(rows)
+    (one,) = drawings("softmax", table, best_configurations(table))
+    assert len(one.lines) == 5, "torch's rows of quick, too"
+
+
+def test_a_problem_off_the_line_breaks_no_other():
+    rows = [measurement("matmul", "torch", size) for size in (512, 1024)]
+    pinned = measurement("matmul", "torch", 512, m=16, workload="square")
+    assert drawn([*rows, pinned]) == [("square", "m = n = k", ("float32",), [512, 1024])]
+    assert drawn([rows[0], pinned]) == [], "two places that are not on one line"
 
 
 def heights(written, gpu: str, dtype: str) -> list[list[tuple[float, float]]]:
@@ -353,13 +512,14 @@ def test_a_line_lies_where_its_numbers_are(written, folder):
     rows = [
         r
         for r in rows_of(folder)
-        if r["gpu"] == H200 and r["dtype"] == "float32" and r["kernel"] == "softmax"
+        if "rows" in r
+        and (r["gpu"], r["dtype"], r["kernel"], r["rows"]) == (H200, "float32", "softmax", 4096)
     ]
     best: dict[str, dict[int, float]] = {}
     for row in rows:
         if row["status"] == "ok":
             rates = best.setdefault(row["provider"], {})
-            rates[row["size"]] = max(rates.get(row["size"], 0), row["gbps"])
+            rates[row["columns"]] = max(rates.get(row["columns"], 0), row["gbps"])
     expected = sorted(best.values(), key=lambda rates: -rates[16384])
     assert len(drawn) == len(expected) == len(DRAWN)
     # Two heights fix the scale; all others must then agree with the ledger.
@@ -380,9 +540,8 @@ def test_metrics_are_geometric_means_of_the_best(written, folder):
     rows = rows_of(folder)
     own = {"triton_row", "triton_online", "cuda", "cpp"}
     for gpu in (H100, H200, CPU):
-        trusted = [
-            r for r in rows if r["gpu"] == gpu and r["kernel"] == "softmax" and r["dtype"] == "float32"
-        ]
+        of = (gpu, "softmax", "float32", 4096)
+        trusted = [r for r in rows if tuple(r.get(k) for k in ("gpu", "kernel", "dtype", "rows")) == of]
         top = winners(trusted).values()
         top_own = winners([r for r in trusted if r["provider"] in own]).values()
 
@@ -398,8 +557,14 @@ def test_metrics_are_geometric_means_of_the_best(written, folder):
         ratios = [baseline_us(rows, r) / r["median_us"] for r in top_own]
         assert numbers["own_speedup"] == pytest.approx(mean(ratios), rel=1e-5)
     points = found["softmax"][CPU]["points"]
-    assert (points["ok"], points["verified"], points["unsupported"], points["timeout"]) == (9, 18, 12, 0)
-    assert found["relu"] == {H200: {"points": {**dict.fromkeys(points, 0), "timeout": 1}}}
+    assert (points["ok"], points["verified"], points["timeout"]) == (9, 18, 0)
+    assert found["tanh"] == {H200: {"points": {**dict.fromkeys(points, 0), "timeout": 1}}}
+    of_matmul = found["matmul"][H200]
+    assert list(of_matmul) == ["bfloat16", "float32", "float32 tf32", "points"]
+    square = [r for r in rows if r["kernel"] == "matmul" and r["workload"] == "square"]
+    top = winners([r for r in square if r["dtype"] == "bfloat16"]).values()
+    assert of_matmul["bfloat16"]["tflops"] == pytest.approx(mean(r["tflops"] for r in top), rel=1e-5)
+    assert "gbps" not in of_matmul["bfloat16"], "decode is another workload"
     # cuda on gelu is not to be trusted, so no speedup of an own provider is claimed.
     assert set(found["gelu"][H200]["float32"]) == {"gbps", "ceiling_fraction"}
 
@@ -416,7 +581,7 @@ def test_the_command_ends_with_this_machines_table_and_where_to_look(report_on, 
 
 
 def test_a_machine_without_results_is_told_whose_there_are(report_on, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(report.device, "resolve", lambda _: report.device.Device(kind="cpu", name="Abacus"))
+    monkeypatch.setattr(report.device, "resolve", lambda _: Device(kind="cpu", name="Abacus"))
     rows = [measurement(gpu=gpu) for gpu in (CPU, H200, H100)]
     report_on(write_results(tmp_path / "results", rows))
     assert (
@@ -426,12 +591,12 @@ def test_a_machine_without_results_is_told_whose_there_are(report_on, tmp_path, 
 
 
 def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, tmp_path):
-    before = [measurement(kernel) for kernel in ("gelu", "softmax")]
+    before = [measurement(kernel, size=size) for size in (256, 1024) for kernel in ("gelu", "softmax")]
     output = report_on(write_results(tmp_path / "before", before))
     assert (output / "plots/softmax.svg").exists() and (output / "roofline/softmax.svg").exists()
     for name in ("plots/notes.svg", "plots/table.csv", "plots/keep.txt", "mine.md"):
         (output / name).write_text("not from here")
-    report_on(write_results(tmp_path / "results", before[:1]))
+    report_on(write_results(tmp_path / "results", before[::2]))
     kept = {"mine.md", "plots/keep.txt", "plots/notes.svg", "plots/table.csv"}
     pages = {f"{page}.{kind}" for page in ("field", "report") for kind in ("html", "md")}
     own = {"best.csv", "metrics.json", "plots/gelu.csv", "plots/gelu.svg", "roofline/gelu.svg"} | pages
@@ -467,9 +632,10 @@ def test_an_output_that_is_a_file_is_one_sentence(tmp_path):
 
 
 def test_without_ceilings_and_environments_the_rest_is_shown(report_on, tmp_path):
+    nothing = {"bound": None, "ceiling_fraction": None}
     rows = [
-        type(row).from_row(row.row() | {"bound": None, "ceiling_fraction": None})
-        for row in grid(gpus=(H200,), sizes=(1024,))
+        row.model_copy(update={"rate": row.rate and row.rate.model_copy(update=nothing)})
+        for row in grid(gpus=(H200,), sizes=(1024, 4096))
     ]
     folder = write_results(tmp_path / "results", rows)
     results.ceilings_path(folder, H200).unlink()
@@ -512,6 +678,38 @@ def test_a_point_that_was_measured_twice_counts_once(report_on, tmp_path):
     assert ",50," in (report_on(folder) / "best.csv").read_text()
 
 
+def test_what_a_cpu_gave_is_in_no_gpus_report(tmp_path, monkeypatch):
+    for name, where in (("ROOT", tmp_path), ("LOCAL", tmp_path / "local")):
+        monkeypatch.setattr(results, name, where)
+    write_results(tmp_path / "results", grid(gpus=(H200,)))
+    write_results(tmp_path / "local/results", grid(gpus=(CPU,)))
+    config = ReportConfig(input=tmp_path / "results", output=tmp_path / "reports", device="auto")
+    monkeypatch.setattr(report.device, "resolve", lambda _: Device(kind="cpu", name="AMD EPYC"))
+    report.run(config)
+    assert not (tmp_path / "reports").exists()
+    assert set(json.loads((tmp_path / "local/reports/metrics.json").read_text())["softmax"]) == {H200, CPU}
+    before = files(tmp_path / "local")
+    monkeypatch.setattr(report.device, "resolve", lambda _: Device(kind="cuda", name="NVIDIA H200", index=0))
+    report.run(config)
+    assert set(json.loads((tmp_path / "reports/metrics.json").read_text())["softmax"]) == {H200}
+    assert not any(CPU.encode() in content for content in files(tmp_path / "reports").values())
+    assert files(tmp_path / "local") == before
+
+
+def test_a_kernel_without_words(report_on, tmp_path):
+    rows = [measurement("relu", "torch", size) for size in (256, 1024)]
+    bare = []
+    for row in rows:
+        point = row.point.model_copy(
+            update={"problem": type(row.point.problem)({"n": row.point.problem["n"]})}
+        )
+        bare.append(row.model_copy(update={"point": point}))
+    output = report_on(write_results(tmp_path / "results", bare))
+    assert set(json.loads((output / "metrics.json").read_text())["relu"][H200]) == {"all", "points"}
+    assert "### relu: best configurations" in (output / "report.md").read_text()
+    assert "NVIDIA H200</text>" in (output / "plots/relu.svg").read_text()
+
+
 def dvc(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "dvc", *arguments], cwd=folder, capture_output=True, text=True, check=False
@@ -531,7 +729,7 @@ def test_dvc_shows_and_compares_metrics_and_plots(report_on, tmp_path):
         """
 metrics: [reports/metrics.json]
 plots:
-  - reports/plots: {template: rate_against_size, x: size, y: gbps, x_label: size, y_label: GB/s}
+  - reports/plots: {template: rate_against_size, x: x, y: gbps, x_label: x, y_label: GB/s}
 """
     )
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
@@ -556,7 +754,7 @@ plots:
     dvc(tmp_path, "plots", "diff", "HEAD", "--out", "page")
     page = (tmp_path / "page/index.html").read_text()
     spec = json.loads(re.search(r"var spec = (\{.*?\});\n", page)[1])
-    drawn = {(d["rev"], d["gpu"], d["provider"], int(d["size"])) for d in spec["data"]["values"]}
+    drawn = {(d["rev"], d["gpu"], d["provider"], int(d["x"])) for d in spec["data"]["values"]}
     expected = {(g, p, s) for g in (H100, H200) for p in ("torch", "cuda") for s in (256, 1024, 4096)}
     assert drawn == {(rev, *line) for rev in ("HEAD", "workspace") for line in expected}
     assert spec["spec"]["encoding"]["y"]["field"] == "gbps"

@@ -1,4 +1,4 @@
-"""Rows other than a kernel's own: measured by the real command, and kept apart wherever they are read."""
+"""Problems that differ in more than their size: measured by the real command, kept apart by what reads it."""
 
 from __future__ import annotations
 
@@ -9,42 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from kernels.point import Point
 from pipeline import profile, report
-from pipeline.config import ProfileConfig, ReportConfig, run_stage
-from pipeline.measure import choice, results
-from pipeline.measure.ledger import Ledger
-from tests.factory import H200, grid, measurement, write_results
-from tests.mlflow_store import content, log, shown
-from tests.pipeline.test_field import tables
-from tests.planted.tree import Tree, cpu_tree
+from pipeline.command.options import ProfileConfig, ReportConfig
+from pipeline.command.run import run_stage
+from tests.factory import grid, measurement, write_results
+from tests.planted.tree import cpu_tree
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return cpu_tree(tmp_path)
-
-
-def test_a_sweep_measures_the_rows_that_were_asked_for_and_resumes(tree: Tree) -> None:
+def test_a_sweep_measures_the_rows_that_were_asked_for_and_resumes(tmp_path: Path) -> None:
+    tree = cpu_tree(tmp_path)
     asked = ("kernel=softmax", "provider=[torch,triton_row]", "size=[37,64]", "timing.cache=hot")
     done = tree.sweep(*asked, "rows=[3,5]")
     assert (done.returncode, done.stderr) == (0, "")
     assert "8 points measured" in done.stdout
     found = {
-        (row.point.provider, row.point.size, row.point.rows): row.outcome for row in tree.rows("softmax")
+        (row.point.provider, row.point.problem["columns"], row.point.problem["rows"]): row
+        for row in tree.rows("softmax")
     }
     assert set(found) == {
         (name, size, rows) for name in ("torch", "triton_row") for size in (37, 64) for rows in (3, 5)
     }
-    for (provider, size, rows), outcome in found.items():
-        assert outcome.shape == (rows, size)
-        assert outcome.status == ("ok" if provider == "torch" else "verified"), "without a GPU, interpreted"
-    lines = [json.loads(line) for line in tree.ledger("softmax").read_text().splitlines()]
-    assert [line["rows"] for line in lines] == [3, 5] * 4
-    assert all(
-        line["bytes"] == 2 * 4 * line["rows"] * line["size"] for line in lines if line["status"] == "ok"
-    )
-    assert {"3x37", "5x64"} <= set(done.stdout.split()), "the table names the shapes"
+    for (provider, size, rows), row in found.items():
+        assert row.outcome.status == ("ok" if provider == "torch" else "verified"), "interpreted here"
+        assert row.rate is None or row.rate.bytes == 2 * 4 * rows * size
+    assert "rows=3 columns=37" in done.stdout and "rows=5 columns=64" in done.stdout
 
     before = tree.ledger("softmax").read_bytes()
     again = tree.sweep(*asked, "rows=[5,3]")
@@ -54,15 +42,18 @@ def test_a_sweep_measures_the_rows_that_were_asked_for_and_resumes(tree: Tree) -
 
     own = tree.sweep(*asked, "rows=4096")
     assert "4 points measured" in own.stdout
-    assert {"37", "64"} <= set(own.stdout.split()), "the kernel's own number of rows is nothing to name"
-    assert [line for line in tree.ledger("softmax").read_text().splitlines() if '"rows"' not in line]
+    assert "rows=" not in own.stdout.partition("points measured")[0], "the usual number is nothing to name"
     assert "Nothing to measure" in tree.sweep(*asked).stdout
-    points = {(row.point.provider, row.point.extent) for row in tree.rows("softmax")}
-    extents = ("37", "3x37", "5x37", "64", "3x64", "5x64")
-    assert points == {(name, extent) for name in ("torch", "triton_row") for extent in extents}
+    points = {(row.point.problem["rows"], row.point.problem["columns"]) for row in tree.rows("softmax")}
+    assert points == {(rows, size) for rows in (3, 5, 4096) for size in (37, 64)}
+    interpreted = [
+        row.outcome.interpreted for row in tree.rows("softmax") if row.outcome.status == "verified"
+    ]
+    small = [problem["rows"] for problem in interpreted if problem is not None]
+    assert small == [8, 8], "of 4096 rows an interpreter is given a few"
 
 
-def test_profiles_are_filed_by_their_shape(
+def test_profiles_are_filed_by_their_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     places = [f"output={tmp_path}/results", f"artifacts={tmp_path}/artifacts"]
@@ -73,110 +64,36 @@ def test_profiles_are_filed_by_their_shape(
     assert ended.value.code == 0
     (path,) = tmp_path.glob("results/profile/softmax/*.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(row["rows"], row["shape"]) for row in rows] == [(3, [3, 64]), (5, [5, 64])]
-    assert [Path(row["table"]).name for row in rows] == [f"torch-float32-{n}x64.txt" for n in (3, 5)]
+    assert [row["point"]["problem"]["rows"] for row in rows] == [3, 5]
+    assert len({row["table"] for row in rows}) == 2
     assert all((tmp_path / "artifacts" / row["table"]).is_file() for row in rows)
-    assert "torch-float32 3x64: a call is" in capfd.readouterr().out
+    assert "rows=3 columns=64" in capfd.readouterr().out
 
 
 MIXED = [
     *grid(providers=("torch", "cuda", "triton_row"), sizes=(1024, 4096)),
-    measurement(provider="torch", size=1024, rows=37, median_us=6.0),
-    measurement(provider="cuda", size=1024, rows=37, block_size=512, num_warps=4, median_us=2.0),
-    measurement(provider="cuda", size=1024, rows=37, block_size=1024, num_warps=8, median_us=3.0),
-    measurement(provider="cuda", size=1024, rows=1, block_size=512, num_warps=4, median_us=1.0),
+    measurement(provider="torch", size=1024, rows=37, workload="few_rows", median_us=6.0),
+    measurement(
+        provider="cuda", size=1024, rows=37, workload="few_rows", block_size=512, num_warps=4, median_us=2.0
+    ),
+    measurement(
+        provider="cuda", size=1024, rows=37, workload="few_rows", block_size=1024, num_warps=8, median_us=3.0
+    ),
+    measurement(
+        provider="cuda", size=1024, rows=1, workload="few_rows", block_size=512, num_warps=4, median_us=1.0
+    ),
 ]
 
 
-def test_a_report_has_a_line_for_each_shape_and_plots_the_kernels_own(tmp_path: Path) -> None:
-    plain = [row for row in MIXED if row.point.rows is None]
-    for name, measurements in (("plain", plain), ("mixed", MIXED)):
-        folder = write_results(tmp_path / name / "results", measurements)
-        report.run(ReportConfig(input=folder, output=tmp_path / name / "reports", device="cpu"))
-    old, new = (tmp_path / name / "reports" for name in ("plain", "mixed"))
-    for name in ("plots/softmax.csv", "plots/softmax.svg", "roofline/softmax.svg"):
-        assert (new / name).read_bytes() == (old / name).read_bytes(), name
-
-    (best,) = (
-        lines
-        for text, lines in _tables((new / "report.md").read_text())
-        if text.startswith("| columns | machine")
-    )
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in best]
-    by_extent = {cell[0]: (cell[2], cell[6]) for cell in cells}
-    assert list(by_extent) == ["1024", "1x1024", "37x1024", "4096"]
-    assert by_extent["37x1024"] == ("cuda 512x4w", "3.00")
-    assert by_extent["1x1024"] == ("cuda 512x4w", ""), "no baseline was timed there"
-    with (new / "best.csv").open() as file:
-        lines = [(line["size"], line["rows"], line["median_us"]) for line in csv.DictReader(file)]
-    assert [line[:2] for line in lines] == [("1024", ""), ("1024", "1"), ("1024", "37"), ("4096", "")]
-    assert lines[2] == ("1024", "37", "2")
-
-    ((_, shapes),) = tables((new / "field.md").read_text()).values()
-    assert [line[1] for line in shapes[1:]] == ["37x1024", "4096x1024", "4096x4096"]
-    metrics = [json.loads((folder / "metrics.json").read_text())["softmax"][H200] for folder in (old, new)]
-    assert metrics[0]["float32"] == metrics[1]["float32"], "means over the sizes at the kernel's own rows"
-    assert metrics[1]["points"]["ok"] == metrics[0]["points"]["ok"] + 4
-
-
-def test_a_report_of_nothing_but_rows_has_tables_and_no_plot(tmp_path: Path) -> None:
-    folder = write_results(tmp_path / "results", [row for row in MIXED if row.point.rows is not None])
-    report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
-    for name in ("report.md", "report.html"):
-        text = (tmp_path / "reports" / name).read_text()
-        assert "37x1024" in text
-        assert "No point of it was timed" not in text
-    assert not (tmp_path / "reports" / "plots").exists()
-
-
-def _tables(markdown: str) -> list[tuple[str, list[str]]]:
-    """The tables of a page: the heading's line and the lines of cells."""
-    found = []
-    for block in markdown.split("\n\n"):
-        lines = [line for line in block.splitlines() if line.startswith("|")]
-        if lines:
-            found.append((lines[0], lines[2:]))
-    return found
-
-
-def test_runs_are_apart_and_those_without_rows_stay_as_they_were(tmp_path: Path) -> None:
-    database = tmp_path / "store" / "mlflow.db"
-    uri = f"sqlite:///{database}"
-    plain = [row for row in MIXED if row.point.rows is None]
-    log(write_results(tmp_path / "results", plain), uri)
-    before = shown(database)
-    log(write_results(tmp_path / "results", MIXED), uri)
-    after = shown(database)
-    assert set(after) - set(before) == {
-        f"torch float32 37 rows @ {H200}",
-        f"cuda float32 512x4w 37 rows @ {H200}",
-        f"cuda float32 1024x8w 37 rows @ {H200}",
-        f"cuda float32 512x4w 1 row @ {H200}",
-    }
-    parent = f"softmax @ {H200}"
-    assert {name: run for name, run in after.items() if name in before and name != parent} == {
-        name: run for name, run in before.items() if name != parent
-    }
-    run = after[f"cuda float32 512x4w 37 rows @ {H200}"]
-    assert (run["params"]["rows"], run["params"]["block_size"]) == ("37", "512")
-    assert [metric[1:3] for metric in run["metrics"] if metric[0] == "median_us"] == [(1024, 2.0)]
-    assert "rows" not in after[f"cuda float32 512x4w @ {H200}"]["params"]
-    rates = [[m[:3] for m in runs[parent]["metrics"] if "gbps" in m[0]] for runs in (before, after)]
-    assert rates[0] == rates[1], "the best at each size is at the kernel's own rows"
-
-    stored = content(database)
-    log(tmp_path / "results", uri)
-    assert content(database) == stored, "publishing again changes nothing"
-
-
-def test_the_points_to_look_into_are_chosen_for_each_shape(tmp_path: Path) -> None:
+def test_a_report_has_the_best_of_each_problem(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results", MIXED)
-    rows = Ledger(results.ledger_path(folder, "softmax", H200), print).rows()
-    timed = {row.point: row for row in rows}
-    chosen = choice.each_provider(list(timed), timed)
-    best = {(one.point.provider, one.point.extent): one.point for one in chosen}
-    assert len(best) == len(chosen) == 9
-    assert best["cuda", "37x1024"] == Point("softmax", "cuda", 1024, "float32", 512, 4, rows=37)
-    roles = choice.best_default_baseline(list(timed), timed, "torch", lambda name: name == "cuda")
-    at = [(one.point.provider, one.role) for one in roles if one.point.rows == 37]
-    assert at == [("cuda", "best, default"), ("torch", "baseline")]
+    report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
+    with (tmp_path / "reports/best.csv").open() as file:
+        best = {line["problem"]: line for line in csv.DictReader(file)}
+    assert list(best) == ["rows=1 columns=1024", "rows=37 columns=1024", "1024", "4096"]
+    assert float(best["rows=37 columns=1024"]["median_us"]) == 2.0
+    assert float(best["rows=37 columns=1024"]["speedup"]) == 3.0
+    assert best["rows=1 columns=1024"]["speedup"] == "", "no baseline was timed there"
+    assert (best["1024"]["workload"], best["rows=1 columns=1024"]["workload"]) == ("columns", "few_rows")
+    for name in ("report.md", "report.html"):
+        assert "rows=37 columns=1024" in (tmp_path / "reports" / name).read_text()

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kernels.point import Point
-from pipeline.measure import device
-from pipeline.measure.record import Measurement
-from tests.planted.tree import Tree, cpu_tree
+from kernels.contract import Provider
+from pipeline.machine import device
+from pipeline.points.frozen import Values, digest
+from pipeline.points.point import Point, order
+from pipeline.store.environment import Environment
+from pipeline.store.record import Measurement
+from tests.planted.tree import Tree, cpu_tree, size
 
 HOT = "timing.cache=hot"
 
@@ -24,11 +27,11 @@ pytestmark = pytest.mark.xdist_group("sweep")
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder that a sweep of everything wrote, and what the sweep printed."""
+    """A checkout in which everything was measured, and what the sweep printed."""
     tree = cpu_tree(tmp_path_factory.mktemp("first"), "quick")
     done = tree.sweep("kernel=quick", HOT)
     assert (done.returncode, done.stderr) == (0, "")
-    return tree.root / "outputs", done.stdout
+    return tree.root, done.stdout
 
 
 @pytest.fixture
@@ -38,8 +41,9 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def swept(tree: Tree, first: tuple[Path, str]) -> Tree:
-    """A tree of its own in which everything was measured."""
-    shutil.copytree(first[0], tree.root / "outputs")
+    """A tree of its own in which everything was measured: to itself it is the same checkout."""
+    for name in ("outputs", "local"):
+        shutil.copytree(first[0] / name, tree.root / name, dirs_exist_ok=True)
     return tree
 
 
@@ -51,15 +55,14 @@ def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str
     rows = in_order(tree)
     new = [row for row in rows if row.model_dump_json() not in before]
     assert f"{len(new)} points measured" in done.stdout
-    return {(row.point.provider, row.point.size) for row in new}, done.stdout
+    return {(row.point.provider, size(row.point)) for row in new}, done.stdout
 
 
 def in_order(tree: Tree) -> list[Measurement]:
     """The ledger's rows."""
     rows = tree.rows("quick")
-    assert len({row.point for row in rows}) == len(rows) == lines(tree), "one line a point"
-    order = [(r.point.provider, r.point.dtype, r.point.size, r.point.block_size or 0) for r in rows]
-    assert order == sorted(order)
+    assert len({row.slot for row in rows}) == len(rows) == lines(tree), "one line a point and its settings"
+    assert rows == sorted(rows, key=lambda row: (order(row.point), row.parts.settings))
     return rows
 
 
@@ -72,7 +75,7 @@ EVERYTHING = {("mul", 64), ("mul", 128), ("blocks", 64), ("blocks", 128)}
 
 
 def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Path, str]) -> None:
-    assert {(row.point.provider, row.point.size) for row in in_order(swept)} == EVERYTHING
+    assert {(row.point.provider, size(row.point)) for row in in_order(swept)} == EVERYTHING
     assert "4 points measured" in first[1]
     assert "4 of 4 are in outputs/timings/quick/" in first[1]
     before = swept.ledger("quick").stat()
@@ -92,47 +95,104 @@ def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Path, str
     assert lines(swept) == 6, "rows that were not asked for stay while they are current"
 
 
+BLOCKS = {("blocks", 64), ("blocks", 128)}
+
+
+def edit(tree: Tree, name: str, old: str, new: str) -> None:
+    """Change a file of the planted kernel, once."""
+    path = tree.root / "kernels" / "quick" / name
+    assert path.read_text().count(old) >= 1
+    path.write_text(path.read_text().replace(old, new, 1))
+
+
 def test_measures_again_what_has_changed(swept: Tree) -> None:
-    source = swept.root / "kernels" / "quick" / "blocks.py"
-    source.write_text(source.read_text().replace("return x + x", "return x * 3"))
-    measured, _ = newly_measured(swept)
-    assert measured == {("blocks", 64), ("blocks", 128)}, "only the points of the edited source"
+    edit(swept, "sums.py", "return x + x", "return x * 3")
+    assert newly_measured(swept)[0] == BLOCKS, "only the points whose provider reaches the edit"
     statuses = {(row.point.provider, row.outcome.status) for row in swept.rows("quick")}
     assert statuses == {("mul", "ok"), ("blocks", "incorrect")}
 
-    contract = swept.root / "kernels" / "quick" / "__init__.py"
-    contract.write_text(contract.read_text() + "\n# A comment.\n")
-    assert newly_measured(swept)[0] == EVERYTHING, "the contract counts for every provider"
-    assert newly_measured(swept, "timing.min_samples=9")[0] == EVERYTHING, "other settings of the timing"
+    edit(swept, "reference.py", "x.double() * 2", "2 * x.double()")
+    assert newly_measured(swept)[0] == EVERYTHING, "the reference counts for every provider"
+    edit(swept, "__init__.py", "rtol=1e-6", "rtol=2e-6")
+    assert newly_measured(swept)[0] == EVERYTHING, "and so does the tolerance"
 
 
-def test_rows_that_no_longer_hold_are_dropped_with_the_next_sweep(swept: Tree) -> None:
-    source = swept.root / "kernels" / "quick" / "blocks.py"
-    source.write_text(source.read_text() + "\n# A comment.\n")
-    newly_measured(swept, "provider=mul", "size=64")
-    assert {(row.point.provider, row.point.size) for row in swept.rows("quick")} == {
-        ("mul", 64),
-        ("mul", 128),
-    }
+def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
+    before = swept.ledger("quick").read_bytes()
+    edit(swept, "blocks.py", "def add", "# A comment, and a docstring.\n\n\ndef add")
+    edit(swept, "blocks.py", "    return twice(x)", '    """Twice."""\n    return twice(\n        x\n    )')
+    edit(swept, "sums.py", "def twice", "def unused() -> None: ...\n\n\ndef twice")
+    edit(swept, "__init__.py", "512, unit", "512, 1024, unit")
+    edit(
+        swept,
+        "__init__.py",
+        "    providers=(\n",
+        '    providers=(\n        Provider("more", "torch.py:mul"),\n',
+    )
+    yaml = swept.root / "conf/kernel/quick.yaml"
+    yaml.write_text(yaml.read_text() + "  more: {workloads: [vectors], blocks: all}\n")
+    for name in ("pipeline/inspection/sass.py", "pipeline/reporting/plots.py", "pipeline/report.py"):
+        path = swept.root / name
+        path.write_text(path.read_text() + "\n\nMORE = 1\n")
+    measured, said = newly_measured(swept, "provider=[mul,blocks]")
+    assert measured == set()
+    assert "Nothing to measure" in said
+    assert swept.ledger("quick").read_bytes() == before
+    assert newly_measured(swept)[0] == {("more", 64), ("more", 128)}, "but the new one"
 
 
-def test_rows_of_a_peer_stay_where_its_package_is_missing(swept: Tree) -> None:
-    """Such a provider is unknown here. mul is written in the contract, as peers are, blocks elsewhere."""
+def test_rows_of_other_settings_stand_beside_each_other(swept: Tree) -> None:
+    assert newly_measured(swept, "timing.min_samples=9")[0] == EVERYTHING
+    assert lines(swept) == 8
+    measured, said = newly_measured(swept)
+    assert measured == set() and "Nothing to measure" in said
+
+
+def test_a_flag_that_a_language_feels_measures_its_providers_again(
+    swept: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert newly_measured(swept)[0] == EVERYTHING
+    (reasons,) = {tuple(sorted(row.parts.environment for row in swept.rows("quick")))}
+    assert len(set(reasons)) == 1
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    assert newly_measured(swept)[0] == set(), "no provider here is compiled by Inductor"
+
+
+def test_old_rows_stay_until_they_are_measured_again_and_providers_that_are_gone_as_well(swept: Tree) -> None:
     ledger = swept.ledger("quick")
-    text = ledger.read_text()
-    ledger.write_text(text + text.replace('"mul"', '"peer"').replace('"blocks"', '"removed"'))
+    gone = [line.replace('"blocks"', '"removed"') for line in ledger.read_text().splitlines()]
+    rows = [json.loads(line) for line in gone if '"removed"' in line]
+    for row in rows:
+        row["parts"]["point"] = digest(row["point"])
+        row["key"] = digest(row["parts"])
+    ledger.write_text(ledger.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
+    assert len(swept.rows("quick")) == 6
+    edit(swept, "sums.py", "return x + x", "return 2 * x")
     newly_measured(swept, "provider=mul", "size=64", "remeasure=true")
-    providers = {row.point.provider for row in swept.rows("quick")}
-    assert providers == {"mul", "blocks", "peer"}
+    assert sorted({row.point.provider for row in swept.rows("quick")}) == ["blocks", "mul", "removed"]
+    assert lines(swept) == 6
 
 
 def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     (row, *_) = swept.rows("quick")
     slug, outputs = device.cpu().slug, swept.root / "outputs"
     environment = json.loads((outputs / "environment" / f"{slug}.json").read_text())
-    assert row.origin.environment == device.Environment(**environment).digest
+    felt = Environment.model_validate(environment).felt_by(
+        Provider("blocks", "blocks.py:add", language="torch")
+    )
+    assert row.parts.environment == digest(felt)
     assert "kernel:" in (outputs / "timings" / "quick" / f"{slug}.yaml").read_text()
-    assert row.point == Point("quick", "blocks", 64, "float32", block_size=256)
+    assert row.point == Point(
+        kernel="quick",
+        provider="blocks",
+        problem=Values({"elements": 64, "dtype": "float32"}),
+        parameters=Values({"block_size": 256}),
+    )
+    assert row.workload == "vectors"
+    assert row.origin.command.startswith("python -m pipeline.sweep ")
+    assert row.origin.command.endswith(f"kernel=quick {HOT}")
+    assert len({row.origin.run for row in swept.rows("quick")}) == 1
     state = row.outcome.state
     assert state is not None
     assert state.noise_floor is not None
@@ -178,3 +238,13 @@ def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
         for process in filter(None, (holder, waiting)):
             process.kill()
             process.communicate()
+
+
+def test_a_cpus_results_of_the_repository_go_to_a_folder_of_its_own(tree: Tree) -> None:
+    done = tree.sweep("kernel=quick", HOT, "output=results")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4 of 4 are in " in done.stdout
+    assert len(tree.rows("quick", "local/results")) == 4
+    left = [path for path in (tree.root / "results").rglob("*") if not path.is_dir()]
+    assert left == [], "the repository's own hold what GPUs gave"
+    assert (tree.root / "results/timings/quick").is_dir(), "DVC expects the folder"

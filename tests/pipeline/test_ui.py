@@ -16,7 +16,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from pipeline.tracking import page
+from pipeline.reporting.mlflow_store import page
 from pipeline.ui import claimed_port
 from tests.factory import H100, H200, grid, write_results
 from tests.mlflow_store import log, run_ids, server, start

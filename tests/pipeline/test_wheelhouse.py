@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ROOT
+from pipeline.command.config import ROOT
 from pipeline.wheelhouse import VERSIONS, pins
 
 LOCK = [

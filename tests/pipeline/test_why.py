@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pipeline import report
-from pipeline.config import ReportConfig
-from pipeline.measure import results
-from pipeline.measure.evidence import CodeRow, CounterRow, ProfileRow, Rule, joined, load, write_lines
-from pipeline.measure.record import Measurement
-from pipeline.measure.sass import Mix
+from pipeline.command.config import ReportConfig
+from pipeline.store import results
+from pipeline.store.evidence import CodeRow, CounterRow, ProfileRow, Rule, joined, load, write_lines
+from pipeline.store.record import Measurement
+from pipeline.inspection.sass import Mix
 from tests.factory import CPU, H200, grid, write_results
 from tests.mlflow_store import log, run_ids, shown
 
@@ -200,8 +200,8 @@ def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> None:
-    from pipeline.measure.results import best_configurations, frame
-    from pipeline.roofline import dram_bytes, marks
+    from pipeline.store.results import best_configurations, frame
+    from pipeline.reporting.roofline import dram_bytes, marks
 
     best = best_configurations(frame(row for row in ROWS if row.origin.gpu == H200))
     counters = load(folder, print).counters["softmax", H200]
@@ -217,7 +217,7 @@ def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> Non
 
 
 def test_a_call_of_several_kernels_moves_the_bytes_of_all() -> None:
-    from pipeline.roofline import dram_bytes
+    from pipeline.reporting.roofline import dram_bytes
 
     one, other = row_of("torch", 4096), row_of("torch", 256)
     moved = {"dram_read_bytes": 3e8, "dram_write_bytes": 1e8}

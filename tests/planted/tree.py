@@ -10,10 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from pipeline.measure import device, ledger, results
-from pipeline.measure.ceiling import Ceilings
-from pipeline.measure.record import Measurement
+from pipeline.machine import device, environment
+from pipeline.points.point import Point
+from pipeline.store import results
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.environment import Environment
+from pipeline.store.files import write_atomically
+from pipeline.store.record import Measurement
 
 ROOT = Path(__file__).parents[2]
 PLANTED = Path(__file__).parent
@@ -30,29 +35,38 @@ class Tree:
     def __init__(self, folder: Path, *planted: str) -> None:
         self.root = folder / "tree"
         for part in ("kernels", "pipeline", "conf"):
-            shutil.copytree(ROOT / part, self.root / part)
+            shutil.copytree(ROOT / part, self.root / part, ignore=shutil.ignore_patterns("__pycache__"))
         for name in planted:
-            shutil.copytree(PLANTED / name, self.root / "kernels" / name)
-            shutil.copy(PLANTED / f"{name}.yaml", self.root / "conf" / "kernel")
+            plant(name, self.root)
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
 
+    def environment(self, where: device.Device) -> Environment:
+        """The device's environment as the tree's commands find it: a CPU's is this checkout's own."""
+        with patch.object(environment, "LOCAL", self.root / "local"):
+            return environment.fingerprint(where)
+
     def know_ceilings(self, where: device.Device) -> None:
         """Write ceilings for the device, so that no sweep takes the time to measure them."""
-        environment = device.fingerprint(where)
         known = Ceilings(
-            gpu=where.slug, environment=environment.digest, copy_gbps=40.0, matmul_tflops={"float32": 1.0}
+            gpu=where.slug,
+            environment=self.environment(where).of_device,
+            copy_gbps=40.0,
+            matmul_tflops={"float32": 1.0},
         )
-        path = results.ceilings_path(self.root / "results", where.slug)
-        ledger.write_atomically(path, known.model_dump_json().encode())
+        folder = self.root / ("local/results" if where.kind == "cpu" else "results")
+        write_atomically(results.ceilings_path(folder, where.slug), known.model_dump_json().encode())
 
-    def start(self, *options: str, **popen: Any) -> subprocess.Popen[str]:
-        """Start ``python -m pipeline.sweep`` with the options, in a process group of its own."""
-        defaults = {"preset": "smoke", "device": "cpu", "tracking": "none", "timing.max_seconds": "0.002"}
+    def start(self, *options: str, command: str = "sweep", **popen: Any) -> subprocess.Popen[str]:
+        """Start ``python -m pipeline.sweep``, or another command about a kernel's points, in a process group
+        of its own."""
+        defaults = {"preset": "smoke", "device": "cpu", "timing.max_seconds": "0.002"}
+        if command == "sweep":
+            defaults["tracking"] = "none"
         given = {option.split("=")[0] for option in options}
         words = [f"{name}={value}" for name, value in defaults.items() if name not in given]
         return subprocess.Popen(
-            [sys.executable, "-m", "pipeline.sweep", *words, *options],
+            [sys.executable, "-m", f"pipeline.{command}", *words, *options],
             cwd=self.root,
             env=os.environ | {"TMPDIR": str(self.temporary), "COLUMNS": "200"},
             stdout=subprocess.PIPE,
@@ -62,9 +76,9 @@ class Tree:
             **{"preexec_fn": heed_ctrl_c} | popen,
         )
 
-    def sweep(self, *options: str, **popen: Any) -> subprocess.CompletedProcess[str]:
+    def sweep(self, *options: str, command: str = "sweep", **popen: Any) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
-        process = self.start(*options, **popen)
+        process = self.start(*options, command=command, **popen)
         out, err = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -76,7 +90,7 @@ class Tree:
     def rows(self, kernel: str, output: str = "outputs") -> list[Measurement]:
         """The ledger's lines, which must all be readable."""
         lines = self.ledger(kernel, output).read_text().splitlines()
-        return [Measurement.from_row(json.loads(line)) for line in lines]
+        return [Measurement.model_validate(json.loads(line)) for line in lines]
 
     def workers(self) -> list[int]:
         """Processes that measure for this tree and are alive."""
@@ -86,9 +100,15 @@ class Tree:
                 command, where = (process / "cmdline").read_bytes(), (process / "cwd").readlink()
             except OSError:
                 continue  # it has ended meanwhile, or is a zombie
-            if b"pipeline.measure.worker" in command and where == self.root:
+            if b"pipeline.execution.worker" in command and where == self.root:
                 found.append(int(process.name))
         return found
+
+
+def plant(name: str, root: Path) -> None:
+    """Put a planted kernel among those of a copy of this repository."""
+    shutil.copytree(PLANTED / name, root / "kernels" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PLANTED / f"{name}.yaml", root / "conf" / "kernel")
 
 
 def cpu_tree(folder: Path, *planted: str) -> Tree:
@@ -96,3 +116,8 @@ def cpu_tree(folder: Path, *planted: str) -> Tree:
     tree = Tree(folder, *planted)
     tree.know_ceilings(device.cpu())
     return tree
+
+
+def size(point: Point) -> int:
+    """The first number of a point's problem: how large a planted kernel's is."""
+    return next(value for value in point.problem.values() if type(value) is int)

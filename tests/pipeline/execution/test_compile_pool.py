@@ -12,14 +12,30 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernels.point import Point
-from pipeline.measure.compiler import CompilePool
+import kernels
+from pipeline.execution.compile_pool import CompilePool
+from pipeline.execution.compile_server import alike
+from pipeline.points import problems
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
 
 BLOCK_SIZES = (256, 512)
 SIZES = (65536, 131072)
 """Too many columns for a kernel of their own."""
+
+
+def point(provider: str, columns: int, **parameters: int) -> Point:
+    problem = problems.make(kernels.load("softmax").kernel.problem, {"columns": columns})
+    return Point(
+        kernel="softmax",
+        provider=provider,
+        problem=problems.values_of(problem),
+        parameters=Values(parameters),
+    )
+
+
 POINTS = [
-    Point("softmax", "triton_online", size, "float32", block_size=block_size, num_warps=4)
+    point("triton_online", size, block_size=block_size, num_warps=4)
     for size in SIZES
     for block_size in BLOCK_SIZES
 ]
@@ -38,7 +54,7 @@ def servers() -> list[psutil.Process]:
 
 def test_what_a_point_launches_is_compiled_when_its_future_is_done(cache: Path) -> None:
     with CompilePool("9.0") as pool:
-        futures = pool.submit(POINTS)
+        futures = pool.submit("softmax", POINTS)
         assert list(futures) == POINTS
         done, _ = wait(futures.values(), timeout=300)
         assert len(done) == len(POINTS)
@@ -50,24 +66,24 @@ def test_what_a_point_launches_is_compiled_when_its_future_is_done(cache: Path) 
 
 
 def test_a_point_that_does_not_compile_holds_up_no_other() -> None:
-    unknown = Point("softmax", "no_such_provider", 64, "float32", block_size=256, num_warps=4)
+    unknown = POINTS[0].model_copy(update={"parameters": Values({"no_such": 1})})
     with CompilePool("9.0") as pool:
-        futures = pool.submit([unknown, POINTS[0]])
+        futures = pool.submit("softmax", [unknown, POINTS[0]])
         done, _ = wait(futures.values(), timeout=300)
         assert len(done) == 2
 
 
 def test_a_point_that_its_provider_refuses_is_not_compiled(cache: Path) -> None:
-    crowded = Point("softmax", "triton_online", 64, "float32", block_size=8192, num_warps=1)
+    refused = point("triton_row", 131072, num_warps=4)
     with CompilePool("9.0") as pool:
-        done, _ = wait(pool.submit([crowded]).values(), timeout=300)
+        done, _ = wait(pool.submit("softmax", [refused]).values(), timeout=300)
         assert len(done) == 1
     assert not list(cache.rglob("*.cubin"))
 
 
 def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
     with CompilePool("9.0") as pool:
-        futures = pool.submit(POINTS)
+        futures = pool.submit("softmax", POINTS)
         (server,) = servers()
         server.send_signal(signal.SIGKILL)
         done, _ = wait(futures.values(), timeout=60)
@@ -77,10 +93,11 @@ def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
 def test_no_compiler_outlives_the_process_that_holds_the_pool() -> None:
     code = (
         "import os, signal, time\n"
-        "from kernels.point import Point\n"
-        "from pipeline.measure.compiler import CompilePool\n"
+        "from pipeline.points.point import Point\n"
+        "from pipeline.execution.compile_pool import CompilePool\n"
         "pool = CompilePool('9.0')\n"
-        f"futures = pool.submit({POINTS!r})\n"
+        f"points = [Point.model_validate(one) for one in {[one.model_dump() for one in POINTS]}]\n"
+        "futures = pool.submit('softmax', points)\n"
         "next(iter(futures.values())).result()\n"
         "print('compiled', flush=True)\n"
         "time.sleep(600)\n"
@@ -94,3 +111,12 @@ def test_no_compiler_outlives_the_process_that_holds_the_pool() -> None:
     holder.wait()
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert alive == []
+
+
+def test_points_that_differ_in_the_numbers_of_their_problems_alone_share_a_compiler() -> None:
+    half = [one.model_copy(update={"problem": Values({**one.problem, "dtype": "float16"})}) for one in POINTS]
+    groups = alike([*POINTS, *half])
+    assert sorted(map(len, groups)) == [2, 2, 2, 2]
+    for group in groups:
+        assert len({one.parameters for one in group}) == 1
+        assert len({one.problem["dtype"] for one in group}) == 1

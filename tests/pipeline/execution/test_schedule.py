@@ -4,12 +4,14 @@ import random
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 
-from kernels.point import Point
-from pipeline.measure.schedule import Schedule
+from pipeline.execution.schedule import Schedule
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
 
 
 def point(provider: str, size: int, dtype: str = "float32", rows: int | None = None) -> Point:
-    return Point("softmax", provider, size, dtype, rows=rows)
+    problem = Values({"n": size, "dtype": dtype} | ({} if rows is None else {"rows": rows}))
+    return Point(kernel="planted", provider=provider, problem=problem)
 
 
 def test_points_that_share_the_last_ones_inputs_come_first() -> None:

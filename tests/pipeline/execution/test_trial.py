@@ -10,10 +10,16 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from kernels.point import Point
-from pipeline.measure.ceiling import NO_OVERHEAD
-from pipeline.measure.settings import TimingSettings
-from pipeline.measure.trial import Trial
+from pipeline.execution.trial import Trial
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.store.ceilings import NO_OVERHEAD
+from pipeline.timing.settings import TimingSettings
+
+
+def square(provider: str, size: int) -> Point:
+    problem = Values({"rows": size, "columns": size, "dtype": "float32"})
+    return Point(kernel="square", provider=provider, problem=problem)
 
 
 def test_torch_compile_compiles_once_a_shape() -> None:
@@ -22,7 +28,7 @@ def test_torch_compile_compiles_once_a_shape() -> None:
     counters.clear()
     trial = Trial("cpu", TimingSettings(stopping="count", min_samples=3), seed=0)
     for size in (17, 33):
-        outcome = trial.run(Point("square", "torch_compile", size, "float32"), NO_OVERHEAD)
+        outcome = trial.run("square", square("torch_compile", size), NO_OVERHEAD)
         assert outcome.status == "ok", outcome.error
     assert counters["stats"]["unique_graphs"] == 2
 
@@ -32,9 +38,9 @@ def test_a_point_that_finds_no_memory_is_tried_again_once_after_all_was_released
     failures: int, status: str, error: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = Trial("cpu", TimingSettings(stopping="count", min_samples=3), seed=0)
-    point = Point("square", "torch_square", 17, "float32")
-    assert trial.run(point, NO_OVERHEAD).status == "ok"
-    held = weakref.ref(trial._problem[1].inputs[0]) if trial._problem else None
+    point = square("torch_square", 17)
+    assert trial.run("square", point, NO_OVERHEAD).status == "ok"
+    held = weakref.ref(trial._prepared[1].inputs[0]) if trial._prepared else None
     time = trial.stopwatch.time
     freed = []
 
@@ -45,6 +51,6 @@ def test_a_point_that_finds_no_memory_is_tried_again_once_after_all_was_released
         return time(*arguments)
 
     monkeypatch.setattr(trial.stopwatch, "time", scarce)
-    outcome = trial.run(point, NO_OVERHEAD)
+    outcome = trial.run("square", point, NO_OVERHEAD)
     assert (outcome.status, outcome.error) == (status, error)
     assert freed == [False, True][:failures], "what earlier points left is released in between"

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kernels.contract import Tolerance
-from pipeline.measure import verify
+from pipeline.execution import verification as verify
+from pipeline.execution.verification import Expected
 
 EXACT = Tolerance(rtol=0.0, atol=0.0)
 INF, NAN = math.inf, math.nan
@@ -152,3 +153,49 @@ def test_an_input_is_unchanged_while_every_bit_is(x: torch.Tensor) -> None:
 
 def test_a_change_of_sign_of_zero_is_a_change() -> None:
     assert not verify.unchanged((torch.tensor([0.0]),), (torch.tensor([-0.0]),))
+
+
+def expected(*references: torch.Tensor, tolerances: tuple[Tolerance, ...] | None = None) -> Expected:
+    declared = tuple((tuple(x.shape), torch.float32) for x in references)
+    return Expected(references, declared, tolerances or (EXACT,) * len(references))
+
+
+ONE, TWO = torch.ones(2, dtype=torch.float64), torch.full((3,), 2.0, dtype=torch.float64)
+
+
+def test_every_output_is_compared_each_by_its_own_tolerance() -> None:
+    both = expected(ONE, TWO)
+    assert verify.compare_all((ONE.float(), TWO.float()), both).error is None
+    wrong = verify.compare_all((ONE.float(), TWO.float() + 1), both)
+    assert wrong.error == "output 1: 3 of 3 elements are wrong, the first at (0,): 3, not 2"
+    assert (wrong.max_abs_err, wrong.max_rel_err) == (1.0, 0.5)
+    loose = expected(ONE, TWO, tolerances=(EXACT, Tolerance(rtol=0.0, atol=1.0)))
+    assert verify.compare_all((ONE.float(), TWO.float() + 1), loose).error is None
+    first = verify.compare_all((ONE.float() + 1, TWO.float() + 1), loose)
+    assert str(first.error).startswith("output 0: 2 of 2")
+
+
+def test_a_single_output_has_no_number() -> None:
+    wrong = verify.compare_all((ONE.float() + 1,), expected(ONE))
+    assert wrong.error == "2 of 2 elements are wrong, the first at (0,): 2, not 1"
+
+
+@pytest.mark.parametrize("outputs", [(), (ONE.float(),), (ONE.float(), TWO.float(), TWO.float())], ids=len)
+def test_too_few_or_too_many_outputs_are_wrong(outputs: tuple[torch.Tensor, ...]) -> None:
+    verdict = verify.compare_all(outputs, expected(ONE, TWO))
+    assert verdict.error == f"returned {len(outputs)} outputs, not 2"
+
+
+def test_a_reference_may_be_in_another_shape_than_the_output_is_declared() -> None:
+    reference = torch.arange(6, dtype=torch.float64)
+    shaped = Expected((reference,), (((2, 3), torch.float32),), (EXACT,))
+    assert verify.compare_all((reference.float().reshape(2, 3),), shaped).error is None
+    assert verify.compare_all((reference.float(),), shaped).error == "shape is (6,), not (2, 3)"
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.bool])
+def test_integers_are_compared_exactly(dtype: torch.dtype) -> None:
+    reference = torch.tensor([0, 1, 1]).to(dtype)
+    assert verify.compare(reference.clone(), reference, dtype, EXACT).error is None
+    verdict = verify.compare(torch.tensor([0, 1, 0]).to(dtype), reference, dtype, EXACT)
+    assert verdict.error == "1 of 3 elements are wrong, the first at (2,): 0, not 1"

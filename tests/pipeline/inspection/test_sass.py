@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.measure import ptx, sass
-from pipeline.measure.listing import of_sass
-from pipeline.measure.occupancy import occupancy
-from pipeline.measure.sass import Line
+from pipeline.inspection import ptx, sass
+from pipeline.inspection.lines import REPOSITORY, Line
+from pipeline.inspection.listing import of_sass
+from pipeline.inspection.occupancy import occupancy
 
 TEXT = """
 	.section	.text.first,"ax",@progbits
@@ -144,10 +144,12 @@ def test_what_triton_inlined_belongs_to_the_line_that_called_it() -> None:
 
 def test_machine_code_says_that_it_does_not_know_the_caller() -> None:
     (first, *_) = sass.parse(TEXT)
-    assert of_sass(first.instructions)[0] == ""
+    assert of_sass(first.instructions, REPOSITORY)[0] == ""
     inlined = TEXT.replace("/somewhere/kernels/tiny/cuda.cu", "/x/site-packages/triton/language/standard.py")
     (first, *_) = sass.parse(inlined)
-    assert of_sass(first.instructions)[0].startswith("(what was inlined from triton/language/standard.py ")
+    assert of_sass(first.instructions, REPOSITORY)[0].startswith(
+        "(what was inlined from triton/language/standard.py "
+    )
 
 
 def test_ptx_entries_say_what_they_declare_load_and_exchange() -> None:
@@ -166,3 +168,17 @@ def test_ptx_entries_say_what_they_declare_load_and_exchange() -> None:
     ]
     lines = [statement.line and statement.line.number for statement in entry.body]
     assert lines == [8, 9, 9, 9, 9, None, None]
+
+
+@pytest.mark.parametrize(
+    ("directives", "threads"),
+    [
+        (".reqntid 128", 128),
+        (".maxntid 16, 8, 2\n.minnctapersm 2", 256),
+        (".maxntid 1024", 1024),
+        (".minnctapersm 2", None),
+    ],
+)
+def test_launch_bounds_say_the_most_threads_of_a_block(directives: str, threads: int | None) -> None:
+    entry = ptx.parse(MODULE.replace(".reqntid 128", directives))["scale"]
+    assert entry.most_threads == threads

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.measure import toolchain
-from tests.pipeline.measure.tiny import needs_nvcc
+from pipeline import UserError
+from pipeline.machine import compilers as toolchain
+from tests.pipeline.toolchain.tiny import needs_nvcc
 
 NOWHERE = Path("/nonexistent")
 

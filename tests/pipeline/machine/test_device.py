@@ -3,17 +3,22 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
 import torch
 
-from pipeline.errors import UserError
-from pipeline.measure import device
-from pipeline.measure.device import Device
+from kernels.contract import Gpu
+from pipeline import UserError
+from pipeline.machine import device, environment
+from pipeline.machine.device import Device
+from pipeline.machine.environment import fingerprint
+from pipeline.machine.torch import Torch, installed_torch
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 UUIDS = ("GPU-aaaa1111", "GPU-aaab2222", "GPU-cccc3333")
@@ -103,9 +108,7 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_torch_is_what_its_import_would_say() -> None:
-    assert device.installed_torch() == device.Torch(
-        Path(torch.__file__).parent, torch.__version__, torch.version.cuda
-    )
+    assert installed_torch() == Torch(Path(torch.__file__).parent, torch.__version__, torch.version.cuda)
 
 
 def test_a_name_means_a_device(plant_gpus: Callable[..., None]) -> None:
@@ -136,17 +139,65 @@ def test_several_devices_are_of_one_model_and_each_once(plant_gpus: Callable[...
             device.resolve_all(mixed)
 
 
+@pytest.fixture(autouse=True)
+def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "LOCAL", tmp_path / "local")
+
+
+def test_a_cpus_host_is_told_apart_from_every_other_and_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = device.cpu()
+    here = fingerprint(cpu)
+    assert here == fingerprint(cpu)
+    assert (here.host or "") not in (tmp_path / "local" / "host").read_text(), "the number drawn is not told"
+    monkeypatch.setattr(environment, "LOCAL", tmp_path / "another checkout")
+    there = fingerprint(cpu)
+    assert there.host != here.host
+    assert there.model_copy(update={"host": here.host}) == here
+
+
+def test_a_gpus_fingerprint_has_no_host(plant_gpus: Callable[..., None]) -> None:
+    plant_gpus(H100)
+    assert fingerprint(device.resolve("cuda")).host is None
+
+
+def test_what_a_gpu_can_do_is_asked_of_the_driver_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [
+        '{"major": 9, "minor": 0, "multiprocessors": 132, "shared_memory": 232448, "l2_cache": 62914560}'
+    ]
+    asked: list[Sequence[str]] = []
+
+    def run(words: Sequence[str], env: dict[str, str], **rest: Any) -> subprocess.CompletedProcess[str]:
+        assert "CUDA_VISIBLE_DEVICES" not in env, "which would hide the GPU or renumber it"
+        asked.append(words)
+        return subprocess.CompletedProcess(
+            words, 0 if answers else 1, answers.pop() if answers else "", "why"
+        )
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setattr(device.subprocess, "run", run)
+    gpu = Device(kind="cuda", name=H200, index=0, uuid="GPU-planted")
+    for _ in range(2):
+        assert device.capabilities(gpu) == Gpu((9, 0), 132, 232448, 62914560)
+    assert [words[-1] for words in asked] == ["GPU-planted"]
+    assert device.capabilities(device.cpu()) is None
+    with pytest.raises(UserError, match=r"^the CUDA driver does not tell what NVIDIA H100 .* can do: why\.$"):
+        device.capabilities(Device(kind="cuda", name=H100, index=0, uuid="GPU-other"))
+
+
 def test_a_fingerprint_is_the_same_each_time_and_names_no_machine(plant_gpus: Callable[..., None]) -> None:
     plant_gpus(H100, H100)
     for name in ("cuda:0", "cpu"):
-        first, second = (device.fingerprint(device.resolve(name)) for _ in range(2))
+        first, second = (fingerprint(device.resolve(name)) for _ in range(2))
         assert first == second
         assert first.digest == second.digest
         text = json.dumps(first.model_dump())
         assert not any(uuid in text for uuid in UUIDS)
         assert socket.gethostname() not in text
-        assert "202" not in text.replace(first.cxx or "", ""), "no date"
-    one, other = (device.fingerprint(device.resolve(name)) for name in ("cuda:0", "cuda:1"))
+        told = text.replace(first.cxx or "", "").replace(first.host or "", "")
+        assert "202" not in told, "no date"
+    one, other = (fingerprint(device.resolve(name)) for name in ("cuda:0", "cuda:1"))
     assert one == other, "two GPUs of a model are one environment"
     assert (one.compute_capability, one.driver, one.memory_mib) == ("9.0", "580.82.07", 80 << 10)
 
@@ -155,9 +206,9 @@ def test_another_driver_is_another_environment(
     plant_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_gpus(H100)
-    before = device.fingerprint(device.resolve("cuda"))
+    before = fingerprint(device.resolve("cuda"))
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "600.1")
-    assert device.fingerprint(device.resolve("cuda")).digest != before.digest
+    assert fingerprint(device.resolve("cuda")).digest != before.digest
 
 
 def test_threads_are_those_that_this_process_may_use() -> None:

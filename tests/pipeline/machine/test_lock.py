@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.measure.device import Device
-from pipeline.measure.lock import DeviceLock
+from pipeline import UserError
+from pipeline.machine.device import Device
+from pipeline.machine.lock import DeviceLock
 
 ROOT = Path(__file__).parents[3]
 CPU = Device(kind="cpu", name="Planted CPU")
 
 HOLD = (
-    "import sys; from pipeline.measure.device import Device; from pipeline.measure.lock import DeviceLock\n"
+    "import sys; from pipeline.machine.device import Device; from pipeline.machine.lock import DeviceLock\n"
     "with DeviceLock(Device(kind='cpu', name='Planted CPU'), None, print):\n"
     "    print('held', flush=True); sys.stdin.read()"
 )

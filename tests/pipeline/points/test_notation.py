@@ -1,41 +1,65 @@
-"""The words of a variant pin one point of the grid."""
+"""Points in words, and the words of a variant."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-import kernels
-from pipeline.measure.variant import Variant
-
-VALUES: dict[str, tuple[Any, ...]] = {
-    "size": (64, 128),
-    "rows": (None,),
-    "dtype": ("float32",),
-    "block_size": (256,),
-    "num_warps": (4,),
-    "num_stages": (2,),
-}
+from kernels.contract import Value
+from pipeline import UserError
+from pipeline.points import catalog, notation
+from pipeline.points.frozen import Values
+from pipeline.points.notation import Variant
+from pipeline.points.point import Point
 
 
 @pytest.mark.parametrize(
-    ("kernel", "words", "size", "rows"),
+    ("kernel", "words", "pins"),
     [
-        ("softmax", "triton_row", (64,), (4096,)),
-        ("softmax", "triton_row/128/8w", (128,), (4096,)),
-        ("softmax", "triton_row/8w/37x128", (128,), (37,)),
-        ("square", "triton_row/128", (128,), None),
+        ("softmax", "triton_row", {}),
+        ("softmax", "triton_row/128/8w", {"size": 128, "num_warps": 8}),
+        (
+            "softmax",
+            "triton_online/1024x8w/bfloat16",
+            {"block_size": 1024, "num_warps": 8, "dtype": "bfloat16"},
+        ),
+        ("softmax", "triton_row/num_warps=8/rows=37", {"num_warps": 8, "rows": 37}),
+        ("matmul", "triton_tiled/tf32/m=16", {"arithmetic": "tf32", "m": 16}),
+        ("matmul", "triton_tiled/64x32x8w", {"block_m": 64, "block_n": 32, "num_warps": 8}),
     ],
 )
-def test_a_shape_is_pinned_with_its_rows(
-    kernel: str, words: str, size: tuple[int], rows: tuple[int] | None
-) -> None:
-    pins = Variant.read(words, kernels.load(kernel), VALUES, "90").pins()
-    assert (pins["size"], pins["rows"], pins["dtype"]) == (size, rows, ("float32",))
-    assert pins["num_warps"] == ((8,) if "8w" in words else (4,))
+def test_words_pin_what_the_kernel_declares(kernel: str, words: str, pins: dict[str, Value]) -> None:
+    chosen = Variant.read(words, catalog.find(kernel))
+    assert chosen.pins == {name: (value,) for name, value in pins.items()}
+    assert (chosen.architecture, chosen.function) == (None, None)
 
 
-def test_rows_that_are_pinned_hold_for_a_variant_without() -> None:
-    pins = Variant.read("triton_row", kernels.load("softmax"), VALUES | {"rows": (3, 5)}, "90").pins()
-    assert pins["rows"] == (3,)
+def test_an_architecture_and_a_cuda_function() -> None:
+    chosen = Variant.read("cuda/sm_80/rows_held<float, 4>", catalog.find("softmax"))
+    assert (chosen.provider, chosen.pins) == ("cuda", {})
+    assert (chosen.architecture, chosen.function) == ("80", "rows_held<float, 4>")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trton_row", "unknown provider of softmax 'trton_row'. Did you mean 'triton_row'?"),
+        ("triton_row/float23", "can't read 'float23' in 'triton_row/float23': write a configuration (4w)"),
+        ("triton_row/1024x8w", "can't read '1024x8w'"),
+    ],
+)
+def test_words_that_mean_nothing(words: str, said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        Variant.read(words, catalog.find("softmax"))
+    assert str(raised.value).startswith(said)
+
+
+def test_a_point_in_words() -> None:
+    problem = Values({"rows": 37, "columns": 4096, "dtype": "bfloat16"})
+    point = Point(
+        kernel="softmax",
+        provider="triton_online",
+        problem=problem,
+        parameters=Values({"block_size": 1024, "num_warps": 8}),
+    )
+    assert notation.label(point) == "triton_online 1024x8w"
+    assert notation.file_name(point) == "triton_online-bfloat16-1024x8w-rows=37-columns=4096"

@@ -1,175 +1,415 @@
+"""Which points a preset and pins make, of a kernel that is declared here."""
+
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 import kernels
-from kernels.contract import Kernel, Provider, Tolerance, normal_input, numel, read_once_write_once
-from kernels.point import Point
+from kernels.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
 from pipeline import UserError
-from pipeline.points import grid
-from pipeline.timing.settings import TimingSettings
+from pipeline.points import plan as planning
+from pipeline.points.catalog import Entry, KernelConfig
+from pipeline.points.frozen import Values
+from pipeline.points.plan import Plan, Target, describe, plan
+from pipeline.points.point import Point
 
-AXES = {
-    "size": (64, 128),
-    "rows": (None,),
-    "dtype": ("float32", "float16"),
-    "block_size": (256, 512),
-    "num_warps": (4, 8),
-    "num_stages": (2,),
-}
+H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)
+GPU = Target("cuda", H200)
+CPU = Target("cpu")
 
 
-@pytest.fixture
-def kernel() -> Kernel:
-    return Kernel(
-        name="planted",
-        size_means="elements",
-        shape=lambda size: (size,),
-        inputs=normal_input,
-        reference=torch.Tensor.double,
-        bytes=read_once_write_once,
-        flops=numel,
-        tolerance=lambda dtype: Tolerance(rtol=0.0, atol=0.0),
-        providers=(
-            Provider("torch", torch.clone),
-            Provider("rows", torch.clone, axes=("num_warps",), source="triton.py"),
-            Provider("flat", torch.clone, axes=("block_size", "num_warps"), source="triton.py"),
-            Provider("cuda", torch.clone, axes=("block_size",), source="cuda.cu"),
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    rows: int = 4096
+    columns: int
+    heads: int = 8
+    groups: int = same_as("heads")
+    dtype: str = one_of("float32", "bfloat16")
+    causal: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    num_warps: int = one_of(2, 4, 8, default=4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    block: int = one_of(64, 128, 256, default=128)
+    num_warps: int = one_of(4, 8, 16)
+    reverse: bool = False
+    steps: int = 3
+
+
+def narrow(problem: Problem, parameters: Row, gpu: Gpu | None) -> str | None:
+    return f"a row is held: {problem.columns} columns > 1000" if problem.columns > 1000 else None
+
+
+def no_crowd(problem: Problem, parameters: Tile, gpu: Gpu | None) -> str | None:
+    if gpu is not None and parameters.block * 1000 > gpu.shared_memory:
+        return "too much shared memory"
+    return None
+
+
+KERNEL = Kernel(
+    problem=Problem,
+    size=("columns",),
+    work=lambda problem: Work(1, {}),
+    tolerance=lambda problem: Tolerance(rtol=0.0, atol=0.0),
+    providers=(
+        Provider("torch", "torch.py:f"),
+        Provider("row", "triton.py:row", Row, narrow),
+        Provider("tile", "triton.py:tile", Tile, no_crowd),
+        Provider("cuda", "cuda.cu:f", Tile),
+        Provider("wgmma", "cuda.cu:g", needs="sm_100a"),
+        Provider("cpp", "cpp.cpp:f"),
+        Provider("peer", "peers.py:f", language="torch", devices=("cuda",), package="no-such-package"),
+    ),
+)
+SQUARE = Kernel(
+    problem=Problem,
+    size=("rows", "columns"),
+    work=KERNEL.work,
+    tolerance=KERNEL.tolerance,
+    providers=KERNEL.providers[:1],
+)
+
+
+def entry(presets: Any, kernel: Kernel = KERNEL, **workloads: Any) -> Entry:
+    config = KernelConfig.model_validate({"workloads": workloads, "presets": {"smoke": presets}})
+    loaded = kernels.Loaded("planted", "planted", Path("/planted"), "planted", kernel, "")
+    return Entry(loaded, config, Path("/planted.yaml"))
+
+
+def made(presets: Any, target: Target = GPU, kernel: Kernel = KERNEL, **rest: Any) -> Plan:
+    """The plan; of the named arguments lists are workloads, ``pins`` and ``providers`` the command line's."""
+    pins, providers = rest.pop("pins", None), rest.pop("providers", None)
+    return plan(entry(presets, kernel, **rest), "smoke", target, pins, providers)
+
+
+def problems_of(found: Plan) -> list[dict[str, Value]]:
+    """What differs from the defaults, a problem each in its order."""
+    plain = {"rows": 4096, "heads": 8, "groups": 8, "dtype": "float32", "causal": False}
+    every = dict.fromkeys(point.problem for point in found.points)
+    return [{n: v for n, v in problem.items() if plain.get(n) != v} for problem in every]
+
+
+def parameters_of(found: Plan, provider: str) -> list[dict[str, Value]]:
+    return [dict(point.parameters) for point in found.points if point.provider == provider]
+
+
+ONE = {"x": "size", "size": 64}
+
+
+# Workloads: a product of lists; size expands first, named dimensions override it.
+@pytest.mark.parametrize(
+    ("workload", "kernel", "expected"),
+    [
+        ({"x": "size", "size": [64, 128]}, KERNEL, [{"columns": 64}, {"columns": 128}]),
+        (
+            {"x": "rows", "size": 64, "rows": [1, 2], "dtype": ["float32", "bfloat16"]},
+            KERNEL,
+            [
+                {"columns": 64, "rows": rows, **dtype}
+                for rows in (1, 2)
+                for dtype in ({}, {"dtype": "bfloat16"})
+            ],
         ),
-    )
-
-
-def test_a_provider_is_there_once_for_each_value_of_the_axes_that_it_obeys(kernel: Kernel) -> None:
-    points = grid.expand(kernel, None, [AXES])
-    assert Counter(point.provider for point in points) == {"torch": 4, "rows": 8, "flat": 16, "cuda": 8}
-    assert len(set(points)) == len(points)
-    assert {point.num_stages for point in points} == {None}
-    assert {point.block_size for point in points if point.provider in ("torch", "rows")} == {None}
-
-
-def test_points_that_share_inputs_are_neighbours(kernel: Kernel) -> None:
-    further = AXES | {"size": (128, 256), "block_size": (1024,)}
-    points = grid.expand(kernel, None, [AXES, further])
-    inputs = [(point.size, point.rows, point.dtype) for point in points]
-    changes = sum(a != b for a, b in pairwise(inputs))
-    assert changes == len(set(inputs)) - 1
-    assert len(set(points)) == len(points), "a point that several grids hold is there once"
-    assert {point.block_size for point in points if point.size == 128} == {None, 256, 512, 1024}
-
-
-def test_pinned_axes_and_repeated_values(kernel: Kernel) -> None:
-    pinned = AXES | {"size": (64, 64), "dtype": ("float32",), "block_size": (256,), "num_warps": (4, 4)}
-    assert grid.expand(kernel, ["flat", "torch"], [pinned]) == [
-        Point("planted", "torch", 64, "float32"),
-        Point("planted", "flat", 64, "float32", block_size=256, num_warps=4),
-    ]
-
-
-def test_an_unknown_provider_is_said_with_the_known_ones(kernel: Kernel) -> None:
-    said = r"unknown provider of planted 'row'\. Did you mean 'rows'\? Known: torch, rows, flat, cuda\."
-    with pytest.raises(UserError, match=said):
-        grid.expand(kernel, ["torch", "row"], [AXES])
-
-
-def test_rows_are_those_of_the_point_and_the_kernels_own_are_no_rows(kernel: Kernel) -> None:
-    many = replace(kernel, shape=lambda size: (4096, size))
-    few = {"size": (64,), "rows": (3, None, 4096), "dtype": ("float32",)}
-    points = grid.expand(many, ["torch"], [AXES | few])
-    assert points == [Point("planted", "torch", 64, "float32", rows=rows) for rows in (3, None)]
-    assert [many.shape_of(point) for point in points] == [(3, 64), (4096, 64)]
-    assert [many.interpreted_shape(point) for point in points] == [(3, 64), (8, 64)]
-    assert [str(point) for point in points] == [
-        "planted/torch size=64 rows=3 float32",
-        "planted/torch size=64 float32",
-    ]
-    assert [point.extent for point in points] == ["3x64", "64"]
-
-
-def test_rows_that_follow_from_the_size_can_not_be_named(kernel: Kernel) -> None:
-    said = r"rows=37: the rows of planted follow from its size; leave rows out and write size=37\."
-    with pytest.raises(UserError, match=said):
-        grid.expand(kernel, None, [AXES | {"rows": (37,)}])
-
-
-FILES = {
-    "planted/__init__.py": "",
-    "planted/triton.py": "",
-    "planted/cuda.cu": '#include <vector>\n#include "planted.h"\n# include "../include/rows.cuh"\n',
-    "planted/planted.h": '#include "../include/common.h"\n#include "no such file.h"\n',
-    "planted/README.md": "",
-    "include/common.h": '#include "rows.cuh"\n',
-    "include/rows.cuh": '#include "common.h"\n',
-    "include/unused.h": "",
-    "other/__init__.py": "",
-}
+        ({"x": "columns", "columns": [3, 3, 5]}, KERNEL, [{"columns": 3}, {"columns": 5}]),
+        ({"x": "columns", "size": [64, 128], "columns": [3]}, KERNEL, [{"columns": 3}]),
+        (
+            {"x": "size", "size": [64, 128]},
+            SQUARE,
+            [{"rows": 64, "columns": 64}, {"rows": 128, "columns": 128}],
+        ),
+        ({"x": "rows", "size": 64, "rows": [1]}, SQUARE, [{"rows": 1, "columns": 64}]),
+        (
+            {"x": "size", "size": 64, "heads": [8, 16]},
+            KERNEL,
+            [{"columns": 64}, {"columns": 64, "heads": 16, "groups": 16}],
+        ),
+        (
+            {"x": "size", "size": 64, "heads": 16, "groups": [1, 16]},
+            KERNEL,
+            [{"columns": 64, "heads": 16, "groups": groups} for groups in (1, 16)],
+        ),
+        ({"x": "size", "size": 64, "causal": True}, KERNEL, [{"columns": 64, "causal": True}]),
+        (
+            {"x": "rows", "problems": [{"rows": 1, "columns": 3}, {"rows": 2, "columns": 5}]},
+            KERNEL,
+            [{"rows": 1, "columns": 3}, {"rows": 2, "columns": 5}],
+        ),
+        (
+            {"x": "rows", "problems": [{"rows": 1, "columns": 3}], "dtype": ["float32", "bfloat16"]},
+            KERNEL,
+            [{"rows": 1, "columns": 3}, {"rows": 1, "columns": 3, "dtype": "bfloat16"}],
+        ),
+        (
+            {"x": "rows", "size": 64, "problems": [{"rows": 1}, {"columns": 7}]},
+            KERNEL,
+            [{"rows": 1, "columns": 64}, {"columns": 7}],
+        ),
+    ],
+    ids=str,
+)
+def test_a_workload_is_the_product_of_its_lists(
+    workload: dict[str, Any], kernel: Kernel, expected: list[dict[str, Value]]
+) -> None:
+    found = made({"workloads": "one"}, kernel=kernel, providers=["torch"], one=workload)
+    assert problems_of(found) == expected
 
 
 @pytest.mark.parametrize(
-    ("provider", "its_own"),
+    ("workload", "said"),
     [
-        ("torch", {"planted/__init__.py"}),
-        ("flat", {"planted/__init__.py", "planted/triton.py"}),
+        ({"x": "rows", "rows": [1]}, "columns is missing: Problem needs a value of it."),
+        ({"x": "size", "size": [0]}, "columns: must be at least 1, not 0."),
         (
-            "cuda",
-            {
-                *("planted/__init__.py", "planted/cuda.cu", "planted/planted.h"),
-                *("include/common.h", "include/rows.cuh"),
-            },
+            {"x": "size", "size": 64, "dtype": ["float23"]},
+            "dtype: must be one of float32, bfloat16, not float23.",
         ),
+        ({"x": "size", "size": 64, "rows": ["many"]}, "rows: must be a whole number, not 'many'."),
     ],
+    ids=str,
 )
-def test_the_source_digest_changes_exactly_with_the_providers_files(
-    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, its_own: set[str]
+def test_a_problem_that_can_not_be_is_said(workload: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        made({"workloads": "one"}, one=workload)
+    assert str(raised.value) == said
+
+
+# Groups: each provider's configurations, "*" for those that are not named.
+@pytest.mark.parametrize(
+    ("told", "blocks", "warps"),
+    [
+        ({}, [128], [4]),
+        ({"tile": None, "*": "all"}, [128], [4]),
+        ({"tile": "all"}, [64, 128, 256], [4, 8, 16]),
+        ({"*": "all"}, [64, 128, 256], [4, 8, 16]),
+        ({"tile": {"block": [64, 256]}}, [64, 256], [4]),
+        ({"tile": {"block": 64, "num_warps": [8]}}, [64], [8]),
+        ({"*": {"num_warps": [2, 4, 8, 32]}}, [128], [4, 8]),
+        ({"*": {"num_warps": [8]}, "tile": {"block": [64]}}, [64], [4]),
+        ({"*": {"num_warps": [2]}}, [], []),
+    ],
+    ids=str,
+)
+def test_a_group_names_configurations(told: dict[str, Any], blocks: list[int], warps: list[int]) -> None:
+    found = parameters_of(made({"workloads": "one", **told}, Target("cuda"), one=ONE), "tile")
+    both = [one for one in found if one["reverse"]]
+    assert len(both) == (len(found) / 2 if told.get("tile", told.get("*")) == "all" else 0)
+    found = [one for one in found if not one["reverse"]]
+    assert [(one["block"], one["num_warps"]) for one in found] == [(b, w) for b in blocks for w in warps]
+    assert {one["steps"] for one in found} <= {3}, "of any number, `all` is the default"
+
+
+def test_a_provider_without_parameters_has_one_configuration() -> None:
+    found = made({"workloads": "one", "*": {"num_warps": [8]}}, one=ONE)
+    assert parameters_of(found, "torch") == [{}]
+
+
+def test_groups_add_points_and_a_point_belongs_to_the_first_workload_that_has_it() -> None:
+    presets = [
+        {"workloads": ["few", "many"], "row": {"num_warps": [2]}},
+        {"workloads": "few", "row": {"num_warps": [2, 8]}},
+    ]
+    few, many = {"x": "size", "size": [64, 128]}, {"x": "rows", "rows": [4096, 1], "size": [64]}
+    found = made(presets, providers=["row"], few=few, many=many)
+    assert [(p.problem["columns"], p.problem["rows"], p.parameters["num_warps"]) for p in found.points] == [
+        *((64, 4096, 2), (64, 4096, 8)),
+        *((128, 4096, 2), (128, 4096, 8)),
+        (64, 1, 2),
+    ]
+    assert [found.workloads[point] for point in found.points] == ["few"] * 4 + ["many"]
+
+
+def test_points_that_share_inputs_are_neighbours() -> None:
+    presets = [{"workloads": "one", "*": "all"}, {"workloads": "two", "*": {"num_warps": [2, 4]}}]
+    one, two = {"x": "size", "size": [64, 128, 256]}, {"x": "size", "size": [128, 512], "dtype": "float32"}
+    points = made(presets, one=one, two=two).points
+    changes = sum(a.problem != b.problem for a, b in pairwise(points))
+    assert changes == len({point.problem for point in points}) - 1
+    assert len(set(points)) == len(points), "a point that several groups hold is there once"
+
+
+def test_an_unknown_preset_is_said() -> None:
+    with pytest.raises(UserError, match=r"unknown preset of planted 'smok'\. Did you mean 'smoke'\?"):
+        plan(entry({"workloads": "one"}, one=ONE), "smok", GPU)
+
+
+# Pins: in place of the YAML's values.
+@pytest.mark.parametrize(
+    ("pins", "expected"),
+    [
+        ({"size": (7,)}, [{"columns": 7}]),
+        ({"columns": (7, 9)}, [{"columns": 7}, {"columns": 9}]),
+        ({"columns": (7,), "size": (9,)}, [{"columns": 7}]),
+        ({"rows": (3,)}, [{"columns": 64, "rows": 3}, {"columns": 128, "rows": 3}]),
+        ({"dtype": ("bfloat16",)}, None),
+        ({"causal": (1,)}, None),
+        ({"heads": (2,)}, [{"columns": c, "heads": 2, "groups": 2} for c in (64, 128)]),
+    ],
+    ids=str,
+)
+def test_a_pinned_number_is_of_the_first_group_alone(
+    pins: dict[str, Any], expected: list[dict[str, Value]] | None
 ) -> None:
-    monkeypatch.setattr(kernels, "ROOT", tmp_path)
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    chosen = kernel.provider(provider)
-    before = grid.source_digest("planted", chosen)
-    changing = set()
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text + "// edited\n")
-        if grid.source_digest("planted", chosen) != before:
-            changing.add(name)
-        (tmp_path / name).write_text(text)
-    assert changing == its_own
-    assert grid.source_digest("planted", chosen) == before
+    presets = [{"workloads": "one"}, {"workloads": "odd"}]
+    one, odd = {"x": "size", "size": [64, 128]}, {"x": "rows", "problems": [{"rows": 1, "columns": 5}]}
+    found = problems_of(made(presets, providers=["torch"], pins=pins, one=one, odd=odd))
+    if expected is None:  # a word, which the other groups were not chosen for
+        ((name, (value,)),) = pins.items()
+        expected = [{"columns": 64, name: value}, {"columns": 128, name: value}]
+        expected.append({"rows": 1, "columns": 5, name: value})
+    assert found == expected
 
 
-POINT = Point("softmax", "triton_row", 1024, "float32", num_warps=4)
-SETTINGS = TimingSettings()
+@pytest.mark.parametrize(
+    ("pins", "expected"),
+    [
+        ({"size": (7,)}, [{"rows": 1, "columns": 7}]),
+        ({"columns": (7,)}, [{"rows": 1, "columns": 7}]),
+        ({"rows": (2, 3)}, [{"rows": 2, "columns": 5}, {"rows": 3, "columns": 5}]),
+    ],
+    ids=str,
+)
+def test_a_problem_that_is_written_out_yields_to_a_pin(
+    pins: dict[str, Any], expected: list[dict[str, Value]]
+) -> None:
+    odd = {"x": "rows", "problems": [{"rows": 1, "columns": 5}], "heads": [8]}
+    assert problems_of(made({"workloads": "odd"}, providers=["torch"], pins=pins, odd=odd)) == expected
 
 
-def test_a_key_is_the_same_in_every_process_and_version() -> None:
-    """Literals: were keys to change without a reason, every ledger would be measured again. Both are from
-    before points had rows."""
-    every_axis = Point("layernorm", "triton_online", 50257, "bfloat16", 4096, 16, 2)
-    assert grid.key(POINT, "source", "environment", SETTINGS, 0) == "460c3af20f7affda"
-    assert grid.key(every_axis, "source", "environment", SETTINGS, 7) == "47903b30e5b97ea5"
+def test_a_pinned_size_is_all_of_its_dimensions_unless_one_is_pinned_too() -> None:
+    wide = {"x": "rows", "size": 64, "rows": [1, 2]}
+    for pins, expected in (
+        ({"size": (7,)}, [{"rows": 7, "columns": 7}]),
+        ({"size": (7,), "rows": (3,)}, [{"rows": 3, "columns": 7}]),
+        ({"columns": (7,)}, [{"rows": 1, "columns": 7}, {"rows": 2, "columns": 7}]),
+    ):
+        assert problems_of(made({"workloads": "wide"}, kernel=SQUARE, pins=pins, wide=wide)) == expected
 
 
-def test_a_key_tells_apart_whatever_could_change_the_number() -> None:
-    keys = [grid.key(POINT, "source", "environment", SETTINGS, 0)]
-    keys += [grid.key(POINT, "edited", "environment", SETTINGS, 0)]
-    keys += [grid.key(POINT, "source", "new driver", SETTINGS, 0)]
-    keys += [grid.key(POINT, "source", "environment", SETTINGS, 1)]
-    points = {"kernel": "gelu", "provider": "x", "size": 1, "dtype": "float16", "num_warps": 8}
-    points |= {"block_size": 4, "num_stages": 4, "rows": 4}
-    assert set(points) == {field.name for field in fields(Point)}, "every field is tried"
-    for name, value in points.items():
-        changed = replace(POINT, **{name: value})  # type: ignore[arg-type]
-        keys.append(grid.key(changed, "source", "environment", SETTINGS, 0))
-    settings = {"timer": "event", "cache": "hot", "stopping": "count", "target_rel_ci": 0.1}
-    settings |= {"min_samples": 3, "max_seconds": 9.0}
-    assert set(settings) == set(TimingSettings.model_fields), "every setting is tried"
-    for name, value in settings.items():
-        changed_settings = SETTINGS.model_copy(update={name: value})
-        keys.append(grid.key(POINT, "source", "environment", changed_settings, 0))
-    assert len(set(keys)) == len(keys)
+def test_a_pinned_parameter_binds_those_who_declare_it_and_can_take_it() -> None:
+    found = made({"workloads": "one", "*": "all"}, Target("cuda"), one=ONE, pins={"num_warps": (2, 16)})
+    assert {one["num_warps"] for one in parameters_of(found, "row")} == {2}
+    assert {one["num_warps"] for one in parameters_of(found, "tile")} == {16}
+    assert len(parameters_of(found, "torch")) == 1, "who does not declare it is measured as ever"
+    found = made({"workloads": "one"}, one=ONE, pins={"block": (64,)}, providers=["tile", "torch"])
+    assert [one["block"] for one in parameters_of(found, "tile")] == [64]
+    found = made({"workloads": "one"}, one=ONE, pins={"reverse": (True, 0)}, providers=["tile"])
+    assert [one["reverse"] for one in parameters_of(found, "tile")] == [True, False]
+    found = made({"workloads": "one"}, one=ONE, pins={"steps": (1000,)}, providers=["tile"])
+    assert [one["steps"] for one in parameters_of(found, "tile")] == [1000]
+
+
+@pytest.mark.parametrize(
+    ("pins", "providers", "said"),
+    [
+        (
+            {"colums": (7,)},
+            None,
+            r"unknown option of planted 'colums'\. Did you mean 'columns'\? Its dimensions: ",
+        ),
+        ({"bloc": (7,)}, None, r"Did you mean 'block'\? .*parameters: num_warps, block, reverse, steps\."),
+        (
+            {"block": (64,)},
+            ["torch", "row"],
+            r"^block is no parameter of row, torch; tile, cuda of planted have it\.",
+        ),
+        ({"num_warps": (3,)}, ["row"], r"^num_warps: must be one of 2, 4, 8, not 3\."),
+        ({"num_warps": (2,)}, ["tile"], r"^num_warps: must be one of 4, 8, 16, not 2\."),
+        ({"num_warps": (4, 3)}, None, r"^num_warps: must be one of 2, 4, 8, not 3\."),
+        ({"size": ("large",)}, None, r"^size: must be a whole number, not 'large'\."),
+        ({"columns": (0,)}, None, r"^columns: must be at least 1, not 0\."),
+        ({"rows": (True,)}, None, r"^rows: must be a whole number, not True\."),
+        ({"dtype": ("float64",)}, None, r"^dtype: must be one of float32, bfloat16, not float64\."),
+        ({"causal": ("maybe",)}, None, r"^causal: must be true or false, not 'maybe'\."),
+        ({"columns": (0,), "rows": (0,)}, None, r"^columns: .* rows: "),
+        ({}, ["tile", "rwo"], r"^unknown provider of planted 'rwo'\. Did you mean 'row'\?"),
+    ],
+    ids=str,
+)
+def test_a_pin_that_can_not_be_is_said(pins: dict[str, Any], providers: list[str] | None, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        made({"workloads": "one"}, one=ONE, pins=pins, providers=providers)
+
+
+def test_chosen_providers_keep_the_kernels_order() -> None:
+    found = made({"workloads": "one"}, one=ONE, providers=["cuda", "torch", "cuda"])
+    assert [point.provider for point in found.points] == ["torch", "cuda"]
+
+
+# What is no point is counted by its reason.
+def test_what_does_not_fit_and_what_is_not_for_this_device_is_counted() -> None:
+    wide = {"x": "size", "size": [64, 2000, 3000]}
+    found = made({"workloads": "wide", "*": "all"}, wide=wide)
+    assert found.refused == Counter(
+        {
+            ("row", "a row is held: 2000 columns > 1000"): 3,
+            ("row", "a row is held: 3000 columns > 1000"): 3,
+            ("tile", "too much shared memory"): 3 * 6,
+            ("wgmma", "needs sm_100a, this GPU is sm_90"): 3,
+            ("cpp", "runs on a CPU only"): 3,
+            ("peer", "package no-such-package is not installed"): 3,
+        }
+    )
+    assert (
+        "row: 6 configurations left out: for example a row is held: 2000 columns > 1000" in found.refusals()
+    )
+    assert "tile: 18 configurations left out: too much shared memory" in found.refusals()
+    assert not {point.provider for point in found.points} & {"wgmma", "cpp", "peer"}
+
+
+def test_one_configuration_is_one() -> None:
+    found = made({"workloads": "one"}, one=ONE, providers=["wgmma"])
+    assert found.points == ()
+    assert found.refusals() == ["wgmma: 1 configuration left out: needs sm_100a, this GPU is sm_90"]
+
+
+def test_on_a_cpu_triton_is_verified_and_what_needs_a_gpu_is_none() -> None:
+    found = made({"workloads": "one"}, CPU, one=ONE)
+    assert [point.provider for point in found.points] == ["torch", "row", "tile", "cpp"]
+    assert {reason for _, reason in found.refused} == {"needs a GPU"}
+    assert {provider for provider, _ in found.refused} == {"cuda", "wgmma", "peer"}
+
+
+def test_a_points_values_are_all_named_in_their_order() -> None:
+    (point,) = made({"workloads": "one"}, one=ONE, providers=["tile"]).points
+    assert point == Point(
+        kernel="planted",
+        provider="tile",
+        problem=Values(
+            {"rows": 4096, "columns": 64, "heads": 8, "groups": 8, "dtype": "float32", "causal": False}
+        ),
+        parameters=Values({"block": 128, "num_warps": 4, "reverse": False, "steps": 3}),
+    )
+    assert str(point) == (
+        "planted/tile rows=4096 columns=64 heads=8 groups=8 dtype=float32 causal=false "
+        "block=128 num_warps=4 reverse=false steps=3"
+    )
+    assert list(point.problem) == list(KERNEL.dimensions())
+
+
+def test_names_are_all_that_a_pin_may_have() -> None:
+    assert planning.names(entry({"workloads": "one"}, one=ONE)) == [
+        "size",
+        *("rows", "columns", "heads", "groups", "dtype", "causal"),
+        *("num_warps", "block", "reverse", "steps"),
+    ]
+
+
+def test_a_variable_is_described_as_help_shows_it() -> None:
+    dimensions, tile = KERNEL.dimensions(), KERNEL.provider("tile").variables()
+    assert describe(dimensions["columns"]) == "a whole number from 1 on"
+    assert describe(dimensions["rows"]) == "a whole number from 1 on (default 4096)"
+    assert describe(dimensions["groups"]) == "a whole number from 1 on (default: the same as heads)"
+    assert describe(dimensions["dtype"]) == "float32 bfloat16 (default float32)"
+    assert describe(dimensions["causal"]) == "false true (default false)"
+    assert describe(tile["block"]) == "64 128 256 (default 128)"

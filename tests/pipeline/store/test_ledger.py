@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import errno
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import UserError
-from pipeline.measure.ledger import Ledger, encode, read_rows, write_atomically
+from pipeline import UserError
+from pipeline.store.files import write_atomically
+from pipeline.store.ledger import Ledger, encode, read_rows
 from tests import factory
+
+ROOT = Path(__file__).parents[3]
 
 
 def silent(text: str) -> None:
@@ -27,21 +34,98 @@ def test_reads_back_what_was_appended_the_newest_of_each_point(tmp_path: Path) -
         ledger.append(row)
     reopened = Ledger(path, silent)
     assert reopened.rows() == ledger.rows()
-    assert reopened.get(newer.point) == newer
+    assert reopened.get(newer.point, newer.parts.settings) == newer
     assert len(path.read_bytes().splitlines()) == len(rows) + 2, "nothing is rewritten before compact"
     reopened.compact()
     assert read_rows(path, silent) == ledger.rows()
     assert len(path.read_bytes().splitlines()) == len({row.point for row in rows})
 
 
-def test_compact_keeps_what_it_is_told_to(tmp_path: Path) -> None:
+def test_a_row_of_other_settings_stands_beside(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, silent)
-    for row in factory.grid(sizes=(256, 512)):
+    cold, hot = factory.measurement(), factory.measurement(settings="hot", cache="hot", median_us=2.0)
+    for row in (cold, hot, factory.measurement(settings="hot", cache="hot", median_us=1.0)):
         ledger.append(row)
-    ledger.compact(lambda row: row.point.size == 512)
-    assert {row.point.size for row in read_rows(path, silent)} == {512}
-    assert {row.point.size for row in ledger.rows()} == {512}
+    assert len(ledger) == 2
+    ledger.compact()
+    found = {row.parts.settings: row.outcome.timing for row in read_rows(path, silent)}
+    assert {name: timing.median_us for name, timing in found.items() if timing} == {
+        cold.parts.settings: cold.outcome.timing and cold.outcome.timing.median_us,
+        "hot": 1.0,
+    }
+    assert ledger.get(cold.point, "warm") is None
+
+
+def test_compact_gives_each_row_as_it_is_told_to(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, silent)
+    rows = [*factory.grid(sizes=(256, 512)), factory.measurement(provider="cuda", status="timeout")]
+    for row in rows:
+        ledger.append(row)
+    ledger.compact(lambda row: row.with_noise_floor(0.25))
+    found = read_rows(path, silent)
+    assert found == ledger.rows()
+    assert len(found) == len(rows)
+    assert {row.outcome.state and row.outcome.state.noise_floor for row in found} == {0.25, None}
+
+
+APPEND = """
+import sys
+from pathlib import Path
+from pipeline.store.ledger import Ledger
+from tests import factory
+path, provider, compacting = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "compact"
+ledger = Ledger(path, print)
+print("ready", flush=True)
+sys.stdin.readline()
+for size in range(1, 61):
+    ledger.append(factory.measurement(provider=provider, size=size))
+    if compacting and size % 10 == 0:
+        ledger.compact()
+"""
+
+
+@pytest.mark.parametrize("second", ["append", "compact"])
+def test_two_processes_with_temporary_folders_of_their_own_lose_no_line(tmp_path: Path, second: str) -> None:
+    """Two containers on one host share neither /tmp nor the device's lock in it, but the results folder."""
+    path = tmp_path / "ledger.jsonl"
+    writers = []
+    for provider, way in (("torch", "append"), ("manual", second)):
+        (tmp_path / provider).mkdir()
+        writers.append(
+            subprocess.Popen(
+                [sys.executable, "-c", APPEND, str(path), provider, way],
+                cwd=ROOT,
+                env=os.environ | {"TMPDIR": str(tmp_path / provider)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    assert [writer.communicate("go\n")[0] for writer in writers] == ["", ""]
+    assert [writer.returncode for writer in writers] == [0, 0]
+    rows = read_rows(path, silent)
+    assert len(rows) == 120
+    assert {(row.point.provider, row.point.problem["columns"]) for row in rows} == {
+        (provider, size) for provider in ("torch", "manual") for size in range(1, 61)
+    }
+
+
+def test_what_another_process_appended_is_there_after_compact(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    mine, other = Ledger(path, silent), Ledger(path, silent)
+    first, second = factory.measurement(size=1), factory.measurement(size=2)
+    mine.append(first)
+    other.append(second)
+    newer = factory.measurement(size=1, median_us=1.0)
+    other.append(newer)
+    mine.compact()
+    assert mine.rows() == [newer, second], "a newer line of the other's, too"
+    assert read_rows(path, silent) == [newer, second]
 
 
 @given(cut=st.integers(min_value=0), data=st.data())
@@ -66,7 +150,20 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines_and_takes_new_ones(
 
 
 @pytest.mark.parametrize(
-    "line", [b"null", b"[]", b'"text"', b"7", b"{", b"{}", b"\xff\xfe", b"\x00", b'{"key": 1}', b"NaN"]
+    "line",
+    [
+        b"null",
+        b"[]",
+        b'"text"',
+        b"7",
+        b"{",
+        b"{}",
+        b"\xff\xfe",
+        b"\x00",
+        b'{"key": 1}',
+        b"NaN",
+        b"[" * 100_000,
+    ],
 )
 def test_a_foreign_line_is_said_and_skipped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
@@ -80,11 +177,36 @@ def test_a_foreign_line_is_said_and_skipped(tmp_path: Path, line: bytes) -> None
 def test_a_folder_that_is_a_file_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     ledger = Ledger(tmp_path / "results" / "ledger.jsonl", silent)
-    with pytest.raises(UserError, match=r"can't write .*ledger\.jsonl: .*What was measured before is kept"):
+    with pytest.raises(UserError, match=r"can't write .*ledger\.jsonl: "):
         ledger.append(factory.measurement())
     assert len(ledger) == 0, "a row that is not on the disk is not held either"
-    with pytest.raises(UserError, match="The file is as it was"):
+    with pytest.raises(UserError, match=r"can't write .*ledger\.jsonl: "):
         ledger.compact()
+
+
+def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, silent)
+    ledger.append(factory.measurement(size=1))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"No space left on device\. What was measured before is kept"):
+        ledger.append(factory.measurement(size=2))
+    assert len(ledger) == 1
+    with pytest.raises(UserError, match=r"No space left on device\. The file is as it was"):
+        ledger.compact(lambda row: row.with_noise_floor(0.5))
+
+
+def test_a_line_whose_key_is_not_its_parts_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    row = factory.measurement()
+    path.write_bytes(encode(row).replace(row.parts.source.encode(), b"a" * 16))
+    warnings: list[str] = []
+    assert read_rows(path, warnings.append) == []
+    assert len(warnings) == 1
 
 
 def test_write_atomically_touches_nothing_that_is_right_and_leaves_nothing_behind(tmp_path: Path) -> None:

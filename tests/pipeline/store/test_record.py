@@ -6,11 +6,14 @@ import json
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.measure.record import Measurement, Outcome, State, Status
+from kernels.contract import Value
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.store.record import Carried, Launch, Measurement, Outcome, Parts, State, Status
 from tests import factory
 
 STATUSES = get_args(Status)
@@ -41,7 +44,7 @@ TIMING = factory.timing(10.0)
 )
 def test_a_contradictory_outcome_is_refused(claim: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Outcome(shape=(1,), **claim)
+        Outcome(**claim)
 
 
 def test_a_rate_and_a_timing_come_together() -> None:
@@ -57,57 +60,100 @@ def test_records_do_not_change() -> None:
         factory.measurement().outcome.status = "incorrect"  # type: ignore[misc]
 
 
+@settings(max_examples=40)
 @given(
     status=st.sampled_from(STATUSES),
     error=st.text(min_size=1).filter(str.strip),
     median_us=st.floats(min_value=1e-3, max_value=1e9),
-    size=st.integers(min_value=1, max_value=2**70),
-    axes=st.tuples(*[st.none() | st.integers(1, 2**20)] * 4),
+    problem=st.dictionaries(st.text(), st.booleans() | st.integers(0, 2**53) | st.text()),
+    parameters=st.dictionaries(st.text(), st.booleans() | st.integers() | st.text()),
     dirty=st.booleans(),
 )
 def test_a_line_gives_back_the_measurement(
     status: Status,
     error: str,
     median_us: float,
-    size: int,
-    axes: tuple[int | None, int | None, int | None, int | None],
+    problem: dict[str, Value],
+    parameters: dict[str, Value],
     dirty: bool,
 ) -> None:
-    block_size, num_warps, num_stages, rows = axes
-    row = factory.measurement(
-        size=size,
-        block_size=block_size,
-        num_warps=num_warps,
-        num_stages=num_stages,
-        rows=rows,
-        status=status,
-        error=error,
-        median_us=median_us,
-        dirty=dirty,
-    )
+    made = factory.measurement(status=status, error=error, median_us=median_us, dirty=dirty)
+    point = Point(kernel="k", provider="p", problem=Values(problem), parameters=Values(parameters))
+    row = made.model_copy(update={"point": point})
     line = json.dumps(row.row())
     assert "\n" not in line
-    assert ("rows" in json.loads(line)) == (rows is not None), "older lines stay as they are"
-    assert Measurement.from_row(json.loads(line)) == row
+    back = Measurement.model_validate(json.loads(line))
+    assert back == row
+    assert back.row() == row.row()
+    kinds = [type(value) for value in (*problem.values(), *parameters.values())]
+    assert [type(v) for v in (*back.point.problem.values(), *back.point.parameters.values())] == kinds
 
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_every_line_has_every_field(status: Status) -> None:
-    flat = factory.measurement(status=status).row()
-    assert list(flat) == list(factory.measurement().row())
-    numbers = ("median_us", "samples_us", "n_samples", "gbps", "tflops", "valid")
-    assert all((flat[name] is not None) == (status == "ok") for name in numbers)
+    row = factory.measurement(status=status).row()
+    timed = factory.measurement().row()
+    assert list(row) == list(timed)
+    assert list(row["outcome"]) == list(timed["outcome"])
+    assert all((row[name] is not None) == (status == "ok") for name in ("rate",))
+    assert all((row["outcome"][name] is not None) == (status == "ok") for name in ("timing", "state"))
+
+
+def test_a_key_is_that_of_its_parts() -> None:
+    row = factory.measurement()
+    for name in Parts.model_fields:
+        parts = row.parts.model_copy(update={name: "edited"})
+        assert parts.key != row.key
+        assert parts.differences(row.parts) == [name]
+        with pytest.raises(ValidationError, match="the key is not that of the parts"):
+            Measurement.model_validate(row.row() | {"parts": parts.model_dump()})
+
+
+def test_a_key_is_the_same_in_every_process_and_version() -> None:
+    """A literal: were keys to change without a reason, every ledger would be measured again."""
+    parts = Parts(point="1", source="2", instrument="3", environment="4", settings="5")
+    assert parts.key == "57790bf3dfc456e2"
+
+
+def test_what_was_launched_and_carried_is_kept() -> None:
+    launch = Launch(function="f", grid=(4096, 1, 1), block=(128, 1, 1), shared_bytes=1024, stages=2)
+    carried = Carried(instrument="6" * 16, commit="c", points=12, ratio=1.001)
+    row = factory.measurement(carried=[carried])
+    outcome = row.outcome.model_copy(update={"launch": (launch,)})
+    row = row.model_copy(update={"outcome": outcome})
+    assert Measurement.model_validate(json.loads(json.dumps(row.row()))) == row
+
+
+def test_a_noise_floor_is_of_what_was_timed() -> None:
+    timed, failed = factory.measurement(), factory.measurement(status="timeout")
+    state = timed.with_noise_floor(0.01).outcome.state
+    assert state is not None
+    assert state.noise_floor == 0.01
+    assert timed.with_noise_floor(0.01).key == timed.key
+    assert failed.with_noise_floor(0.01) is failed
 
 
 @given(st.text())
 def test_an_error_is_one_short_line(text: str) -> None:
-    error = Outcome(status="runtime_error", error=text, shape=(1,)).error
+    error = Outcome(status="runtime_error", error=text).error
     assert error is not None
     assert len(error) <= 500
     assert len(error.splitlines()) <= 1
 
 
-@pytest.mark.parametrize("change", [{"status": "ok"}, {"median_us": 1.0}, {"colour": "red"}, {"origin": 1}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outcome": {"status": "ok"}},
+        {"rate": {"gbps": 1.0}},
+        {"colour": "red"},
+        {"origin": 1},
+        {"key": "0" * 16},
+        {"point": {"kernel": "k", "provider": "p", "problem": {"n": 1.5}}},
+        {"point": {"kernel": "k", "provider": "p", "problem": {"n": None}}},
+    ],
+    ids=str,
+)
 def test_an_edited_line_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Measurement.from_row(factory.measurement(status="timeout").row() | change)
+        Measurement.model_validate(factory.measurement(status="timeout").row() | change)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from pipeline.measure.stopping.count import Count
-from pipeline.measure.timer import Samples, Workload, event
-from pipeline.measure.timer.event import MOST_WRITES, EventTimer
+from pipeline.timing.stopping.count import Count
+from pipeline.timing.timers import Rotation, Samples, event
+from pipeline.timing.timers.event import MOST_WRITES, EventTimer
 
 WRITE_US, KERNEL_US = 25.0, 4.0
 
@@ -71,7 +71,7 @@ def measure(
     monkeypatch.setattr(event.torch.cuda, "synchronize", machine.synchronize)
     monkeypatch.setattr(event, "recorded", lambda: Event(machine, machine.queue(0.0)))
     monkeypatch.setattr(event, "perf_counter", lambda: machine.host_us / 1e6)
-    return EventTimer(flush_bytes).measure(Workload(call, ((torch.ones(4),),)), Count(50))
+    return EventTimer(flush_bytes).measure(Rotation(call, ((torch.ones(4),),)), Count(50))
 
 
 def test_a_fast_host_leaves_the_kernels_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.measure.statistics import median_interval, quantile, relative_half_width
+from pipeline.timing.statistics import median_interval, quantile, relative_half_width
 
 times = st.lists(st.floats(min_value=1e-3, max_value=1e6), min_size=1, max_size=200)
 

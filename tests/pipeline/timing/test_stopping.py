@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.measure.stopping import Either
-from pipeline.measure.stopping.budget import Budget
-from pipeline.measure.stopping.confidence import Confidence
-from pipeline.measure.stopping.count import Count
+from pipeline.timing.stopping import Either
+from pipeline.timing.stopping.budget import Budget
+from pipeline.timing.stopping.confidence import Confidence
+from pipeline.timing.stopping.count import Count
 
 
 def test_count_stops_at_its_number() -> None:

@@ -2,16 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 
-from kernels.contract import Inputs, read_once_write_once
-from pipeline.measure import stopwatch
-from pipeline.measure.record import State
-from pipeline.measure.settings import TimingSettings
-from pipeline.measure.stopwatch import ALIGNMENT, COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache, ring
-from pipeline.measure.timer import Samples
+from kernels import Tensors
+from pipeline.store.record import State
+from pipeline.timing import stopwatch
+from pipeline.timing.settings import TimingSettings
+from pipeline.timing.stopwatch import ALIGNMENT, COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache, ring
+from pipeline.timing.timers import Samples
 
 CPU = torch.device("cpu")
 SHAPES = [(1,), (7,), (129,), (3, 5, 7), (128, 4), (0,), (0, 3), ()]
@@ -37,6 +38,36 @@ def test_a_ring_holds_equal_inputs_in_memory_of_their_own(shape: tuple[int, ...]
     assert all(end <= begin for (_, end), (begin, _) in pairwise(memory))
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.arange(12.0).reshape(3, 4).t(),
+        torch.arange(60.0).reshape(6, 10)[:, :7],
+        torch.arange(60.0).reshape(6, 10)[2:, 3:],
+        torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1),
+        torch.arange(20)[::3],
+        torch.arange(4.0)[None].expand(3, 4),
+        torch.tensor(7.0),
+    ],
+    ids=["transposed", "padded", "within another", "permuted", "every third", "expanded", "no dimension"],
+)
+def test_copies_have_the_strides_of_the_tensor_they_are_of(x: torch.Tensor) -> None:
+    first, *copies = (inputs[0] for inputs in ring((x,), 4))
+    assert first is x
+    for copy in copies:
+        assert torch.equal(copy, x)
+        assert copy.stride() == x.stride()
+        assert copy.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+        assert copy.data_ptr() % 64 == 0
+    spans = sorted((copy.data_ptr(), copy.data_ptr() + reach(copy)) for copy in copies)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans)), "none lies over another"
+
+
+def reach(x: torch.Tensor) -> int:
+    """Bytes from the first element's begin to the last one's end."""
+    return (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))) * x.itemsize
+
+
 @pytest.mark.parametrize("columns", [1, 31, 128, 781])
 def test_copies_are_aligned_as_tensors_are(columns: int) -> None:
     """A vectorized kernel takes another path for data that is not."""
@@ -57,7 +88,7 @@ def sets_at(size: int, cache: str) -> int:
     settings = TimingSettings.model_validate(
         {"cache": cache, "stopping": "budget", "max_seconds": 0.2, "min_samples": 3}
     )
-    Stopwatch(CPU, settings).time(call, (x,), read_once_write_once((size,), torch.float32))
+    Stopwatch(CPU, settings).time(call, (x,), 2 * x.nbytes)
     return len(seen)
 
 
@@ -145,9 +176,9 @@ def test_what_was_timed_while_held_back_is_timed_again_after_a_rest_and_then_mar
     timed: list[torch.Tensor] = []
     on_cpu = Stopwatch._on_cpu
 
-    def on_gpu(self: Stopwatch, call: Callable[..., torch.Tensor], inputs: Inputs, bytes_: int) -> Samples:
+    def on_gpu(self: Stopwatch, call: Callable[..., torch.Tensor], inputs: Tensors, *rest: Any) -> Samples:
         timed.append(inputs[0])
-        return on_cpu(self, call, inputs)
+        return on_cpu(self, call, inputs, None)
 
     monkeypatch.setattr(Stopwatch, "_on_gpu", on_gpu)
     monkeypatch.setattr(stopwatch, "REST_S", 0.05)
@@ -162,3 +193,17 @@ def test_what_was_timed_while_held_back_is_timed_again_after_a_rest_and_then_mar
     assert (state.invalid_reason is None) == valid
     if told:
         assert told in str(state.invalid_reason)
+
+
+def test_a_call_that_writes_over_its_inputs_is_given_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 12)
+    x = torch.rand(100)
+    copy = x.clone()
+
+    def restore() -> None:
+        x.copy_(copy)
+
+    watch = Stopwatch(CPU, TimingSettings(stopping="count", min_samples=3))
+    samples, _ = watch.time(lambda x: x.add_(1), (x,), x.nbytes, restore)
+    assert samples.outputs[0] is x
+    assert torch.equal(x, copy + 1), "as one call leaves them, however many were timed"

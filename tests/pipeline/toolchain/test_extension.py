@@ -12,25 +12,44 @@ import pytest
 import torch
 
 import kernels
-from pipeline.errors import UserError
-from pipeline.measure import device, extension, toolchain
-from pipeline.measure.extension import (
+from pipeline import ROOT, UserError
+from pipeline.inspection.library import CudaFunction, library_of
+from pipeline.machine import compilers
+from pipeline.machine.torch import installed_torch
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import (
     ARCHITECTURES,
-    CPP_SOURCE,
-    CUDA_SOURCE,
-    ROOT,
     Place,
     build,
+    is_cuda,
     load,
     manifest,
+    sources,
     with_architecture,
 )
-from pipeline.measure.library import functions_of
-from pipeline.measure.ninja_build import CompileError, Job, compile_all
-from pipeline.measure.resources import resources
-from tests.pipeline.measure.tiny import cuda_code, make, needs_nvcc, state, touch_all, value
+from pipeline.toolchain.ninja_build import CompileError, Job, compile_all
+from pipeline.toolchain.resources import resources
+from tests.pipeline.toolchain.tiny import (
+    CPP,
+    CUDA,
+    cuda_code,
+    make,
+    needs_nvcc,
+    place,
+    state,
+    touch_all,
+    value,
+)
 
-WITH_CUDA = [name for name in kernels.names() if (ROOT / "kernels" / name / CUDA_SOURCE).is_file()]
+WITH_CUDA = [
+    (name, source) for name in kernels.names() for source in sources(kernels.load(name)) if is_cuda(source)
+]
+
+
+def functions_of(kernel: str) -> list[CudaFunction]:
+    """The functions of a kernel's library for compute capability 9.0."""
+    found, _ = library_of(kernels.load(kernel), "cuda.cu").functions("90")
+    return found
 
 
 @pytest.fixture
@@ -44,24 +63,25 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cpp(project: Place) -> extension.Library:
-    return build("tiny", [CPP_SOURCE], place=project)[CPP_SOURCE]
+    return build(project, [CPP])[CPP]
 
 
 def cuda(project: Place, architectures: Sequence[str] | None = None) -> extension.Library:
-    return build("tiny", [CUDA_SOURCE], architectures, project)[CUDA_SOURCE]
+    return build(project, [CUDA], architectures)[CUDA]
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kernel", WITH_CUDA)
-def test_every_kernel_compiles_for_every_architecture(kernel: str) -> None:
-    library = build(kernel)[CUDA_SOURCE]
+@pytest.mark.parametrize(("kernel", "source"), WITH_CUDA)
+def test_every_kernel_compiles_for_every_architecture(kernel: str, source: str) -> None:
+    here = Place.of(kernels.load(kernel))
+    library = build(here, [source])[source]
     wanted = {int(name) for name in library.architectures}
     assert wanted >= {int(name) for name in ARCHITECTURES} - {int(name) for name in library.skipped}
     held = {(kind, architecture) for kind in ("elf", "ptx") for architecture in wanted}
     assert set(cuda_code(library.path)) == held
-    sources = [path.read_text() for path in (ROOT / "kernels" / kernel).glob("*.cu")]
-    functions = re.findall(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(", "".join(sources))
-    rows = resources(kernel)
+    text = (ROOT / "kernels" / kernel / source).read_text()
+    functions = re.findall(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(", text)
+    rows = resources(here, source)
     assert {row.architecture for row in rows} == {f"sm_{architecture}" for architecture in wanted}
     for architecture in wanted:
         names = [row.function for row in rows if row.architecture == f"sm_{architecture}"]
@@ -75,7 +95,7 @@ def test_every_kernel_compiles_for_every_architecture(kernel: str) -> None:
 @pytest.mark.parametrize("kernel", ["layernorm", "rmsnorm"])
 def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> None:
     """In machine code, where read-only loads were found before it."""
-    copied = [one for one in functions_of(kernel, ["90"]).functions if "Shifted" in one.name]
+    copied = [one for one in functions_of(kernel) if "Shifted" in one.name]
     held = [one for one in copied if one.name.startswith("rows_held")]
     assert held
     assert len(held) < len(copied)
@@ -94,7 +114,7 @@ def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> 
 @pytest.mark.parametrize(("kernel", "tensors"), [("layernorm", 2), ("rmsnorm", 1)])
 def test_blocks_that_stay_read_weights_once_and_spill_nothing(kernel: str, tensors: int) -> None:
     """Spilt registers cost them a sixth of their speed, and stores of registers a third."""
-    resident = [one for one in functions_of(kernel, ["90"]).functions if one.name.startswith("rows_resident")]
+    resident = [one for one in functions_of(kernel) if one.name.startswith("rows_resident")]
     assert len(resident) == 6
     for function in resident:
         opcodes = [one.opcode for one in function.analysis.instructions]
@@ -122,16 +142,16 @@ def test_the_compiler_from_pypi_without_a_system_one(project: Place, monkeypatch
         monkeypatch.delenv(variable, raising=False)
     path = [folder for folder in ("/usr/bin", "/bin") if not Path(folder, "nvcc").exists()]
     monkeypatch.setenv("PATH", ":".join(path))
-    monkeypatch.setattr(toolchain.find_nvcc, "__defaults__", (None, Path("/nonexistent")))
+    monkeypatch.setattr(compilers.find_nvcc, "__defaults__", (None, Path("/nonexistent")))
     try:
-        nvcc = toolchain.find_nvcc()
+        nvcc = compilers.find_nvcc()
     except UserError:
         pytest.skip("the CUDA compiler from PyPI is not installed")
     assert nvcc.path.parts[-4:-2] == ("nvidia", nvcc.path.parts[-3])
     assert nvcc.path.is_relative_to(Path(torch.__file__).parents[1])
     library = cuda(project, ["80"])
     assert cuda_code(library.path) == [("elf", 80)]
-    assert [row.function for row in resources("tiny", project)] == ["tiny::add<float>"]
+    assert [row.function for row in resources(project, CUDA)] == ["tiny::add<float>"]
 
 
 @needs_nvcc
@@ -170,20 +190,20 @@ def test_with_architecture(architectures: list[str], capability: str, added: boo
 def test_a_second_build_writes_nothing_whatever_the_file_times(project: Place) -> None:
     assert cpp(project).built
     touch_all(project.root)
-    before = state(project.folder("tiny"))
+    before = state(project.output)
     assert not cpp(project).built
-    assert state(project.folder("tiny")) == before
+    assert state(project.output) == before
 
 
 @needs_nvcc
 @pytest.mark.usefixtures("no_gpu")
 def test_a_build_from_nothing_gives_the_same_files(project: Place) -> None:
     def contents() -> dict[str, bytes]:
-        build("tiny", architectures=["80"], place=project)
-        return {name: content for name, (_, content) in state(project.folder("tiny")).items()}
+        build(project, [CPP, CUDA], ["80"])
+        return {name: content for name, (_, content) in state(project.output).items()}
 
     first = contents()
-    for path in project.folder("tiny").iterdir():
+    for path in project.output.iterdir():
         path.unlink()
     assert contents() == first
 
@@ -211,7 +231,7 @@ def test_a_file_that_did_not_go_in_does_not_count(project: Place) -> None:
 @pytest.mark.parametrize("suffix", [".so", ".json", ".log"])
 @pytest.mark.parametrize("damage", ["missing", "short"])
 def test_a_damaged_folder_is_built_again(project: Place, suffix: str, damage: str) -> None:
-    path = project.target("tiny", CPP_SOURCE, suffix)
+    path = project.target(CPP, suffix)
     assert cpp(project).path.with_suffix(suffix) == path
     if damage == "missing":
         path.unlink()
@@ -225,13 +245,13 @@ def test_another_compiler_or_torch_is_a_reason_to_build(
     project: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpp(project)
-    other = replace(device.installed_torch(), version="9.9.9")
-    monkeypatch.setattr(device, "installed_torch", lambda: other)
+    other = replace(installed_torch(), version="9.9.9")
+    monkeypatch.setattr(extension, "installed_torch", lambda: other)
     assert cpp(project).built
-    found = toolchain.find_cxx()
-    monkeypatch.setattr(extension, "find_cxx", lambda: toolchain.Cxx(found.path, "g++ 99"))
+    found = compilers.find_cxx()
+    monkeypatch.setattr(extension, "find_cxx", lambda: compilers.Cxx(found.path, "g++ 99"))
     assert cpp(project).built
-    made = manifest("tiny", CPP_SOURCE, project)
+    made = manifest(project, CPP)
     assert made is not None
     assert (made.recipe.torch, made.recipe.compilers) == ("9.9.9", ("g++ 99",))
 
@@ -257,7 +277,7 @@ def test_every_broken_source_is_named(project: Place) -> None:
     for name, text in (("cpp.cpp", "int f() { return nosuch; }\n"), ("cuda.cu", "__global__ int f() {}\n")):
         (project.root / "kernels/tiny" / name).write_text(text)
     with pytest.raises(CompileError) as caught:
-        build("tiny", architectures=["80"], place=project)
+        build(project, [CPP, CUDA], ["80"])
     assert "kernels/tiny/cuda.cu does not compile:\nkernels/tiny/cuda.cu(1): error: " in str(caught.value)
     assert "kernels/tiny/cpp.cpp does not compile:\nkernels/tiny/cpp.cpp" in str(caught.value)
 
@@ -279,14 +299,14 @@ def test_a_source_that_is_not_there(project: Place) -> None:
     with pytest.raises(
         UserError, match=r"kernel nosuch has no cpp\.cpp: kernels/nosuch/cpp\.cpp is not there"
     ):
-        build("nosuch", [CPP_SOURCE], place=project)
+        build(place(project.root, "nosuch"), [CPP])
 
 
 def test_two_processes_build_once(project: Place) -> None:
     program = (
-        "import sys; from pathlib import Path; from pipeline.measure.extension import Place, build\n"
-        "root = Path(sys.argv[1]); place = Place(root, root / 'build')\n"
-        "print(build('tiny', ['cpp.cpp'], place=place)['cpp.cpp'].built)"
+        "import sys; from pathlib import Path; from pipeline.toolchain.extension import build\n"
+        "from tests.pipeline.toolchain.tiny import place\n"
+        "print(build(place(Path(sys.argv[1])), ['cpp.cpp'])['cpp.cpp'].built)"
     )
     command = [sys.executable, "-c", program, str(project.root)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
@@ -294,13 +314,17 @@ def test_two_processes_build_once(project: Place) -> None:
 
 
 def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
-    load("square", CPP_SOURCE)
+    square = Place.of(kernels.load("square"))
+    load(square, CPP)
     x = torch.tensor([3.0, -2.0])[1:]
     assert torch.equal(torch.ops.square.cpp(x), x * x)
     folder = ROOT / "build/square"
     before = state(folder)
-    load("square", CPP_SOURCE)
-    program = "from pipeline.measure.extension import load; load('square', 'cpp.cpp')"
+    load(square, CPP)
+    program = (
+        "import kernels; from pipeline.toolchain.extension import Place, load\n"
+        "load(Place.of(kernels.load('square')), 'cpp.cpp')"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
     assert state(folder) == before
 
@@ -308,4 +332,4 @@ def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cuda_needs_a_gpu_to_load() -> None:
     with pytest.raises(UserError, match=r"square/cuda\.cu needs a GPU"):
-        load("square", CUDA_SOURCE)
+        load(Place.of(kernels.load("square")), CUDA)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.measure.resources import parse
-from tests.pipeline.measure.tiny import needs_nvcc
+from pipeline.toolchain.resources import parse
+from tests.pipeline.toolchain.tiny import needs_nvcc
 
 LOG = """\
 a warning of another kind

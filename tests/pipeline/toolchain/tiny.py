@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.measure.extension import Place
-from pipeline.measure.toolchain import find_nvcc
+from pipeline import UserError
+from pipeline.machine.compilers import find_nvcc
+from pipeline.toolchain.extension import Place
 
 FILES = {
     "include/value.h": "#define VALUE 1\n",
@@ -25,6 +25,9 @@ FILES = {
 }
 
 
+CPP, CUDA = "cpp.cpp", "cuda.cu"
+
+
 def make(folder: Path) -> Place:
     """The project in a folder; its name has a space, which shells and ninja need quoted."""
     root = folder / "a project"
@@ -32,7 +35,13 @@ def make(folder: Path) -> Place:
         path = root / "kernels" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Place(root, root / "build")
+    return place(root)
+
+
+def place(root: Path, name: str = "tiny") -> Place:
+    """Where a kernel of the project lies, and where its libraries go."""
+    shared = root / "kernels"
+    return Place(name, shared / name, root, root / "build" / name, shared)
 
 
 def value(library: Path) -> int:

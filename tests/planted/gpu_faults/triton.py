@@ -43,7 +43,7 @@ def _does_not_compile(out: tl.tensor, x: tl.tensor) -> None:
     tl.store(out + offset, tl.load(x + offset))
 
 
-def right(x: torch.Tensor) -> torch.Tensor:
+def triton_right(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x)
     _double[(triton.cdiv(x.numel(), BLOCK),)](out, x, x.numel(), 0, BLOCK=BLOCK)
     return out

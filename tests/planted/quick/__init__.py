@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
 
-from kernels.contract import Kernel, Provider, Tolerance, normal_input, numel, read_once_write_once
-from kernels.point import Shape
-
-
-def shape(size: int) -> Shape:
-    return (size,)
+from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
 
 
-def reference(x: torch.Tensor) -> torch.Tensor:
-    return x.double() * 2
+@dataclass(frozen=True, kw_only=True)
+class Vector:
+    elements: int
+    dtype: str = one_of("float32")
 
 
-def tolerance(dtype: torch.dtype) -> Tolerance:
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    block_size: int = one_of(256, 512, unit="")
+
+
+def work(problem: Vector) -> Work:
+    shape = (problem.elements,)
+    return Work(bytes_of(problem.dtype, shape, shape), {problem.dtype: problem.elements})
+
+
+def tolerance(problem: Vector) -> Tolerance:
     return Tolerance(rtol=1e-6, atol=0.0)
 
 
-def mul(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-
-
-def blocks(x: torch.Tensor, block_size: int) -> torch.Tensor:
-    from kernels.quick.blocks import add
-
-    return add(x)
-
-
 kernel = Kernel(
-    name="quick",
-    size_means="elements",
-    shape=shape,
-    inputs=normal_input,
-    reference=reference,
-    bytes=read_once_write_once,
-    flops=numel,
+    problem=Vector,
+    size=("elements",),
+    work=work,
     tolerance=tolerance,
     providers=(
-        Provider("mul", mul),
-        Provider("blocks", blocks, axes=("block_size",), source="blocks.py"),
+        Provider("mul", "torch.py:mul"),
+        Provider("blocks", "blocks.py:add", Blocks, language="torch"),
     ),
     baseline="mul",
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .sums import twice
 
-def add(x: torch.Tensor) -> torch.Tensor:
-    return x + x
+
+def add(x: torch.Tensor, block_size: int) -> torch.Tensor:
+    return twice(x)

@@ -7,11 +7,11 @@ import re
 import pytest
 from rich.console import Console
 
-from pipeline.measure.ledger import encode
-from pipeline.measure.table import MAX_REMARKS, MAX_ROWS, number, percent, show, speedup
-from tests.factory import grid, measurement
+from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, number, percent, show, speedup
+from pipeline.store.ledger import encode
+from tests.factory import flat, grid, measurement
 
-BASELINES = {"softmax": "torch", "gelu": "torch", "square": "torch_square"}
+BASELINES = {"softmax": "torch", "gelu": "torch", "square": "torch_square", "matmul": "torch"}
 PROVIDERS = ("torch", "torch_compile", "triton_row", "triton_online")
 
 
@@ -26,23 +26,23 @@ def body(text: str) -> list[list[str]]:
     return [
         re.split(r" {2,}", line.strip())
         for line in text.splitlines()
-        if re.match(r"(softmax|gelu|squ)", line)
+        if re.match(r"(softmax|gelu|squ|matmul)", line)
     ]
 
 
 def test_every_cell_follows_from_the_ledger():
     rows = grid(providers=PROVIDERS, dtypes=("float32", "bfloat16"))
     best: dict[tuple, dict] = {}
-    for row in map(json.loads, map(encode, rows)):
-        group = (row["dtype"], row["size"], row["provider"])
+    for row in map(flat, map(json.loads, map(encode, rows))):
+        group = (row["dtype"], row["columns"], row["provider"])
         if group not in best or row["median_us"] < best[group]["median_us"]:
             best[group] = row
     expected = []
     for (dtype, size, provider), row in sorted(
         best.items(), key=lambda item: (item[0][:2], item[1]["median_us"])
     ):
-        parts = [f"{row['block_size']}x" if row["block_size"] else "", f"{row['num_warps']}w"]
-        name = provider if row["num_warps"] is None else f"{provider} {''.join(parts)}"
+        parts = [f"{row['block_size']}x" if "block_size" in row else "", f"{row.get('num_warps')}w"]
+        name = f"{provider} {''.join(parts)}" if "num_warps" in row else provider
         ratio = best[(dtype, size, "torch")]["median_us"] / row["median_us"]
         expected.append((str(size), name + " (baseline)" * (provider == "torch"), dtype, row, ratio))
     cells = body(printed(rows, width=100))
@@ -90,7 +90,8 @@ def test_a_long_table_shows_the_best_provider_only_and_says_where_the_rest_is():
     assert len(cells) == len(sizes) + 1
     assert {line[2].split()[0] for line in cells} == {"triton_online"}
     assert (
-        f"Only the best provider at each size is shown; all {MAX_ROWS + 4} rows: reports/report.html." in text
+        f"Only the best provider at each problem is shown; all {MAX_ROWS + 4} rows: reports/report.html."
+        in text
     )
 
 
@@ -103,14 +104,14 @@ def test_baselines_that_differ_are_named():
 
 def test_what_has_no_time_is_told_once_a_reason():
     rows = grid(providers=("torch",))
-    rows += grid(providers=("cuda",), status="unsupported")
+    rows += grid(providers=("cuda",), status="timeout")
     rows += [measurement(provider="triton_row", num_warps=w, status="verified") for w in (4, 8)]
     rows += [
         measurement(provider="cpp", size=s, status="runtime_error", error=f"{s} columns > 99")
         for s in (128, 256)
     ]
     lines = printed(rows).splitlines()
-    assert "cuda: 12 points unsupported: cuda could not do this: unsupported" in lines
+    assert "cuda: 12 points took too long: cuda could not do this: timeout" in lines
     assert "triton_row: 2 points verified under the interpreter, not timed" in lines
     assert "cpp: 2 points failed at run time: for example 128 columns > 99" in lines
 
@@ -132,15 +133,31 @@ def test_many_reasons_are_counted():
 
 def test_a_row_not_to_be_trusted_is_marked():
     text = printed([measurement(provider="cuda", median_us=12.34, valid=False), measurement()])
-    assert re.search(r"cuda +float32 +12\.3! ", text)
+    assert re.search(r"cuda 1024x4w +float32 +12\.3! ", text)
     assert text.count("!") == 2
     assert "! 1 row not to be trusted: the clock moved by 8 % while it was timed" in text
 
 
 def test_no_baseline_and_no_ceiling_leave_their_cells_empty():
-    row = measurement(provider="cuda").row() | {"bound": None, "ceiling_fraction": None}
-    text = printed([type(measurement()).from_row(row)])
+    row = measurement(provider="cuda")
+    assert row.rate is not None
+    unknown = row.rate.model_copy(update={"bound": None, "ceiling_fraction": None})
+    text = printed([row.model_copy(update={"rate": unknown})])
     assert "nan" not in text.lower() and len(body(text)[0]) == 6
+
+
+def test_both_rates_have_a_column_and_a_row_has_the_one_of_its_workload():
+    rows = [measurement("matmul", "torch", 4096, "bfloat16")]
+    rows += [measurement("matmul", "torch", 8192, "bfloat16", m=16, workload="decode")]
+    text = printed(rows)
+    header = next(line for line in text.splitlines() if line.startswith("kernel"))
+    assert "GB/s" in header and "TFLOP/s" in header
+    decode, square = sorted(body(text), key=lambda cells: len(cells[1]), reverse=True)
+    assert decode[1] == "m=16 n=8192 k=8192" and square[1] == "4096"
+    (moved,) = (row.rate.gbps for row in rows if row.workload == "decode" and row.rate)
+    (computed,) = (row.rate.tflops for row in rows if row.workload == "square" and row.rate)
+    assert decode[5] == number(moved) and square[5] == number(computed)
+    assert "TFLOP/s" not in printed([measurement()])
 
 
 def test_without_a_timed_point_it_says_so():

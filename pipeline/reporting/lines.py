@@ -1,0 +1,165 @@
+"""Measurements on lines, as a plot against a workload's x axis draws them, and how a line is named.
+
+A line runs along one dimension. All other dimensions stay the same on it, or are equal to x, as m, n and k of
+square matrices are. Workloads whose problems lie on the same line share it.
+
+Of a kernel that this repository does not have, names are spelled out even if this process has loaded it: what
+is shown must not depend on which command shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernels.contract import Value, shown
+from pipeline.points import notation
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point, order
+from pipeline.reporting import frames
+from pipeline.store.record import Measurement
+
+HOT = "hot"
+"""What a timing with its inputs in the cache says of the cache."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Problems along one dimension, ``x``, with the ``fixed`` values of others; the rest are equal to x."""
+
+    x: str | None
+    fixed: Values
+
+    def step(self, problem: Values) -> int:
+        """Where on the line a problem lies."""
+        return int(problem[self.x]) if self.x else 0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A measurement with the line that it is shown on, and whether its inputs were in the cache."""
+
+    row: Measurement
+    line: Line
+    cache: str
+
+    @property
+    def point(self) -> Point:
+        """What was measured."""
+        return self.row.point
+
+    @property
+    def step(self) -> int:
+        """The metrics' step."""
+        return self.line.step(self.point.problem)
+
+    @property
+    def at_ms(self) -> int:
+        """When it was measured."""
+        return round(self.row.origin.measured_at.timestamp() * 1000)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its timing may be believed."""
+        state = self.row.outcome.state
+        return state is None or state.valid
+
+
+def place(rows: Sequence[Measurement]) -> list[Placed]:
+    """The measurements of one ledger on their lines.
+
+    Of a point that was timed by several settings with the cache in the same state, the newest counts: two
+    values at one step are no line.
+    """
+    caches = {row.parts.settings: row.outcome.timing.cache for row in rows if row.outcome.timing}
+    newest: dict[tuple[Point, str], Measurement] = {}
+    for row in rows:
+        slot = row.point, caches.get(row.parts.settings, "cold")
+        if slot not in newest or newest[slot].origin.measured_at <= row.origin.measured_at:
+            newest[slot] = row
+    of_workload: dict[str, list[Point]] = {}
+    for row in newest.values():
+        of_workload.setdefault(row.workload, []).append(row.point)
+    axes = {workload: axis(workload, points) for workload, points in of_workload.items()}
+    placed = [Placed(row, _line(row.point, *axes[row.workload]), cache) for (_, cache), row in newest.items()]
+    return sorted(placed, key=lambda one: (order(one.point), one.cache))
+
+
+def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[str]]:
+    """The dimension on the x axis of a kernel's workload, and the dimensions that go along with it: those
+    that ``size`` stands for too, and those that are the same unless they are named.
+
+    Of a kernel that this repository does not have, the number that takes most values among the points, and
+    those that are the same in all of them. None where problems have no number.
+    """
+    names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]
+    entry = frames.entry_of(points[0].kernel)
+    if entry is not None and (x := entry.x_dimension(workload)) in names:
+        told = entry.config.workloads.get(workload)
+        own = told.lists if told else {}
+        size = entry.loaded.kernel.size
+        moved = {x, *(name for name in size if name not in own)} if x in size and x not in own else {x}
+        for name, variable in entry.loaded.kernel.dimensions().items():
+            if variable.same_as in moved and name not in own:
+                moved.add(name)
+        return x, frozenset(moved & set(names)) - {x}
+    if not names:
+        return None, frozenset()
+    x = max(names, key=lambda name: len({point.problem[name] for point in points}))
+    same = (name for name in names if all(p.problem[name] == p.problem[x] for p in points))
+    return x, frozenset(same) - {x}
+
+
+def _line(point: Point, x: str | None, along: frozenset[str]) -> Line:
+    problem = point.problem
+    if x is not None and any(problem[name] != problem[x] for name in along):
+        along = frozenset()  # a problem with some of them pinned
+    moving = {x, *along}
+    return Line(x, Values({name: value for name, value in problem.items() if name not in moving}))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def configuration(one: Placed) -> str:
+    """A child run in words: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
+    point = one.point
+    entry = frames.entry_of(point.kernel)
+    tuned = spelled(point.parameters) if entry is None else notation.configuration(point)
+    where = elsewhere(point.kernel, one.line)
+    hot = HOT if one.cache == HOT else ""
+    return " ".join(filter(None, [point.provider, words(point), tuned, where, hot]))
+
+
+def elsewhere(kernel: str, line: Line) -> str:
+    """The numbers that tell a line from the kernel's own, which runs along its size with all else at its
+    default: ``rows=37``."""
+    numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}
+    entry = frames.entry_of(kernel)
+    if entry is not None and line.x == entry.loaded.kernel.size[0]:
+        for name, variable in entry.loaded.kernel.dimensions().items():
+            default = line.fixed.get(variable.same_as) if variable.same_as else variable.default
+            if name not in entry.loaded.kernel.size and numbers.get(name) == default:
+                numbers.pop(name, None)
+    return spelled(numbers)
+
+
+def words(point: Point) -> str:
+    """The words of a problem: ``float32 tf32``."""
+    if frames.entry_of(point.kernel) is not None:
+        return notation.words(point)
+    found = [name if value is True else value for name, value in point.problem.items()]
+    return " ".join(word for word in found if isinstance(word, str))
+
+
+def extent(point: Point) -> str:
+    """The numbers of a problem: ``4096``, ``rows=37 columns=4096``."""
+    if frames.entry_of(point.kernel) is not None:
+        return notation.extent(point)
+    return spelled({name: value for name, value in point.problem.items() if _is_number(value)})
+
+
+def spelled(values: Mapping[str, Value]) -> str:
+    """Values by name: ``rows=37 causal=true``."""
+    return " ".join(f"{name}={shown(value)}" for name, value in values.items())

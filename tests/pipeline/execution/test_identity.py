@@ -1,0 +1,522 @@
+"""What changes a key and what does not: one that misses something compares what can't be compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import kernels
+from pipeline import ROOT, UserError
+from pipeline.execution import identity
+from pipeline.execution.identity import Identity
+from pipeline.machine.environment import flags
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.store.environment import Environment
+from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+from tests import factory
+
+FILES = {
+    "__init__.py": '''"""Twice the input."""
+from __future__ import annotations
+from dataclasses import dataclass
+from kernels.contract import Kernel, Provider, Tolerance, Work, one_of
+
+ROOM = 2.0
+UNUSED = 1
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    n: int
+    dtype: str = one_of("float32", "bfloat16")
+
+    @property
+    def shape(self):
+        return (self.n,)
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    block: int = one_of(64, 128)
+
+def work(problem):
+    return Work(8 * problem.n, {"float32": problem.n})
+
+def tolerance(problem):
+    return Tolerance(rtol=ROOM * 1e-6, atol=0.0)
+
+def smaller(problem):
+    return problem
+
+def fits(problem, tile, gpu):
+    return None
+
+kernel = Kernel(
+    problem=Problem, size=("n",), work=work, tolerance=tolerance, interpreted=smaller,
+    providers=(
+        Provider("torch", "torch.py:double"),
+        Provider("compiled", "torch.py:added", compiled=True),
+        Provider("triton", "triton.py:run", Tile, fits),
+        Provider("cuda", "cuda.cu:run", Tile),
+        Provider("cpp", "cpp.cpp:run"),
+        Provider("peer", "peers.py:run", language="torch", package="planted-peer"),
+    ),
+)
+''',
+    "reference.py": '''from kernels.tensors import dtype_of, normal
+
+def inputs(problem, device, seed):
+    return normal([problem.shape], problem.dtype, device, seed)
+
+def outputs(problem):
+    return [(problem.shape, dtype_of(problem.dtype))]
+
+def reference(x):
+    """In float64."""
+    return x.double() * 2
+''',
+    "torch.py": """def double(x):
+    return x * 2
+
+def added(x):
+    return x + x
+""",
+    "triton.py": '''from .steps import WIDTH, step
+
+def run(x, block):
+    """A step a block."""
+    return step(x, block, WIDTH)
+''',
+    "steps.py": """WIDTH = 4
+
+def step(x, block, width):
+    return x * 2
+
+def of_nobody():
+    return 0
+""",
+    "cuda.cu": """#include <cmath>
+#include "step.cuh"
+int run() { return step(); }  // once
+int two() { return 2; }
+""",
+    "step.cuh": "#pragma once\ninline int step() { return 1; }\n",
+    "cpp.cpp": "int run() { return 3; }\n",
+    "peers.py": "def run(x):\n    import planted_peer\n    return planted_peer.run(x)\n",
+    "kernel.yaml": "workloads: {one: {x: size, size: [64]}}\npresets: {smoke: {workloads: [one]}}\n",
+}
+
+EVERY = {"torch", "compiled", "triton", "cuda", "cpp", "peer"}
+H200 = factory.environment(factory.H200)
+CPU = factory.environment(factory.CPU)
+SETTINGS = TimingSettings()
+Write = Callable[..., kernels.Loaded]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """Writes the planted kernel, each time elsewhere, with one file edited, and loads it."""
+    loaded: list[kernels.Loaded] = []
+
+    def made(file: str = "torch.py", before: str = "", after: str = "") -> kernels.Loaded:
+        folder = tmp_path / str(len(loaded)) / "planted"
+        folder.mkdir(parents=True)
+        assert before in FILES[file], "an edit that changes nothing"
+        for name, text in FILES.items():
+            (folder / name).write_text(text.replace(before, after) if name == file else text)
+        loaded.append(kernels.load(str(folder)))
+        return loaded[-1]
+
+    yield made
+    for one in loaded:
+        del sys.modules[one.package], kernels._loaded[one.where]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> kernels.Loaded:
+    """The planted kernel as it is."""
+    folder = tmp_path_factory.mktemp("as_it_is") / "planted"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return kernels.load(str(folder))
+
+
+def keys(
+    loaded: kernels.Loaded,
+    environment: Environment = H200,
+    settings: TimingSettings = SETTINGS,
+    seed: int = 0,
+) -> dict[str, str]:
+    made = Identity(loaded, environment, settings, seed)
+    return {provider.name: made.key(point_of(loaded, provider.name)) for provider in loaded.kernel.providers}
+
+
+def point_of(loaded: kernels.Loaded, provider: str) -> Point:
+    return Point(kernel=loaded.name, provider=provider, problem=Values({"n": 64, "dtype": "float32"}))
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {provider for provider, key in before.items() if after[provider] != key}
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "whose"),
+    [
+        pytest.param("torch.py", "x * 2", "2 * x", {"torch"}, id="an entry's body"),
+        pytest.param("torch.py", "x + x", "2 * x", {"compiled"}, id="a compiled entry's body"),
+        pytest.param("triton.py", "block, WIDTH", "WIDTH, block", {"triton"}, id="a Triton entry's body"),
+        pytest.param("steps.py", "x * 2", "2 * x", {"triton"}, id="a helper in another module"),
+        pytest.param("steps.py", "WIDTH = 4", "WIDTH = 8", {"triton"}, id="a constant"),
+        pytest.param("cuda.cu", "return step()", "return -step()", {"cuda"}, id="CUDA"),
+        pytest.param("step.cuh", "return 1", "return 2", {"cuda"}, id="a header"),
+        pytest.param("cpp.cpp", "3", "4", {"cpp"}, id="C++"),
+        pytest.param("peers.py", "run(x)\n", "go(x)\n", {"peer"}, id="how a peer is called"),
+        pytest.param("reference.py", "double() * 2", "double() + 2", EVERY, id="the reference"),
+        pytest.param("reference.py", "seed)\n", "seed + 1)\n", EVERY, id="the inputs"),
+        pytest.param("reference.py", "dtype_of(problem.dtype)", "None", EVERY, id="the outputs"),
+        pytest.param("__init__.py", "1e-6", "1e-5", EVERY, id="the tolerance"),
+        pytest.param("__init__.py", "ROOM = 2.0", "ROOM = 3.0", EVERY, id="the tolerance's constant"),
+        pytest.param("__init__.py", "(self.n,)", "(self.n, 1)", EVERY, id="the problem's method"),
+        pytest.param("__init__.py", "return problem\n", "return None\n", {"triton"}, id="for an interpreter"),
+        pytest.param("__init__.py", "cuda.cu:run", "cuda.cu:two", {"cuda"}, id="another operator"),
+        pytest.param("__init__.py", "torch.py:double", "torch.py:added", {"torch"}, id="another function"),
+        pytest.param("__init__.py", 'double"', 'double", compiled=True', {"torch"}, id="torch.compile"),
+        pytest.param("__init__.py", "work=work", 'work=work, arguments=("n",)', EVERY, id="arguments"),
+        pytest.param("__init__.py", "work=work", "work=work, in_place=True", EVERY, id="in place"),
+    ],
+)
+def test_a_key_changes_with_what_its_provider_runs(
+    planted: kernels.Loaded, write: Write, file: str, before: str, after: str, whose: set[str]
+) -> None:
+    assert changed(keys(planted), keys(write(file, before, after))) == whose
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        pytest.param("torch.py", "return x * 2", "# Twice.\n    return (x*2)", id="a comment, and spaces"),
+        pytest.param("triton.py", "A step a block.", "Steps.", id="a docstring"),
+        pytest.param("reference.py", '    """In float64."""\n', "", id="no docstring"),
+        pytest.param("__init__.py", "Twice the input.", "Two times it.", id="the kernel's docstring"),
+        pytest.param("cuda.cu", "  // once", "/* often */", id="a comment in CUDA"),
+        pytest.param("cuda.cu", "{ return step(); }", "{\n  return step();\n}", id="lines in CUDA"),
+        pytest.param(
+            "step.cuh", "#pragma once\n", "// A header.\n#pragma  once\n\n", id="a comment in a header"
+        ),
+        pytest.param(
+            "__init__.py", "providers=(", 'providers=(Provider("new", "cpp.cpp:run"), ', id="a provider"
+        ),
+        pytest.param("__init__.py", "one_of(64, 128)", "one_of(32, 64, 128, default=64)", id="a choice"),
+        pytest.param("__init__.py", "return None", 'return "no"', id="fits"),
+        pytest.param("__init__.py", "UNUSED = 1", "UNUSED = 2", id="what nobody reaches"),
+        pytest.param("steps.py", "return 0", "return 1", id="a function that nobody calls"),
+        pytest.param("__init__.py", "work=work", 'work=work, headline="tflops"', id="the headline"),
+        pytest.param("kernel.yaml", "[64]", "[64, 128]", id="the YAML"),
+    ],
+)
+def test_a_key_stays_as_long_as_its_provider_runs_the_same(
+    planted: kernels.Loaded, write: Write, file: str, before: str, after: str
+) -> None:
+    assert changed(keys(planted), keys(write(file, before, after))) == set()
+
+
+@pytest.mark.parametrize(("name", "whose"), [("NVCC_FLAGS", {"cuda"}), ("CXX_FLAGS", {"cpp"})])
+def test_a_compilers_flags_are_those_of_its_libraries(
+    planted: kernels.Loaded, monkeypatch: pytest.MonkeyPatch, name: str, whose: set[str]
+) -> None:
+    before = keys(planted)
+    monkeypatch.setattr(extension, name, ("-O2",))
+    assert changed(before, keys(planted)) == whose
+
+
+@pytest.mark.parametrize(
+    ("environment", "change", "whose"),
+    [
+        (H200, {"gpu": "nvidia-h100", "name": "NVIDIA H100"}, EVERY),
+        (H200, {"driver": "600.1"}, EVERY),
+        (H200, {"torch": "2.13.0"}, EVERY),
+        (H200, {"cuda": "13.1"}, EVERY),
+        (H200, {"triton": "3.7.1"}, {"triton", "compiled", "peer"}),
+        (H200, {"nvcc": "13.1.0"}, {"cuda"}),
+        (H200, {"cxx": "clang"}, {"cpp"}),
+        (H200, {"cpu": "Xeon", "cpu_threads": 2, "python": "3.13", "platform": "Linux-aarch64"}, set()),
+        (H200, {"image": "one@sha256:1", "base_image": "two@sha256:2", "memory_mib": 1}, set()),
+        (CPU, {"cpu_threads": 2}, EVERY),
+        (CPU, {"host": "another"}, EVERY),
+        (CPU, {"python": "3.13"}, EVERY),
+        (CPU, {"cxx": "clang"}, {"cpp", "compiled"}),
+        (CPU, {"image": "one@sha256:1"}, set()),
+    ],
+    ids=str,
+)
+def test_an_environment_counts_as_far_as_a_provider_feels_it(
+    planted: kernels.Loaded, environment: Environment, change: dict[str, object], whose: set[str]
+) -> None:
+    other = environment.model_copy(update=change)
+    assert changed(keys(planted, environment), keys(planted, other)) == whose
+
+
+@pytest.mark.parametrize(
+    ("name", "on_gpu", "on_cpu"),
+    [
+        ("NVIDIA_TF32_OVERRIDE", EVERY, EVERY),
+        ("CUBLAS_WORKSPACE_CONFIG", EVERY, EVERY),
+        ("TRITON_DEFAULT_FP_FUSION", {"triton", "compiled", "peer"}, {"triton", "compiled", "peer"}),
+        ("TORCHINDUCTOR_MAX_AUTOTUNE", {"compiled"}, {"compiled"}),
+        ("OMP_NUM_THREADS", set(), EVERY),
+        ("MKL_NUM_THREADS", set(), EVERY),
+        ("TRITON_CACHE_DIR", set(), set()),
+        ("TORCHINDUCTOR_CACHE_DIR", set(), set()),
+        ("CUDA_VISIBLE_DEVICES", set(), set()),
+        ("PATH", set(), set()),
+    ],
+)
+def test_a_flag_counts_for_those_who_read_it(
+    planted: kernels.Loaded, monkeypatch: pytest.MonkeyPatch, name: str, on_gpu: set[str], on_cpu: set[str]
+) -> None:
+    for environment, whose in ((H200, on_gpu), (CPU, on_cpu)):
+        monkeypatch.delenv(name, raising=False)
+        before = environment.model_copy(update={"flags": flags(environment.kind)})
+        monkeypatch.setenv(name, "planted")
+        after = environment.model_copy(update={"flags": flags(environment.kind)})
+        assert changed(keys(planted, before), keys(planted, after)) == whose
+
+
+def test_a_peers_version_is_its_own_alone(planted: kernels.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys(planted)
+    monkeypatch.setattr(metadata, "version", lambda package: "1.2.3")
+    assert changed(before, keys(planted)) == {"peer"}
+
+
+def test_the_seed_and_every_setting_of_the_timing_count(planted: kernels.Loaded) -> None:
+    seen = [keys(planted), keys(planted, seed=1)]
+    others = {"timer": "event", "cache": "hot", "stopping": "count", "target_rel_ci": 0.1}
+    others |= {"min_samples": 3, "max_seconds": 9.0}
+    assert set(others) == set(TimingSettings.model_fields), "every setting is tried"
+    for name, value in others.items():
+        seen.append(keys(planted, settings=SETTINGS.model_copy(update={name: value})))
+    for provider in EVERY:
+        assert len({one[provider] for one in seen}) == len(seen)
+
+
+def test_a_point_counts_whatever_the_order_of_its_names(planted: kernels.Loaded) -> None:
+    made = Identity(planted, H200, SETTINGS, 0)
+
+    def key(problem: dict[str, int | str], **parameters: int | bool) -> str:
+        return made.key(
+            Point(kernel="planted", provider="triton", problem=Values(problem), parameters=Values(parameters))
+        )
+
+    first = key({"n": 64, "dtype": "float32"}, block=64)
+    assert key({"dtype": "float32", "n": 64}, block=64) == first
+    others = [key({"n": 65, "dtype": "float32"}, block=64), key({"n": 64, "dtype": "bfloat16"}, block=64)]
+    others += [key({"n": 64, "dtype": "float32"}, block=128), key({"n": 64, "dtype": "float32"})]
+    others += [key({"n": 64, "dtype": "float32"}, block=1), key({"n": 64, "dtype": "float32"}, block=True)]
+    assert len({first, *others}) == 7
+
+
+def test_the_parts_say_what_is_old(planted: kernels.Loaded, write: Write) -> None:
+    edited = write("torch.py", "x * 2", "2 * x")
+    point = point_of(planted, "torch")
+    now = Identity(edited, H200.model_copy(update={"driver": "600.1"}), SETTINGS, 0).parts(point)
+    before = Identity(planted, H200, SETTINGS, 0).parts(point)
+    assert now.differences(before) == ["source", "environment"]
+    assert Identity(planted, CPU, SETTINGS, 1).parts(point).differences(before) == [
+        "instrument",
+        "environment",
+        "settings",
+    ]
+
+
+def test_source_that_can_not_be_read_is_said_with_its_place(write: Write) -> None:
+    for file, before, after, said in (
+        ("torch.py", "def double(x):", "def double(x:", r"torch\.py, line 1: "),
+        ("torch.py", "def double", "def other", r"torch\.py defines no 'double' at its top level"),
+        ("__init__.py", "tolerance=tolerance", "tolerance=lambda p: None", "write <lambda> as a function"),
+    ):
+        with pytest.raises(UserError, match=said):
+            keys(write(file, before, after))
+
+
+WAYS = set(identity.TIMERS)
+INSTRUMENT = {
+    "timing/timers/graph.py": ("TURN_US = 800.0", "TURN_US = 900.0", {"graph"}),
+    "timing/timers/event.py": ("BATCH = 20", "BATCH = 30", {"graph", "event"}),
+    "timing/timers/cpu.py": ("SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 1.0", {"cpu"}),
+    "timing/timers/overhead.py": ("REPLAYS = 50", "REPLAYS = 5", {"graph"}),
+    "timing/timers/do_bench.py": ("FLUSH_BYTES = 256", "FLUSH_BYTES = 128", {"do_bench"}),
+    "timing/timers/wall.py": ("range(3)", "range(4)", {"wall"}),
+    "timing/timers/__init__.py": ("bitwise_not_()", "zero_()", WAYS),
+    "timing/statistics.py": ("1.96", "1.64", WAYS),
+    "timing/stopping/confidence.py": ("self.min_samples and", "1 and", WAYS),
+    "timing/stopwatch.py": ("COLD_FACTOR = 3", "COLD_FACTOR = 1", WAYS),
+    "execution/verification.py": ("CHUNK = 1 << 24", "CHUNK = 1 << 20", WAYS),
+    "execution/trial.py": ("when}: {error}", "error}", WAYS),
+}
+NO_INSTRUMENT = {
+    "timing/timers/graph.py": ("from 1 us up", "from 2 us up"),
+    "execution/trial.py": ('"""One point, ', '"""A point, '),
+    "execution/schedule.py": ("COMPILING_WEIGHT = 35", "COMPILING_WEIGHT = 3"),
+    "store/record.py": ("[:500]", "[:50]"),
+    "points/plan.py": ('"needs a GPU"', '"no"'),
+    "toolchain/extension.py": ("def is_cuda(", "def is_of_cuda("),
+    "timing/rates.py": ("LONG_ENOUGH_US = 200.0", "LONG_ENOUGH_US = 2.0"),
+    "sweep.py": ("middle = order", "middle = list(order)"),
+}
+
+
+@contextmanager
+def edited(path: Path, before: str, after: str) -> Iterator[None]:
+    """A file with something else in it."""
+    text = path.read_text()
+    assert before in text, "an edit that changes nothing"
+    path.write_text(text.replace(before, after))
+    try:
+        yield
+    finally:
+        path.write_text(text)
+
+
+def instruments() -> dict[str, str]:
+    made = {
+        timer: identity.instrument.__wrapped__("cuda", timer) for timer in identity.TIMERS if timer != "cpu"
+    }
+    return {**made, "cpu": identity.instrument.__wrapped__("cpu", "auto")}
+
+
+@pytest.fixture(scope="module")
+def pipeline_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A copy of pipeline/, and its instruments."""
+    root = tmp_path_factory.mktemp("tree")
+    shutil.copytree(ROOT / "pipeline", root / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "ROOT", root)
+        made = instruments()
+    assert made == instruments(), "of the repository, wherever it lies"
+    return root, made
+
+
+@pytest.mark.parametrize("file", INSTRUMENT)
+def test_code_that_times_or_verifies_counts_for_those_who_use_it(
+    pipeline_copy: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    root, before = pipeline_copy
+    monkeypatch.setattr(identity, "ROOT", root)
+    old, new, whose = INSTRUMENT[file]
+    with edited(root / "pipeline" / file, old, new):
+        assert changed(before, instruments()) == whose
+
+
+def test_other_code_of_the_pipeline_does_not_count(
+    pipeline_copy: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, before = pipeline_copy
+    monkeypatch.setattr(identity, "ROOT", root)
+    with ExitStack() as stack:
+        for file, (old, new) in NO_INSTRUMENT.items():
+            stack.enter_context(edited(root / "pipeline" / file, old, new))
+        assert changed(before, instruments()) == set()
+
+
+def test_the_timer_of_the_settings_and_the_device_decide_which_code_it_is() -> None:
+    assert identity.instrument("cuda", "auto") == identity.instrument("cuda", "graph")
+    assert identity.instrument("cpu", "auto") == identity.instrument("cpu", "event"), "a CPU has no other"
+    assert len(set(instruments().values())) == len(identity.TIMERS)
+
+
+KEYS = """
+import json, sys
+import kernels
+from pipeline.execution.identity import Identity
+from pipeline.points import problems
+from pipeline.points.point import Point
+from pipeline.store.environment import Environment
+from pipeline.timing.settings import TimingSettings
+found = {}
+for name in ("softmax", "square"):
+    loaded = kernels.load(name)
+    made = Identity(loaded, Environment.model_validate_json(sys.argv[1]), TimingSettings(), 0)
+    problem = problems.values_of(problems.make(loaded.kernel.problem, dict.fromkeys(loaded.kernel.size, 64)))
+    for provider in loaded.kernel.providers:
+        parameters = problems.make(provider.parameters, {}) if provider.parameters else None
+        point = Point(
+            kernel=name, provider=provider.name, problem=problem, parameters=problems.values_of(parameters)
+        )
+        found[f"{name}/{provider.name}"] = made.key(point)
+assert kernels.ROOT.parent == kernels.Path.cwd() and "torch" not in sys.modules
+print(json.dumps(found))
+"""
+
+
+def keys_in(tree: Path) -> dict[str, str]:
+    """The keys of this repository's kernels as a copy of it gives them."""
+    words = [sys.executable, "-c", KEYS, H200.model_dump_json()]
+    done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A copy of the repository's kernels and pipeline, and its keys."""
+    root = tmp_path_factory.mktemp("tree")
+    for part in ("kernels", "pipeline"):
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return root, keys_in(root)
+
+
+SOFTMAX, SQUARE = ("softmax/",), ("square/",)
+
+
+def changed_in(tree: tuple[Path, dict[str, str]], *edits: tuple[str, str, str]) -> set[str]:
+    """The providers whose keys change with these edits of files below kernels/."""
+    root, before = tree
+    with ExitStack() as stack:
+        for file, old, new in edits:
+            stack.enter_context(edited(root / "kernels" / file, old, new))
+        after = keys_in(root)
+    return {name for name, key in before.items() if after.get(name, key) != key}
+
+
+@pytest.mark.parametrize(
+    ("edit", "whose"),
+    [
+        # Which an earlier key did not see: it covered the provider's file alone.
+        (("rows.py", "UNROLLED_COLUMNS = 32768", "UNROLLED_COLUMNS = 1"), ("softmax/triton_online",)),
+        (("tensors.py", "manual_seed(seed)", "manual_seed(seed + 1)"), (*SOFTMAX, *SQUARE)),
+        (
+            ("compiled.py", "dynamic=False", "dynamic=None"),
+            ("softmax/torch_compile", "square/torch_compile"),
+        ),
+        (("contract.py", "2.0**-23", "2.0**-22"), SQUARE),
+        (("softmax/torch.py", "torch.softmax(x, dim=-1)", "x.softmax(-1)"), ("softmax/torch ",)),
+        (("include/rows_launch.cuh", "#pragma once", "#pragma once\nstatic int planted;"), ("softmax/cuda",)),
+    ],
+    ids=lambda value: value[0] if len(value) == 3 else "",
+)
+def test_a_kernel_of_the_repository_is_followed_through_what_it_shares(
+    tree: tuple[Path, dict[str, str]], edit: tuple[str, str, str], whose: tuple[str, ...]
+) -> None:
+    assert changed_in(tree, edit) == {name for name in tree[1] if f"{name} ".startswith(whose)}
+
+
+def test_what_decides_no_number_of_the_repositorys_kernels(tree: tuple[Path, dict[str, str]]) -> None:
+    fewer = 'Provider("manual", "torch.py:manual"),'
+    assert not changed_in(
+        tree,
+        ("rows.py", "MAX_ELEMENTS = 64", "MAX_ELEMENTS = 32"),
+        ("rows.py", "one_of(1, 2, 4,", "one_of(2, 4, 1,"),
+        ("include/rows_launch.cuh", "#pragma once", "// planted\n#pragma once"),
+        ("softmax/__init__.py", fewer, ""),
+        ("softmax/triton.py", '    """Softmax of', '    """The softmax of'),
+    )

@@ -1,0 +1,74 @@
+"""Planning, keys and a sweep with nothing to measure import no torch, and so start at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline import ROOT
+
+HEAVY = ("torch", "triton", "pandas", "mlflow", "matplotlib")
+
+KNOWN = f"""
+import atexit, runpy, sys
+from pathlib import Path
+from pipeline.execution.identity import Identity
+from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
+from pipeline.points import catalog
+from pipeline.points.plan import Target, plan
+from pipeline.store import results
+from pipeline.store.ledger import write_rows
+from pipeline.store.record import Measurement, Origin, Outcome
+from pipeline.timing.settings import TimingSettings
+
+def light():
+    heavy = [name for name in {HEAVY!r} if name in sys.modules]
+    assert not heavy, heavy
+    print("light")
+
+output, command = Path(sys.argv[1]), sys.argv[2]
+cpu = device.cpu()
+entry = catalog.find("softmax")
+found = plan(entry, "smoke", Target("cpu"))
+settings = TimingSettings(min_samples=5, max_seconds=0.05)
+identity = Identity(entry.loaded, fingerprint(cpu), settings, 0)
+origin = Origin(
+    gpu=cpu.slug, device="cpu", run="r", command="c", commit="c", dirty=False, measured_at="2026-01-01T00:00:00Z"
+)
+rows = [
+    Measurement(
+        key=identity.key(point),
+        point=point,
+        workload=found.workloads[point],
+        outcome=Outcome(status="timeout", error="planted"),
+        rate=None,
+        parts=identity.parts(point),
+        origin=origin,
+    )
+    for point in found.points
+]
+light()
+path = results.ledger_path(output, "softmax", cpu.slug)
+write_rows(path, rows)
+sys.argv = [
+    f"pipeline.{{command}}",
+    *("kernel=softmax", "preset=smoke", "device=cpu", "tracking=none", "seed=0", f"output={{output}}"),
+]
+atexit.register(light)
+runpy.run_module(f"pipeline.{{command}}", run_name="__main__")
+"""
+
+
+def test_a_sweep_that_knows_every_point_says_so_without_torch(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KNOWN, str(tmp_path), "sweep"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Nothing to measure: " in done.stdout
+    assert done.stdout.count("light\n") == 2

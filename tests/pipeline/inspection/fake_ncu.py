@@ -1,0 +1,31 @@
+"""A program that answers as ncu does: it hands out the recorded pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PAGES = Path(__file__).parent / "ncu"
+
+
+def fake(folder: Path, version: str = "2025.3.1.0", does: str = 'touch "$report.ncu-rep"') -> Path:
+    """A program in place of ncu: its version, its report (what ``does`` makes of it), and its pages."""
+    program = folder / "bin" / "ncu"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(
+        f"""#!/bin/sh
+echo "$@" >>'{folder}/calls'
+report=
+for word in "$@"; do
+  [ "$last" = --export ] && report=$word
+  case "$last $word" in
+    *--version) echo 'NVIDIA (R) Nsight Compute'; echo 'Version {version} (build 1)'; exit ;;
+    '--page raw') cat '{PAGES}/recorded.raw.csv'; exit ;;
+    '--page details') cat '{PAGES}/recorded.details.csv'; exit ;;
+  esac
+  last=$word
+done
+{does}
+"""
+    )
+    program.chmod(0o755)
+    return program

@@ -1,0 +1,209 @@
+"""A kernel's YAML: what it may say, what it is merged from, and what is said of a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import kernels
+from pipeline import UserError
+from pipeline.points import catalog
+from pipeline.points.catalog import KernelConfig
+from tests.planted import outside
+
+Read = Callable[..., KernelConfig]
+GOOD = {"workloads": {"columns": {"x": "size", "size": 64}}, "presets": {"smoke": {"workloads": "columns"}}}
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads YAML files, by their names, as softmax's: the last on top."""
+
+    def of(**files: Any) -> KernelConfig:
+        for name, content in files.items():
+            text = content if isinstance(content, str) else yaml.safe_dump(content)
+            (tmp_path / f"{name}.yaml").write_text(text)
+        return catalog.read(tmp_path / f"{name}.yaml", kernels.load("softmax"))
+
+    return of
+
+
+@pytest.mark.parametrize("kernel", kernels.names())
+def test_every_kernels_yaml_is_right_and_has_the_presets_that_people_use(kernel: str) -> None:
+    entry = catalog.find(kernel)
+    assert entry.name == kernel
+    assert {"smoke", "cpu", "quick", "standard"} <= set(entry.config.presets)
+    for name in entry.config.workloads:
+        assert entry.x_dimension(name) in entry.loaded.kernel.dimensions()
+
+
+def test_what_is_single_is_a_list_of_it(read: Read) -> None:
+    config = read(top=GOOD)
+    assert config.workloads["columns"].size == (64,)
+    assert config.presets["smoke"][0].workloads == ("columns",)
+    told = {"workloads": "columns", "triton_row": {"num_warps": 4}, "*": "all", "cuda": None}
+    (group,) = read(top=GOOD | {"presets": {"smoke": told}}).presets["smoke"]
+    assert group.configurations == {"triton_row": {"num_warps": (4,)}, "*": "all", "cuda": None}
+
+
+def test_values_keep_their_kind(read: Read) -> None:
+    workload = {"x": "size", "size": 64, "dtype": ["float32"], "problems": [{"rows": 1}, {"rows": 2}]}
+    found = read(top=GOOD | {"workloads": {"columns": workload}}).workloads["columns"]
+    assert found.lists == {"dtype": ("float32",)}
+    assert found.problems == ({"rows": 1}, {"rows": 2})
+
+
+def test_the_x_axis_and_the_headline_are_a_workloads_or_the_kernels(tmp_path: Path) -> None:
+    workloads = {
+        "plain": {"x": "size", "size": 64},
+        "few": {"x": "rows", "size": 64, "headline": "tflops"},
+    }
+    entry = catalog.find("softmax")
+    config = KernelConfig.model_validate({"workloads": workloads, "presets": {}})
+    made = catalog.Entry(entry.loaded, config, tmp_path)
+    assert [made.x_dimension(name) for name in ("plain", "few", "of an older row")] == [
+        *("columns", "rows", "columns")
+    ]
+    assert [made.headline(name) for name in ("plain", "few", "of an older row")] == [
+        *("gbps", "tflops", "gbps")
+    ]
+
+
+def test_mappings_are_merged_over_the_base_and_all_else_is_replaced(read: Read) -> None:
+    base = {
+        "workloads": {
+            "columns": {"x": "size", "size": [64, 128], "dtype": ["float32"]},
+            "few": {"x": "rows", "size": 64, "rows": [1]},
+        },
+        "presets": {
+            "smoke": [{"workloads": ["columns"]}, {"workloads": ["few"]}],
+            "quick": {"workloads": "few"},
+        },
+    }
+    top = {
+        "base": "base.yaml",
+        "workloads": {"columns": {"size": [256]}, "new": {"x": "size", "size": 1}},
+        "presets": {"smoke": {"workloads": "new"}},
+    }
+    config = read(base=base, top=top)
+    assert config.workloads["columns"].size == (256,)
+    assert config.workloads["columns"].lists == {"dtype": ("float32",)}
+    assert set(config.workloads) == {"columns", "few", "new"}
+    assert [group.workloads for group in config.presets["smoke"]] == [("new",)]
+    assert [group.workloads for group in config.presets["quick"]] == [("few",)]
+    assert set(read(base=base, middle={"base": "base.yaml"}, end={"base": "middle.yaml"}).workloads) == {
+        *("columns", "few")
+    }
+
+
+def over(**change: Any) -> dict[str, Any]:
+    return GOOD | change
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("workloads: {columns: [", r"^can't read .*top\.yaml, line 1: "),
+        ("workloads: {}\nworkloads: }", r"^can't read .*top\.yaml, line 2: "),
+        ("", r"top\.yaml: workloads: Field required"),
+        ("[1]", r"top\.yaml: "),
+        (over(colour="red"), r"top\.yaml: colour: "),
+        (over(base="nowhere.yaml"), r"nowhere\.yaml is not there: it says which problems of softmax"),
+        (over(base="top.yaml"), r"top\.yaml: base: must be the name of another file, not top\.yaml"),
+        (over(base=["a"]), r"top\.yaml: base: must be the name of another file"),
+        (over(workloads={"columns": {"size": 64}}), r"workloads\.columns\.x: Field required"),
+        (over(workloads={"columns": {"x": "size", "size": []}}), r"workloads\.columns\.size"),
+        (over(workloads={"columns": {"x": "size", "size": 1.5}}), r"workloads\.columns\.size"),
+        (
+            over(workloads={"columns": {"x": "size", "size": 64, "headline": "speed"}}),
+            r"workloads\.columns\.headline: Input should be 'gbps' or 'tflops'",
+        ),
+        (
+            over(workloads={"columns": {"x": "size", "size": 64, "colums": [3]}}),
+            r"workload columns: unknown dimension 'colums'\. Did you mean 'columns'\?",
+        ),
+        (
+            over(workloads={"columns": {"x": "row", "size": 64}}),
+            r"workload columns: unknown dimension 'row'\. Did you mean 'rows'\?",
+        ),
+        (
+            over(workloads={"columns": {"x": "size", "problems": [{"row": 1}]}}),
+            r"workload columns: unknown dimension 'row'",
+        ),
+        (over(presets={"smoke": []}), r"presets\.smoke"),
+        (
+            over(presets={"smoke": {"workloads": "column"}}),
+            r"preset smoke: unknown workload 'column'\. Did you mean 'columns'\?",
+        ),
+        (
+            over(presets={"smoke": {"workloads": "columns", "triton_rows": "all"}}),
+            r"preset smoke: unknown provider 'triton_rows'\. Did you mean 'triton_row'\?",
+        ),
+        (
+            over(presets={"smoke": {"workloads": "columns", "triton_row": {"block_size": [64]}}}),
+            r"preset smoke: unknown parameter 'block_size'\. Known: num_warps\.",
+        ),
+        (
+            over(presets={"smoke": {"workloads": "columns", "*": {"warps": [4]}}}),
+            r"preset smoke: unknown parameter 'warps'\. Did you mean 'num_warps'\?",
+        ),
+        (over(presets={"smoke": {"workloads": "columns", "cuda": "most"}}), r"presets\.smoke\.0\.cuda"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_said_with_its_file_and_place(read: Read, content: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read(top=content)
+
+
+def test_two_files_that_are_each_others_base_are_said(read: Read) -> None:
+    with pytest.raises(UserError, match="must be the name of another file"):
+        read(other={"base": "top.yaml"}, top={"base": "other.yaml"})
+
+
+def test_a_kernel_outside_of_the_repository_has_its_yaml_beside_it(tmp_path: Path) -> None:
+    folder = outside.write(tmp_path)
+    entry = catalog.find(str(folder))
+    assert (entry.name, entry.path) == ("double", folder / "kernel.yaml")
+    assert entry.loaded.is_outside
+    assert catalog.find(f"{folder}/").loaded == entry.loaded, "however its path is written"
+    (folder / "kernel.yaml").unlink()
+    with pytest.raises(UserError, match=r"double/kernel\.yaml is not there"):
+        catalog.find(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, r"__init__\.py is not there; a kernel's folder has one\."),
+        ("x = 1", r"__init__\.py declares no `kernel = Kernel\(\.\.\.\)`\."),
+        (
+            "import nowhere_at_all",
+            r"can't be imported: ModuleNotFoundError: No module named 'nowhere_at_all'",
+        ),
+        ("def f(:", r"can't be imported: SyntaxError: "),
+        (
+            'from kernels.contract import Provider\nProvider("p", "torch.py")',
+            r"__init__\.py: entry 'torch\.py' of p must be FILE:FUNCTION\.",
+        ),
+    ],
+    ids=str,
+)
+def test_a_folder_that_declares_no_kernel_is_said(tmp_path: Path, text: str | None, said: str) -> None:
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    if text is not None:
+        (folder / "__init__.py").write_text(text)
+    with pytest.raises(UserError, match=said):
+        catalog.find(str(folder))
+
+
+def test_a_kernel_that_is_not_there_is_said_with_those_that_are() -> None:
+    with pytest.raises(
+        UserError, match=r"^unknown kernel 'softmx'\. Did you mean 'softmax'\? Known: .*matmul"
+    ):
+        catalog.find("softmx")

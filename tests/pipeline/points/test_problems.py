@@ -1,0 +1,63 @@
+"""Problems and parameters from values by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kernels.contract import one_of, same_as
+from pipeline import UserError
+from pipeline.points import problems
+from pipeline.points.frozen import Values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    rows: int = 4096
+    columns: int
+    heads: int = 8
+    groups: int | None = same_as("heads")
+    dtype: str = one_of("float32", "bfloat16")
+    causal: bool = False
+
+
+def test_what_is_not_given_has_its_default_or_is_as_another() -> None:
+    made = problems.make(Problem, {"columns": 3, "heads": 2})
+    assert made == Problem(columns=3, heads=2, groups=2)
+    assert problems.make(Problem, {"columns": 3, "heads": 2, "groups": 1}).groups == 1
+    assert problems.make(Problem, {"columns": 3, "causal": 1}).causal is True
+
+
+def test_values_are_those_of_all_names_in_their_declared_order() -> None:
+    made = problems.make(Problem, {"dtype": "bfloat16", "columns": 3})
+    found = problems.values_of(made)
+    assert list(found.items()) == [
+        *(("rows", 4096), ("columns", 3), ("heads", 8), ("groups", 8)),
+        *(("dtype", "bfloat16"), ("causal", False)),
+    ]
+    assert problems.make(Problem, found) == made
+    assert problems.values_of(None) == Values()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "columns is missing: Problem needs a value of it."),
+        ({"columns": 3, "colour": 1}, "colour: Problem has rows, columns, heads, groups, dtype, causal."),
+        ({"columns": 0}, "columns: must be at least 1, not 0."),
+        ({"columns": True}, "columns: must be a whole number, not True."),
+        ({"columns": "3"}, "columns: must be a whole number, not '3'."),
+        ({"columns": 3, "dtype": "float64"}, "dtype: must be one of float32, bfloat16, not float64."),
+        ({"columns": 3, "dtype": 1}, "dtype: must be a word, not 1."),
+        ({"columns": 3, "causal": 2}, "causal: must be true or false, not 2."),
+        ({"columns": 3, "causal": "true"}, "causal: must be true or false, not 'true'."),
+        ({"columns": 3, "groups": 0}, "groups: must be at least 1, not 0."),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_is_said(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        problems.make(Problem, values)
+    assert str(raised.value) == said

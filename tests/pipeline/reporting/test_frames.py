@@ -1,0 +1,173 @@
+"""Measurements as a table of data: the best is the best that can be trusted, and of its own problem."""
+
+import json
+from datetime import timedelta
+
+import pandas as pd
+import pytest
+
+from pipeline.points.frozen import Values
+from pipeline.reporting.frames import (
+    COLUMNS,
+    against_baseline,
+    best_configurations,
+    best_providers,
+    comparable,
+    compute_ceiling,
+    frame,
+    headline,
+    x_name,
+)
+from pipeline.store.ceilings import Rates
+from pipeline.store.ledger import encode
+from tests.factory import H100, H200, MEASURED_AT, ceilings, flat, grid, measurement
+
+
+def test_a_frame_has_its_columns_even_when_empty():
+    assert list(frame([]).columns) == COLUMNS
+    row = measurement(rows=3)
+    (made,) = frame([row]).to_dict("records")
+    assert list(made) == COLUMNS
+    assert row.outcome.timing is not None
+    assert made["samples_us"] == list(row.outcome.timing.samples_us)
+    assert (made["extent"], made["words"], made["x"]) == ("rows=3 columns=1024", "float32", 1024)
+
+
+def test_a_problem_is_named_by_its_numbers_and_its_words():
+    rows = [
+        measurement("matmul", "torch", 8192, "bfloat16", m=16, workload="decode"),
+        measurement("matmul", "torch", 4096, "float32", arithmetic="tf32", workload="square_tf32"),
+        measurement("relu", "torch", 256),
+    ]
+    found = frame(rows)[["extent", "words", "x", "headline"]]
+    assert [tuple(line) for line in found.itertuples(index=False)] == [
+        ("m=16 n=8192 k=8192", "bfloat16", 16, "gbps"),
+        ("4096", "float32 tf32", 4096, "tflops"),
+        ("n=256", "float32", 256, "gbps"),
+    ]
+    assert (x_name("matmul", "decode"), x_name("matmul", "square")) == ("m", "m")
+    assert x_name("relu", "sizes", rows[2].point) == "n" and headline("relu", "sizes") == "gbps"
+
+
+def test_nothing_in_gives_nothing_out():
+    best = against_baseline(best_configurations(frame([])), {})
+    assert best_providers(best).empty
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({}, "triton_online 1024x4w"),
+        ({"block_size": 512, "num_warps": 8}, "triton_online 512x8w"),
+        ({"block_size": 512, "num_warps": 8, "unrolled": True}, "triton_online 512x8w,unrolled=true"),
+    ],
+)
+def test_a_configuration_is_written_short(axes, expected):
+    table = frame([measurement(provider="triton_online", **axes), measurement(provider="torch")])
+    assert list(table["label"]) == [expected, "torch"]
+
+
+def test_the_best_configuration_is_the_fastest_of_its_provider():
+    rows = grid(gpus=(H100, H200), providers=("torch", "cuda"), dtypes=("float32", "bfloat16"))
+    best = best_configurations(frame([*rows, measurement(provider="cpp", status="incorrect")]))
+    fastest: dict[tuple, float] = {}
+    for row in map(flat, map(json.loads, map(encode, rows))):
+        group = (row["gpu"], row["dtype"], row["columns"], row["provider"])
+        fastest[group] = min(fastest.get(group, 1e9), row["median_us"])
+    keys = ["gpu", "words", "x", "provider"]
+    assert best.set_index(keys)["median_us"].to_dict() == fastest
+
+
+def test_a_timing_not_to_be_trusted_is_best_only_without_another():
+    rows = [
+        measurement(provider="cuda", block_size=512, num_warps=4, median_us=5.0, valid=False),
+        measurement(provider="cuda", block_size=1024, num_warps=4, median_us=8.0),
+        measurement(provider="cpp", median_us=1.0, valid=False),
+    ]
+    best = best_configurations(frame(rows))
+    assert best.set_index("provider")["median_us"].to_dict() == {"cuda": 8.0, "cpp": 1.0}
+    assert list(best_providers(best)["provider"]) == ["cuda"]
+
+
+def test_speedup_is_against_the_same_gpu_and_problem():
+    rows = [
+        measurement(provider="torch", size=256, median_us=10.0),
+        measurement(provider="cuda", size=256, median_us=4.0),
+        measurement(provider="cuda", size=512, median_us=5.0),
+        measurement(provider="torch", size=512, median_us=50.0, gpu=H100),
+        measurement(provider="torch", size=512, median_us=60.0, dtype="bfloat16"),
+    ]
+    found = against_baseline(best_configurations(frame(rows)), {"softmax": "torch"})
+    cuda = found[found["provider"] == "cuda"].set_index("x")["speedup"]
+    assert cuda[256] == pytest.approx(2.5)
+    assert pd.isna(cuda[512]), "torch was not timed there"
+    assert found.loc[found["provider"] == "torch", "speedup"].eq(1).all()
+
+
+def test_a_difference_within_the_noise_is_a_tie():
+    times = {"torch": 10.0, "cuda": 9.9, "cpp": 9.0, "triton_row": 10.06}
+    rows = [measurement(provider=provider, size=256, median_us=us) for provider, us in times.items()]
+
+    def ties(floor: float | None) -> set[str]:
+        noisy = [row.with_noise_floor(floor) for row in rows]
+        found = against_baseline(best_configurations(frame(noisy)), {"softmax": "torch"})
+        return set(found.loc[found["tied"], "provider"])
+
+    assert ties(0.05) == {"cuda", "triton_row"}, "and the baseline is no rival of itself"
+    assert ties(0.2) == {"cuda", "cpp", "triton_row"}
+    assert ties(None) == set(), "the confidence interval is 0.4 %"
+    assert ties(0.007) == {"triton_row"}
+
+
+def test_problems_that_differ_in_one_number_meet_nobody_else():
+    times = {
+        ("torch", None): 40.0,
+        ("cuda", None): 20.0,
+        ("torch", 37): 6.0,
+        ("cuda", 37): 2.0,
+        ("cuda", 1): 1.0,
+    }
+    rows = [measurement(provider=provider, rows=n, median_us=us) for (provider, n), us in times.items()]
+    rows += [measurement(provider="cuda", rows=37, block_size=512, num_warps=4, median_us=3.0)]
+    best = against_baseline(best_configurations(frame(rows)), {"softmax": "torch"})
+    found = {(row["provider"], row["extent"]): row for row in best.to_dict("records")}
+    assert {place: row["median_us"] for place, row in found.items()} == {
+        (provider, "1024" if n is None else f"rows={n} columns=1024"): us
+        for (provider, n), us in times.items()
+    }
+    assert found["cuda", "1024"]["speedup"] == pytest.approx(2.0)
+    assert found["cuda", "rows=37 columns=1024"]["speedup"] == pytest.approx(3.0)
+    assert pd.isna(found["cuda", "rows=1 columns=1024"]["speedup"]), "torch was not timed there"
+    assert list(best_providers(best)["extent"]) == ["rows=1 columns=1024", "rows=37 columns=1024", "1024"]
+    assert set(best_providers(best)["provider"]) == {"cuda"}
+
+
+def test_of_a_point_the_newest_row_counts_that_was_timed_as_usual():
+    later = MEASURED_AT + timedelta(hours=1)
+    old = measurement(median_us=9.0)
+    new = measurement(median_us=8.0, settings="8" * 16, measured_at=later)
+    hot = measurement(median_us=1.0, settings="9" * 16, measured_at=later, cache="hot")
+    elsewhere = measurement(median_us=7.0, gpu=H100)
+    assert comparable([new, old, hot, elsewhere]) == [new, elsewhere]
+    timing = old.outcome.timing
+    assert timing is not None
+    other = timing.model_copy(update={"timer": "do_bench"})
+    assert not comparable(
+        [old.model_copy(update={"outcome": old.outcome.model_copy(update={"timing": other})})]
+    )
+
+
+def test_the_compute_ceiling_is_that_of_the_works_arithmetic():
+    known = ceilings(H200)
+    square = {"m": 512, "n": 512, "k": 512}
+    for words, name in (
+        ({"dtype": "bfloat16", "arithmetic": "ieee"}, "bfloat16"),
+        ({"dtype": "float32", "arithmetic": "ieee"}, "float32"),
+        ({"dtype": "float32", "arithmetic": "tf32"}, "tf32"),
+    ):
+        problem = Values({**square, **words})
+        assert compute_ceiling("matmul", problem, known) == pytest.approx(known.matmul_tflops[name])
+    assert compute_ceiling("matmul", problem, None) is None
+    assert compute_ceiling("matmul", problem, Rates(copy_gbps=1.0, matmul_tflops={"float32": 1.0})) is None
+    assert compute_ceiling("matmul", Values({"size": 512}), known) is None, "of an earlier declaration"
+    assert compute_ceiling("relu", Values({"n": 512}), known) is None

@@ -1,0 +1,71 @@
+"""What a provider feels of an environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels.contract import Provider
+from pipeline.machine.environment import flags
+from tests import factory
+
+H200, CPU = factory.environment(factory.H200), factory.environment(factory.CPU)
+PROVIDERS = {
+    "torch": Provider("torch", "torch.py:f"),
+    "compiled": Provider("compiled", "torch.py:f", compiled=True),
+    "triton": Provider("triton", "triton.py:f"),
+    "gluon": Provider("gluon", "gluon.py:f"),
+    "cuda": Provider("cuda", "cuda.cu:f"),
+    "naive": Provider("naive", "cuda.py:f", extension="cuda.cu"),
+    "cpp": Provider("cpp", "cpp.cpp:f"),
+}
+OF_ALL = {"gpu", "compute_capability", "driver", "cuda", "torch", "flags"}
+OF_HOST = {"python", "cpu", "cpu_threads", "platform", "host"}
+OWN = {
+    "torch": set(),
+    "compiled": {"triton"},
+    "triton": {"triton"},
+    "gluon": {"triton"},
+    "cuda": {"nvcc"},
+    "naive": {"nvcc"},
+    "cpp": {"cxx"},
+}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_provider_feels_its_languages_tools_and_on_a_cpu_the_host(name: str) -> None:
+    assert set(H200.felt_by(PROVIDERS[name])) == OF_ALL | OWN[name]
+    compiles = {"cxx"} if name == "compiled" else set()
+    assert set(CPU.felt_by(PROVIDERS[name])) == OF_ALL | OF_HOST | OWN[name] | compiles
+
+
+def test_a_peer_that_is_not_installed_has_no_version() -> None:
+    felt = H200.felt_by(Provider("peer", "peers.py:f", language="torch", package="no-such-package"))
+    assert set(felt) == OF_ALL | {"triton"}
+    felt = H200.felt_by(Provider("peer", "peers.py:f", language="torch", package="pydantic"))
+    assert felt["package"].startswith("pydantic 2")
+
+
+def test_what_only_tells_is_no_part_of_the_digest_or_of_the_devices_limits() -> None:
+    told = H200.model_copy(update={"image": "i", "base_image": "b"})
+    assert told.digest == H200.digest
+    elsewhere = H200.model_copy(update={"cpu": "Xeon", "cpu_threads": 1, "triton": "4", "nvcc": None})
+    assert elsewhere.digest != H200.digest
+    assert elsewhere.of_device == H200.of_device
+    for change in ({"driver": "1"}, {"torch": "1"}, {"flags": {"CUBLAS_WORKSPACE_CONFIG": ":8"}}):
+        assert H200.model_copy(update=change).of_device != H200.of_device
+
+
+def test_flags_are_those_that_the_kind_of_device_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (
+        "OMP_NUM_THREADS",
+        "TRITON_DISABLE_LINE_INFO",
+        "NVIDIA_TF32_OVERRIDE",
+        "TRITON_CACHE_DIR",
+        "HOME",
+    )
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    planted = {"TRITON_DISABLE_LINE_INFO", "NVIDIA_TF32_OVERRIDE"}
+    assert set(flags("cuda")) & set(names) == planted
+    assert set(flags("cpu")) & set(names) == planted | {"OMP_NUM_THREADS"}
+    assert list(flags("cpu")) == sorted(flags("cpu"))

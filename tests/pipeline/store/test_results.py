@@ -1,0 +1,80 @@
+"""Results are read the same on every host."""
+
+import pytest
+
+from pipeline import UserError
+from pipeline.store import evidence, results
+from pipeline.store.ledger import encode
+from pipeline.store.results import (
+    ceilings_path,
+    environment_path,
+    folder_for,
+    folders_of,
+    ledger_path,
+    load,
+    profile_path,
+)
+from tests.factory import CPU, H100, H200, ceilings, environment, grid, measurement, write_results
+
+
+def quiet(sentence: str) -> None:
+    raise AssertionError(f"unexpected warning: {sentence}")
+
+
+def test_everything_that_was_written_is_read(tmp_path):
+    rows = grid(kernels=("gelu", "softmax"), gpus=(CPU, H200, H100))
+    found = load(write_results(tmp_path, rows), quiet)
+    assert sorted(row.key for row in found.measurements) == sorted(row.key for row in rows)
+    assert found.kernels == ["gelu", "softmax"]
+    assert found.gpus == [H100, H200, CPU], "processors come after GPUs"
+    assert found.environments[H200] == environment(H200)
+    assert found.ceilings[CPU] == ceilings(CPU)
+
+
+def test_an_empty_folder_has_no_results(tmp_path):
+    found = load(tmp_path, quiet)
+    assert (found.measurements, found.kernels, found.gpus) == ((), [], [])
+
+
+def test_of_a_point_that_was_measured_twice_the_newest_line_counts(tmp_path):
+    path = ledger_path(tmp_path, "softmax", H200)
+    path.parent.mkdir(parents=True)
+    old, new = measurement(median_us=1.0), measurement(median_us=9.0)
+    path.write_bytes(encode(old) + encode(new))
+    assert load(tmp_path, quiet).measurements == (new,)
+
+
+def test_a_torn_line_is_skipped_with_a_sentence(tmp_path):
+    write_results(tmp_path, grid())
+    path = ledger_path(tmp_path, "softmax", H200)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:100] + b"\n" + b"".join(lines[3:]))
+    sentences: list[str] = []
+    assert len(load(tmp_path, sentences.append).measurements) == len(lines) - 1
+    assert len(sentences) == 1 and f"{path}:3 " in sentences[0]
+
+
+@pytest.mark.parametrize("path_of", [environment_path, ceilings_path])
+def test_a_broken_description_of_a_machine_is_a_sentence(tmp_path, path_of):
+    write_results(tmp_path, grid())
+    path_of(tmp_path, H200).write_text("{}")
+    with pytest.raises(UserError, match=r"not readable as .*delete it and run `dvc repro`"):
+        load(tmp_path, quiet)
+
+
+def test_a_cpus_results_lie_beside_the_repositorys_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "LOCAL", tmp_path / "local")
+    own = tmp_path / "results"
+    assert folder_for(own, "cuda") == own and folder_for(tmp_path / "mine", "cpu") == tmp_path / "mine"
+    write_results(own, grid(gpus=(H200,)))
+    assert folders_of(own) == [own], "nothing was measured on this host"
+    write_results(folder_for(own, "cpu"), grid(gpus=(CPU,)))
+    profile = profile_path(tmp_path / "local/results", "softmax", CPU)
+    profile.parent.mkdir(parents=True)
+    profile.write_text("")
+    assert load(own, quiet).gpus == [H200, CPU]
+    alone = load(own, quiet, local=False)
+    assert (alone.gpus, set(alone.environments), set(alone.ceilings)) == ([H200], {H200}, {H200})
+    assert list(evidence.load(own, quiet).profiles) == [("softmax", CPU)]
+    assert not evidence.load(own, quiet, local=False).profiles
