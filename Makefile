@@ -88,10 +88,10 @@ repro: $(READY) ## Measure what is not measured yet, report and publish it (dvc 
 build: $(READY) ## Compile the CUDA and C++ providers
 	@python -m dvc repro $(ARGS) build
 
-report: $(READY) ## Compare the GPUs, tables and plots in reports/, and print this machine's table
+report: $(READY) ## Compare the GPUs in reports/, on a CPU also it in local/reports/, and print this machine's table
 	@python -m pipeline.report $(ARGS)
 
-publish: $(READY) ## Write all results to MLflow
+publish: $(READY) ## Write all results, this host's local/ too, to MLflow
 	@python -m pipeline.publish $(ARGS)
 
 ui: $(READY) ## Publish all results and open them in MLflow, until Ctrl-C
@@ -140,5 +140,5 @@ docker-shell: ## Open a shell in an image on this checkout
 test-docker: $(READY) ## Prove PROOFS for real: images built and run with no daemon and no registry, in minutes
 	@TEST_PROOFS="$(PROOFS)" python -m pytest -rs tests/docker $(ARGS)
 
-clean: ## Remove what was built; results and the MLflow store stay
+clean: ## Remove what was built; results, local/ and the MLflow store stay
 	rm -rf build outputs multirun .mypy_cache .pytest_cache .ruff_cache

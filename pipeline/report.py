@@ -23,7 +23,7 @@ from pipeline.command.run import console, run_stage
 from pipeline.execution import identity
 from pipeline.machine import device
 from pipeline.reporting import pages, plots, table
-from pipeline.reporting.drawings import drawings, of_workloads
+from pipeline.reporting.drawings import drawings, leading
 from pipeline.reporting.field import meetings, rivals_of
 from pipeline.reporting.frames import (
     against_baseline,
@@ -187,18 +187,16 @@ def metrics(rows: pd.DataFrame, about: dict[str, About]) -> dict[str, Any]:
     """Kernel -> GPU -> numbers: for the words of its problems geometric means of the best provider's rate
     and share of the ceiling, and of the best own provider's speedup; and the points by status.
 
-    The means are over the problems of the kernel's first workload that was timed there. Timings not to be
+    The means are over the problems of the kernel's first workload (``drawings.leading``). Timings not to be
     trusted count as points only."""
     baselines = {name: one.baseline for name, one in about.items()}
     best = against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines)
     found: dict[str, Any] = {}
     for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
         numbers: dict[str, Any] = {}
-        workloads = of_workloads(rows[rows["kernel"] == kernel])
         here = best[(best["kernel"] == kernel) & (best["gpu"] == gpu)]
         for words, timed in here.groupby("words"):
-            first = next(ranks for ranks in workloads.values() if not ranks.isdisjoint(timed["rank"]))
-            of_first = timed[timed["rank"].isin(first)]
+            of_first = leading(str(kernel), rows[rows["kernel"] == kernel], timed)
             top = best_providers(of_first)
             own = best_providers(of_first[of_first["provider"].isin(about[str(kernel)].own)])
             means = {

@@ -1,13 +1,18 @@
 """What holds for the repository as a whole."""
 
+import ast
 import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+
+import kernels
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,6 +75,156 @@ def test_a_stage_runs_again_when_its_own_module_or_options_change() -> None:
         assert module and module[1] == name, "a stage is named as its module"
         own = {f"pipeline/{name}.py", f"conf/{name}.yaml"}
         assert stage.get("always_changed") or own <= set(stage["deps"]), name
+
+
+def test_what_kernels_share_is_a_dependency_of_every_stage_that_runs_them() -> None:
+    shared = {f"kernels/{path.name}" for path in (ROOT / "kernels").glob("*.py")}
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name in ("sweep", "profile", "counters", "codegen"):
+        assert shared <= set(stages[name]["deps"]), name
+        assert {"kernels/${item.kernel}", "conf/kernel/${item.kernel}.yaml"} <= set(stages[name]["deps"])
+
+
+def test_a_sweep_depends_on_no_package_that_explains_or_shows() -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name in ("environment", "build", "ceilings", "sweep"):
+        deps = set(stages[name].get("deps", ()))
+        assert not deps & {"pipeline", "pipeline/inspection", "pipeline/reporting"}, name
+
+
+def test_what_processes_take_turns_by_is_in_neither_git_nor_dvc() -> None:
+    lock = "results/timings/softmax/.nvidia-h200.jsonl.lock"
+    assert ".*.jsonl.lock" in (ROOT / ".dvcignore").read_text().splitlines()
+    if (ROOT / ".git").exists():
+        done = subprocess.run(["git", "check-ignore", "--quiet", lock], cwd=ROOT, check=False)
+        assert done.returncode == 0
+
+
+LAYERS = (
+    {"commands"},
+    {"command"},
+    {"reporting", "inspection"},
+    {"execution"},
+    {"toolchain", "timing"},
+    {"machine"},
+    {"store", "points"},
+)
+"""The packages of pipeline/, each level importing of those below; the modules at its top are the commands."""
+
+PEERS = {frozenset({"store", "points"})}
+"""Records are of points, and points are chosen by records."""
+
+
+def modules(folder: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Every Python file below a folder of the repository."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield path, ast.parse(path.read_text())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The names that a module imports, in full."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_imports_of_the_pipelines_packages_only_go_down() -> None:
+    level = {package: number for number, packages in enumerate(LAYERS) for package in packages}
+    packages = {path.parent.name for path in (ROOT / "pipeline").glob("*/__init__.py")}
+    assert packages == level.keys() - {"commands"}
+    stages = {path.stem for path in (ROOT / "pipeline").glob("*.py")} - {"__init__"}
+    up = []
+    for path, tree in modules("pipeline"):
+        parts = path.relative_to(ROOT / "pipeline").parts
+        mine = parts[0] if len(parts) > 1 else "commands"
+        for name in imported(tree):
+            package, _, rest = name.partition(".")
+            target = rest.partition(".")[0]
+            if package != "pipeline" or target not in packages | stages or target == mine:
+                continue
+            other = target if target in packages else "commands"
+            if level[other] <= level[mine] and frozenset({other, mine}) not in PEERS:
+                up.append((str(path.relative_to(ROOT)), target))
+    # Who looks at the store wants all in it that the files hold.
+    assert set(up) == {("pipeline/ui.py", "publish")}
+
+
+def test_the_pipeline_imports_no_kernel_and_kernels_nothing_of_it() -> None:
+    of_contract = re.compile(r"kernels(\.(contract(\.\w+)?|Loaded|Tensors|as_tuple))?")
+    strange = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, tree in modules("pipeline")
+        for name in imported(tree)
+        if name.partition(".")[0] == "kernels" and not of_contract.fullmatch(name)
+    ]
+    strange += [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, tree in modules("kernels")
+        for name in imported(tree)
+        if name.partition(".")[0] in ("pipeline", "hydra", "mlflow", "dvc")
+    ]
+    assert strange == []
+
+
+def words(tree: ast.Module) -> Iterator[str]:
+    """What a module decides by: strings that are no docstrings, attributes, names of arguments."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+        elif isinstance(node, ast.Attribute):
+            yield f".{node.attr}"
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield f"{node.arg}="
+
+
+def test_the_pipeline_decides_nothing_by_a_kernels_name_or_parameters() -> None:
+    loaded = [kernels.load(name).kernel for name in kernels.names()]
+    parameters = {name for one in loaded for provider in one.providers for name in provider.variables()}
+    # Other words of theirs, as rows and tile, are everyone's.
+    own = {name for name in parameters if "_" in name}
+    assert {"block_size", "num_warps"} <= own
+    decisive = {*kernels.names(), *own, *(f".{name}" for name in own), *(f"{name}=" for name in own)}
+    found = {
+        (path.name, word)
+        for path, tree in modules("pipeline")
+        if path.name != "new.py"  # which writes a kernel
+        for word in words(tree)
+        if word in decisive
+    }
+    # Triton's own words for what it compiled.
+    of_triton = {(file, ".num_warps") for file in ("launch_recorder.py", "programs.py")}
+    assert found <= {*of_triton, ("launch_recorder.py", "num_stages")}
+
+
+def test_nobody_lists_the_kernels() -> None:
+    """There is one more with every folder."""
+    found = []
+    for folder in ("pipeline", "tests", "kernels"):
+        for path, tree in modules(folder):
+            for node in ast.walk(tree):
+                if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+                    named = {one.value for one in node.elts if isinstance(one, ast.Constant)}
+                    if len(named & set(kernels.names())) >= len(kernels.names()) - 1:
+                        found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+def test_planning_and_help_start_without_torch() -> None:
+    program = (
+        "import sys; import kernels, pipeline.sweep; from pipeline.command import explanation\n"
+        "from pipeline.points import catalog; from pipeline.points.plan import Target, plan\n"
+        "for name in kernels.names():\n"
+        "    plan(catalog.find(name), 'standard', Target('cuda')), explanation.of_kernel(name)\n"
+        "print(sorted({'torch', 'triton', 'pandas', 'mlflow', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -57,15 +57,10 @@ def drawings(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[Drawin
     two or more places of its x axis, all else being equal."""
     found: list[Drawing] = []
     for workload, ranks in of_workloads(rows).items():
-        own = rows[(rows["workload"] == workload) & rows["rank"].isin(ranks)]
-        x, along = lines.axis(workload, [_point(kernel, problem) for problem in own["problem"]])
+        here = best[best["rank"].isin(ranks)].sort_values(["rank", "gpu", "provider"])
+        shown, x, along = _on_lines(kernel, workload, rows, here)
         if x is None:
             continue
-        shown = best[best["rank"].isin(ranks)].sort_values(["rank", "gpu", "provider"])
-        shown["x"] = [problem[x] for problem in shown["problem"]]
-        fixed = [_fixed(problem, {x, *along}, x) for problem in shown["problem"]]
-        shown["fixed"] = pd.Series(fixed, index=shown.index, dtype=object)
-        shown["family"] = [str(sorted(one.items())) for one in shown["fixed"]]
         shown = shown[shown.groupby(["words", "family"])["x"].transform("nunique") > 1]
         if shown.empty:
             continue
@@ -91,14 +86,43 @@ def drawings(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[Drawin
     return found
 
 
+def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame:
+    """Those of a machine's rows of problems with the same words that speak for all of them: at the kernel's
+    first workload that they have any of, on the longest of its lines. What was pinned to be measured aside
+    is not."""
+    for workload, ranks in of_workloads(rows).items():
+        here = some[some["rank"].isin(ranks)]
+        if not here.empty:
+            placed, x, _ = _on_lines(kernel, workload, rows, here)
+            lengths = placed.groupby("family")["x"].transform("nunique")
+            return here if x is None else here[lengths == lengths.max()]
+    return some
+
+
+def _on_lines(
+    kernel: str, workload: str, rows: pd.DataFrame, some: pd.DataFrame
+) -> tuple[pd.DataFrame, str | None, frozenset[str]]:
+    """Some of a kernel's rows with where each lies on the workload's x axis, the numbers that are fixed on
+    its line and the line's ``family``; the dimension on the axis, and those that move along with it."""
+    own = rows[rows["workload"] == workload]
+    x, along = lines.axis(workload, [_point(kernel, problem) for problem in own["problem"]])
+    fixed = [_fixed(problem, {x, *along} if x else set(), x) for problem in some["problem"]]
+    placed = some.assign(
+        x=[problem[x] if x else 0 for problem in some["problem"]],
+        fixed=pd.Series(fixed, index=some.index, dtype=object),
+        family=[str(sorted(one.items())) for one in fixed],
+    )
+    return placed, x, along
+
+
 def _point(kernel: str, problem: Values) -> Point:
     return Point(kernel=kernel, provider="", problem=problem)
 
 
-def _fixed(problem: Values, moving: set[str], x: str) -> dict[str, int]:
+def _fixed(problem: Values, moving: set[str], x: str | None) -> dict[str, int]:
     """A problem's numbers that do not move with the x axis; of one whose dimensions were pinned to differ all
     but ``x``."""
     numbers = {name: value for name, value in problem.items() if type(value) is int}
-    if any(numbers.get(name) != numbers.get(x) for name in moving):
+    if x and any(numbers.get(name) != numbers.get(x) for name in moving):
         moving = {x}
     return {name: value for name, value in numbers.items() if name not in moving}

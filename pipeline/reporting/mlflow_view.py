@@ -106,9 +106,11 @@ def publish(
             return Published(chosen, _log(store, sweeps, say), options)
     except TrackerError as error:
         again = shlex.join(["python", "-m", "pipeline.publish", *options])
+        unsaid = "tracking=server" in options and uri != os.environ.get("MLFLOW_TRACKING_URI")
+        how = " set MLFLOW_TRACKING_URI to it and run:" if unsaid else " run:"
         raise UserError(
             f"can't publish to {tracking.public(chosen)}: {tracking.public(str(error))}. Nothing measured is "
-            f"lost, it lies in {input}; once the store can be used, run: {again}"
+            f"lost, it lies in {input}; once the store can be used,{how} {again}"
         ) from error
 
 

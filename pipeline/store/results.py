@@ -31,7 +31,8 @@ def folder_for(folder: Path, kind: str) -> Path:
     gave goes to ``local/`` in place of the repository's own folders."""
     for name in TRACKED:
         if kind == "cpu" and folder.absolute() == ROOT / name:
-            return folder.parent / LOCAL.name / name
+            place, here = LOCAL / name, Path.cwd()
+            return place.relative_to(here) if place.is_relative_to(here) else place
     return folder
 
 

@@ -54,6 +54,8 @@ def test_the_walk_through_adds_a_kernel(tmp_path: Path) -> None:
             run(content.strip() + options)
     assert [command.split()[2] for command in commands] == ["pipeline.new", "pipeline.sweep"]
 
+    for check in ("check", "format --check"):
+        run(f"python -m ruff {check} --no-cache --config {ROOT}/pyproject.toml kernels/swiglu")
     rows = tree.rows("swiglu")
     found = {(row.point.provider, row.outcome.status) for row in rows}
     assert found == {("torch", "ok"), ("torch_compile", "ok"), ("triton", "verified")}

@@ -1,7 +1,7 @@
 """Kernels of every kind that the contract admits, measured by the real command in a copy of the tree.
 
-Words among dimensions and parameters, several outputs, packed inputs, one dimension, in place, Triton in files of
-any name. Of each kind something wrong must be found.
+Words among dimensions and parameters, several outputs, packed inputs, one dimension, in place, Triton in
+files of any name. Of each kind something wrong must be found.
 """
 
 from __future__ import annotations

@@ -523,6 +523,7 @@ def test_a_password_of_the_command_line_is_left_out_of_what_to_run(results: Path
     with pytest.raises(UserError) as told:
         log(results, "http://user:secret@127.0.0.1:9")
     assert "secret" not in str(told.value) and str(told.value).endswith("tracking=server")
+    assert "set MLFLOW_TRACKING_URI to it and run: python -m pipeline.publish" in str(told.value)
 
 
 def test_nothing_imports_mlflow_before_it_publishes() -> None:

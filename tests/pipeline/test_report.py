@@ -19,8 +19,10 @@ from pipeline import ROOT, UserError, report
 from pipeline.command.options import ReportConfig
 from pipeline.execution import identity
 from pipeline.machine.device import Device
+from pipeline.points.frozen import Values
 from pipeline.reporting.drawings import drawings, of_workloads
 from pipeline.reporting.frames import best_configurations, entry_of, frame
+from pipeline.reporting.table import number, percent
 from pipeline.store import ledger, results
 from pipeline.store.record import Carried
 from tests.factory import COMMIT, CPU, H100, H200, flat, grid, measurement, write_results
@@ -36,9 +38,9 @@ PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "relu", "softmax", "so
 
 
 def synthetic() -> list:
-    """Three machines as a sweep leaves them: all of softmax on GPUs, what a CPU can do, a dirty commit, a
-    distrusted timing, a point that did not fit; a kernel of three dimensions that is compared by TFLOP/s, and of
-    two that are gone one that was timed."""
+    """Three machines as sweeps leave them: all of softmax on GPUs, what a CPU can do, a dirty commit, a
+    distrusted timing, a point that did not fit; a kernel of three dimensions that is compared by TFLOP/s,
+    and of two that are gone one that was timed."""
     rows = grid(
         gpus=(H100, H200), providers=DRAWN, dtypes=("float32", "bfloat16"), sizes=(256, 1024, 4096, 16384)
     )
@@ -263,7 +265,6 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
     lines = set()
     for (kernel, problem, _, gpu), row in winners(rows).items():
         ratio = baseline_us(rows, row) / row["median_us"]
-        share = f"{100 * row['ceiling_fraction']:.1f} %"
         mark = "" if row["valid"] else "!"
         label = f"{row['provider']} {configuration_of(row)}".strip()
         lines.add(
@@ -272,19 +273,18 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
                 problem,
                 names[gpu],
                 label,
-                f"{row['median_us']:.2e}{mark}",
-                f"{row[rate_of(row)]:.2e}",
-                share,
+                number(row["median_us"]) + mark,
+                number(row[rate_of(row)]),
+                percent(row["ceiling_fraction"]),
                 f"{ratio:.2f}",
             )
         )
 
     def as_shown(kernel, problem, cells):
-        us = f"{float(cells[2].rstrip('!')):.2e}" + "!" * cells[2].endswith("!")
         (rate,) = filter(None, cells[3:-2])
         share = cells[-2].removesuffix(" (compute)")
         ratio = cells[-1].removesuffix("~")
-        return (kernel, problem, cells[0], cells[1], us, f"{float(rate):.2e}", share, ratio)
+        return (kernel, problem, cells[0], cells[1], cells[2], rate, share, ratio)
 
     text = (written[0] / "report.html").read_text()
     from_html = set()
@@ -384,8 +384,8 @@ def test_rows_that_were_carried_and_rows_that_were_left_out_are_told(report_on, 
     ]
     output = report_on(write_results(tmp_path / "results", rows))
     said = (
-        f"NVIDIA H200: 2 rows of commit {OTHER_COMMIT[:10]} were kept when the instrument changed: at 40 points "
-        "timed by both, the new times are 1.002 of the old in geometric mean."
+        f"NVIDIA H200: 2 rows of commit {OTHER_COMMIT[:10]} were kept when the instrument changed: at 40 "
+        "points timed by both, the new times are 1.002 of the old in geometric mean."
     )
     for name in ("report.html", "report.md"):
         text = (output / name).read_text()
@@ -485,6 +485,14 @@ def test_a_problem_belongs_to_every_workload_that_has_it():
     table = frame(rows)
     (one,) = drawings("softmax", table, best_configurations(table))
     assert len(one.lines) == 5, "torch's rows of quick, too"
+
+
+def test_what_was_pinned_aside_is_in_no_mean():
+    rows = [measurement("softmax", "torch", size) for size in (256, 1024, 4096)]
+    before = report.metrics(frame(rows), {"softmax": report.describe("softmax", {"torch"})})
+    rows += [measurement("softmax", "torch", size, rows=37, workload="columns") for size in (256, 12671)]
+    after = report.metrics(frame(rows), {"softmax": report.describe("softmax", {"torch"})})
+    assert before["softmax"][H200]["float32"] == after["softmax"][H200]["float32"]
 
 
 def test_a_problem_off_the_line_breaks_no_other():
@@ -626,7 +634,7 @@ def test_a_missing_folder_is_one_sentence(tmp_path):
 def test_an_output_that_is_a_file_is_one_sentence(tmp_path):
     folder = write_results(tmp_path / "results", [measurement()])
     (tmp_path / "reports").write_text("mine")
-    with pytest.raises(UserError, match="can't write"):
+    with pytest.raises(UserError, match="can't make"):
         report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
     assert (tmp_path / "reports").read_text() == "mine"
 
@@ -686,7 +694,7 @@ def test_what_a_cpu_gave_is_in_no_gpus_report(tmp_path, monkeypatch):
     config = ReportConfig(input=tmp_path / "results", output=tmp_path / "reports", device="auto")
     monkeypatch.setattr(report.device, "resolve", lambda _: Device(kind="cpu", name="AMD EPYC"))
     report.run(config)
-    assert not (tmp_path / "reports").exists()
+    assert not files(tmp_path / "reports")
     assert set(json.loads((tmp_path / "local/reports/metrics.json").read_text())["softmax"]) == {H200, CPU}
     before = files(tmp_path / "local")
     monkeypatch.setattr(report.device, "resolve", lambda _: Device(kind="cuda", name="NVIDIA H200", index=0))
@@ -700,9 +708,7 @@ def test_a_kernel_without_words(report_on, tmp_path):
     rows = [measurement("relu", "torch", size) for size in (256, 1024)]
     bare = []
     for row in rows:
-        point = row.point.model_copy(
-            update={"problem": type(row.point.problem)({"n": row.point.problem["n"]})}
-        )
+        point = row.point.model_copy(update={"problem": Values({"n": row.point.problem["n"]})})
         bare.append(row.model_copy(update={"point": point}))
     output = report_on(write_results(tmp_path / "results", bare))
     assert set(json.loads((output / "metrics.json").read_text())["relu"][H200]) == {"all", "points"}

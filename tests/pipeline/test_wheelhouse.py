@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.command.config import ROOT
+from pipeline import ROOT
 from pipeline.wheelhouse import VERSIONS, pins
 
 LOCK = [

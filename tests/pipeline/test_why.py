@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from pipeline import report
-from pipeline.command.config import ReportConfig
+from pipeline.command.options import ReportConfig
+from pipeline.reporting.frames import best_configurations, frame
+from pipeline.reporting.roofline import dram_bytes, largest, marks
 from pipeline.store import results
-from pipeline.store.evidence import CodeRow, CounterRow, ProfileRow, Rule, joined, load, write_lines
+from pipeline.store.evidence import CodeRow, CounterRow, Mix, ProfileRow, Rule, joined, load, write_lines
 from pipeline.store.record import Measurement
-from pipeline.inspection.sass import Mix
 from tests.factory import CPU, H200, grid, write_results
 from tests.mlflow_store import log, run_ids, shown
 
@@ -23,14 +24,15 @@ def row_of(provider: str, size: int, num_warps: int | None = None, gpu: str = H2
     (found,) = [
         row
         for row in ROWS
-        if (row.point.provider, row.point.size, row.point.num_warps, row.origin.gpu)
-        == (provider, size, num_warps, gpu)
+        if (row.point.provider, row.point.problem["columns"], row.point.parameters.get("num_warps"))
+        == (provider, size, num_warps)
+        and row.origin.gpu == gpu
     ]
     return found
 
 
 def counted(row: Measurement, role: str, **numbers: Any) -> CounterRow:
-    common = {**joined(row.point, row.key), "role": role, "environment": row.origin.environment}
+    common = {**joined(row.point, row.key), "role": role, "environment": row.parts.environment}
     return CounterRow(status="ok", function="f", **common, **numbers)
 
 
@@ -54,7 +56,7 @@ def compiled(row: Measurement, registers: int, *, native: bool = True) -> CodeRo
         occupancy=0.75,
         mix=Mix(**mix),
         compiler="triton 3.6.0",
-        environment=row.origin.environment,
+        environment=row.parts.environment,
     )
 
 
@@ -99,9 +101,7 @@ def folder(tmp_path: Path) -> Path:
             sentence="memory limits it: memory throughput 91 %, compute throughput 31 %",
         ),
     ]
-    write_lines(
-        results.counters_path(made, "softmax", H200), [one.model_dump(mode="json") for one in counters]
-    )
+    write_lines(results.counters_path(made, "softmax", H200), counters)
     missing = CounterRow(
         **joined(row_of("torch", 256, gpu=CPU).point, "0" * 16),
         role="baseline",
@@ -110,13 +110,13 @@ def folder(tmp_path: Path) -> Path:
         sentence="unavailable: this machine has no NVIDIA GPU",
         environment="e",
     )
-    write_lines(results.counters_path(made, "softmax", CPU), [missing.model_dump(mode="json")])
+    write_lines(results.counters_path(made, "softmax", CPU), [missing])
     code = [
         compiled(best, 25),
         compiled(row_of("triton_online", 256, 8), 22),
         compiled(best, 99, native=False),
     ]
-    write_lines(results.codegen_path(made, "softmax", H200), [one.row() for one in code])
+    write_lines(results.codegen_path(made, "softmax", H200), code)
     profile = ProfileRow(
         **joined(base.point, base.key),
         status="ok",
@@ -126,7 +126,7 @@ def folder(tmp_path: Path) -> Path:
         sentence="a call (aten::softmax) launches 1 device kernel: cunn_SoftMaxForward; 49.5 us",
         environment="e",
     )
-    write_lines(results.profile_path(made, "softmax", H200), [profile.model_dump(mode="json")])
+    write_lines(results.profile_path(made, "softmax", H200), [profile])
     return made
 
 
@@ -148,7 +148,7 @@ def test_time_against_registers_is_one_query(folder: Path) -> None:
     import pandas as pd
 
     code = pd.read_json(results.codegen_path(folder, "softmax", H200), lines=True)
-    ledger = pd.read_json(results.ledger_path(folder, "softmax", H200), lines=True)
+    ledger = frame(row for row in ROWS if row.origin.gpu == H200)
     both = code[code["native"]].merge(ledger, on="key")[["median_us", "registers"]]
     times = [row_of("triton_online", size, 8).outcome.timing for size in (4096, 256)]
     assert [tuple(line) for line in both.itertuples(index=False)] == [
@@ -167,13 +167,13 @@ def test_the_report_leaves_out_what_is_about_an_older_source(folder: Path, tmp_p
     output = tmp_path / "reports"
     report.run(ReportConfig(input=folder, output=output, device="cpu"))
     markdown = (output / "report.md").read_text()
-    assert [line.split("|")[3].strip() for line in markdown.splitlines() if "limits it: memory" in line] == [
+    assert [line.split("|")[4].strip() for line in markdown.splitlines() if "limits it: memory" in line] == [
         "baseline"
     ]
     assert "cunn_SoftMaxForward" not in markdown
     for text in (markdown, (output / "report.html").read_text()):
         assert "with other options:" in text
-        assert "triton_online 1024x8w, size 4096; torch, size 4096." in text
+        assert "triton_online 1024x8w, 4096 float32; torch, 4096 float32." in text
 
 
 def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
     assert "| 91.2 | 31.4 |" in best and "| 12 |" in best, "the bytes that its code spills"
     assert "| 61.5 | 12.0 |" in base
     assert "| 62.5 (registers) | 40.0 |" in base and "| 42.5 (Held) |" in base
-    assert "- Held, up to 42.5 % (torch, size 4096): Too few. See" in markdown
+    assert "- Held, up to 42.5 % (torch, 4096 float32): Too few. See" in markdown
     assert "Narrow" not in markdown, "what a local rule promises is not the kernel's"
     assert "Counters unavailable: this machine has no NVIDIA GPU." in markdown
     assert "launches 1 device kernel: cunn_SoftMaxForward" in markdown
@@ -200,12 +200,9 @@ def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> None:
-    from pipeline.store.results import best_configurations, frame
-    from pipeline.reporting.roofline import dram_bytes, marks
-
     best = best_configurations(frame(row for row in ROWS if row.origin.gpu == H200))
     counters = load(folder, print).counters["softmax", H200]
-    found = {one.provider: one for one in marks(best, dram_bytes(counters))}
+    found = {one.provider: one for one in marks(largest(best), dram_bytes(counters))}
     row = row_of("triton_online", 4096, 8)
     assert row.rate is not None
     assert found["triton_online"].counted
@@ -217,8 +214,6 @@ def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> Non
 
 
 def test_a_call_of_several_kernels_moves_the_bytes_of_all() -> None:
-    from pipeline.reporting.roofline import dram_bytes
-
     one, other = row_of("torch", 4096), row_of("torch", 256)
     moved = {"dram_read_bytes": 3e8, "dram_write_bytes": 1e8}
     rows = [

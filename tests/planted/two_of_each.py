@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CUDA = """#include "common.cuh"
-#include <torch/csrc/stable/library.h>
-
-namespace two_of_each {{
+CUDA = """namespace two_of_each {{
 
 template <typename T>
 __global__ void {bounds}{name}(const T* x, T* out, int n) {{

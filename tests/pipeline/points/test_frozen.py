@@ -103,4 +103,5 @@ def test_points_are_ordered_by_words_then_numbers() -> None:
         point("c", 1, flag=False),
         point("c", 1, flag=True),
     ]
-    assert sorted(wanted[::-1], key=order) == wanted
+    turned = wanted[::-1]
+    assert sorted(turned, key=order) == wanted

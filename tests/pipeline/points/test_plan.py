@@ -18,6 +18,7 @@ from pipeline.points.catalog import Entry, KernelConfig
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan, Target, describe, plan
 from pipeline.points.point import Point
+from pipeline.points.problems import of_workload
 
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)
 GPU = Target("cuda", H200)
@@ -217,7 +218,7 @@ def test_a_provider_without_parameters_has_one_configuration() -> None:
 def test_groups_add_points_and_a_point_belongs_to_the_first_workload_that_has_it() -> None:
     presets = [
         {"workloads": ["few", "many"], "row": {"num_warps": [2]}},
-        {"workloads": "few", "row": {"num_warps": [2, 8]}},
+        {"workloads": "few", "row": {"num_warps": [8]}},
     ]
     few, many = {"x": "size", "size": [64, 128]}, {"x": "rows", "rows": [4096, 1], "size": [64]}
     found = made(presets, providers=["row"], few=few, many=many)
@@ -294,6 +295,17 @@ def test_a_pinned_size_is_all_of_its_dimensions_unless_one_is_pinned_too() -> No
         ({"columns": (7,)}, [{"rows": 1, "columns": 7}, {"rows": 2, "columns": 7}]),
     ):
         assert problems_of(made({"workloads": "wide"}, kernel=SQUARE, pins=pins, wide=wide)) == expected
+    listed = made(
+        {"workloads": "w"}, providers=["torch"], pins={"size": (7,)}, w={"x": "columns", "columns": [3]}
+    )
+    assert problems_of(listed) == [{"columns": 7}], "in place of the dimension's own list, too"
+
+
+def test_a_problem_that_a_workload_has_twice_is_there_once() -> None:
+    twice = {"x": "rows", "size": [64, 64], "problems": [{"rows": 1}, {"rows": 1}], "rows": [2, 3]}
+    of = entry({"workloads": "twice"}, twice=twice)
+    found = list(of_workload(of, of.config.workloads["twice"], {}))
+    assert found == [Problem(rows=1, columns=64, groups=8)]
 
 
 def test_a_pinned_parameter_binds_those_who_declare_it_and_can_take_it() -> None:

@@ -122,3 +122,17 @@ def test_a_source_in_no_root(tmp_path: Path) -> None:
     planted(tmp_path)
     with pytest.raises(LookupError, match=r"cuda\.cu lies in none"):
         closure(tmp_path / CUDA, [tmp_path / "include"])
+
+
+def test_an_include_in_angle_brackets_is_looked_for_in_the_roots_alone(tmp_path: Path) -> None:
+    """As by ``-I``, which is how a kernel outside of the repository includes its headers."""
+    for name, text in {
+        "kernel/k.cu": "#include <ours.h>\n#include <cmath>\n#include <beside.h>\n# include <sub/more.h>\n",
+        "kernel/beside.h": "int beside;\n",
+        "include/ours.h": "int ours;\n",
+        "include/sub/more.h": "int more;\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = closure(tmp_path / "kernel" / "k.cu", [tmp_path, tmp_path / "include"])
+    assert list(found) == ["include/ours.h", "include/sub/more.h", "kernel/k.cu"]

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -113,6 +114,39 @@ def test_two_processes_with_temporary_folders_of_their_own_lose_no_line(tmp_path
     assert {(row.point.provider, row.point.problem["columns"]) for row in rows} == {
         (provider, size) for provider in ("torch", "manual") for size in range(1, 61)
     }
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from pipeline.store.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("way", ["append", "compact"])
+def test_who_writes_waits_for_who_is_writing(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, silent)
+    ledger.append(factory.measurement(size=2))
+    ledger.append(factory.measurement(size=1))
+    before = path.read_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == b"held\n"
+        write = ledger.compact if way == "compact" else lambda: ledger.append(factory.measurement(size=3))
+        writing = Thread(target=write)
+        writing.start()
+        writing.join(0.2)
+        assert path.read_bytes() == before
+        holder.stdin.close()
+        writing.join()
+    assert path.read_bytes() != before
 
 
 def test_what_another_process_appended_is_there_after_compact(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""A kernel in a repository of its own, given by its folder: measured and looked into like any other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.planted.tree import PLANTED, Tree, cpu_tree
+
+HOT = "timing.cache=hot"
+KERNEL = "kernel=../elsewhere/tripled"
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
+    pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler"),
+]
+
+
+def commit(folder: Path) -> str:
+    """Commit all of a folder, in a repository of its own; the commit."""
+    who = {
+        f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    environment = os.environ | who | {"GIT_CONFIG_GLOBAL": os.devnull}
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    git("add", "--all")
+    git("commit", "--quiet", "--allow-empty", "--message", "Kernels")
+    return git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A copy of this repository, and beside it another one with a kernel."""
+    made = cpu_tree(tmp_path)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PLANTED / "tripled", tmp_path / "elsewhere" / "tripled", ignore=ignored)
+    return made
+
+
+def test_a_kernel_outside_is_swept_under_its_own_name_and_commit(tree: Tree) -> None:
+    elsewhere = tree.root.parent / "elsewhere"
+    (elsewhere / ".gitignore").write_text("__pycache__\n")
+    (tree.root / ".gitignore").write_text("__pycache__\n/build/\n/outputs/\n/local/\n")
+    own, tool = commit(elsewhere), commit(tree.root)
+    done = tree.sweep(KERNEL, HOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = tree.rows("tripled")
+    found = {(row.point.provider, row.outcome.status) for row in rows}
+    assert found == {("torch", "ok"), ("blocks", "verified"), ("cpp", "ok")}
+    assert len(rows) == 2 * (1 + 2 + 1)
+    assert {row.point.kernel for row in rows} == {"tripled"}
+    assert {(row.origin.commit, row.origin.tool, row.origin.dirty) for row in rows} == {(own, tool, False)}
+    assert {path.name for path in (tree.root / "build/outside").glob("*/*.so")} == {"cpp.so"}
+    git_status = ["git", "status", "--porcelain"]
+    assert subprocess.run(git_status, cwd=elsewhere, capture_output=True, check=True).stdout == b""
+
+    # Given by another path it is the same; and comments measure nothing again.
+    helper, header = elsewhere / "tripled/shared.py", elsewhere / "tripled/factor.h"
+    helper.write_text(helper.read_text() + "\n# The same.\n")
+    header.write_text(header.read_text() + "\n// The same.\n")
+    again = tree.sweep(f"kernel={elsewhere / 'tripled'}", HOT)
+    assert "Nothing to measure" in again.stdout, again.stdout + again.stderr
+
+    helper.write_text(helper.read_text().replace("x + x + x", "3 * x"))
+    header.write_text(header.read_text().replace("3.0f", "2.0f"))
+    edited = tree.sweep(KERNEL, HOT)
+    assert "6 points measured" in edited.stdout
+    new = {row.point.provider: row for row in tree.rows("tripled")}
+    assert new["cpp"].outcome.status == "incorrect"
+    assert (new["blocks"].origin.commit, new["blocks"].origin.dirty) == (own, True)
+    assert not new["torch"].origin.dirty
+
+
+def test_a_kernel_outside_is_looked_into_reported_and_published(tree: Tree) -> None:
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            cwd=tree.root,
+            env=os.environ | {"TMPDIR": str(tree.temporary), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # A header of this repository's between brackets, and no git: the rows say that much.
+    assert tree.sweep(KERNEL, HOT, "provider=[torch,blocks]", "output=local/results").returncode == 0
+    assert {row.origin.commit for row in tree.rows("tripled", "local/results")} == {"unknown"}
+    of_points = (KERNEL, "preset=smoke", "device=cpu", HOT, "output=local/results", "artifacts=artifacts")
+    run("pipeline.profile", *of_points, "provider=torch")
+    assert list((tree.root / "local/results/profile/tripled").glob("*.jsonl"))
+    run("pipeline.codegen", *of_points, "provider=blocks")
+    assert list((tree.root / "local/results/codegen/tripled").glob("*.jsonl"))
+    run("pipeline.build", KERNEL, "device=cpu", "output=local/results")
+
+    run("pipeline.report", "input=local/results", "output=reports_here", "device=cpu")
+    assert "tripled" in (tree.root / "reports_here/report.md").read_text()
+    said = run(
+        "pipeline.publish", "input=local/results", "reports=reports_here", "tracking.uri=sqlite:///mlflow.db"
+    )
+    assert "tripled" in said or (tree.root / "mlflow.db").is_file()

@@ -1,0 +1,4 @@
+// A header of the kernel's own.
+#pragma once
+
+constexpr float kFactor = 3.0f;
