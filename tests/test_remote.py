@@ -70,7 +70,9 @@ def clone(project: Project, folder: Path) -> Project:
 
 
 def shared(project: Project) -> dict[str, str]:
-    return project.tree("mlflow.db", "mlartifacts", "build/environment.json", "local/")
+    """What machines have in common: not who each is, what it measured, and which stages it ran."""
+    files = project.tree("mlflow.db", "mlartifacts", "build/environment.json", "local/")
+    return {name: digest for name, digest in files.items() if not name.endswith(".lock")}
 
 
 def through(project: Project, second: Project, remote: tuple[tuple[str, ...], ...]) -> None:

@@ -256,7 +256,7 @@ def test_a_compilers_flags_are_those_of_its_libraries(
         (CPU, {"cxx": "clang"}, {"cpp", "compiled"}),
         (CPU, {"image": "one@sha256:1"}, set()),
     ],
-    ids=str,
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else getattr(value, "kind", ""),
 )
 def test_an_environment_counts_as_far_as_a_provider_feels_it(
     planted: kernels.Loaded, environment: Environment, change: dict[str, object], whose: set[str]

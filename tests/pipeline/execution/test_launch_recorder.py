@@ -156,7 +156,7 @@ def triton_function(monkeypatch: pytest.MonkeyPatch) -> Iterator[JITFunction]:
         ([4, 2, 3], (4, 2, 3)),
         (lambda meta: (meta["BLOCK"],), (2, 1, 1)),
     ],
-    ids=str,
+    ids=lambda value: "" if callable(value) else str(value),
 )
 def test_triton_tells_all_of_a_launch(
     triton_function: JITFunction, language: str, grid: Any, blocks: tuple[int, ...]

@@ -157,7 +157,7 @@ ONE = {"x": "size", "size": 64}
             [{"rows": 1, "columns": 64}, {"columns": 7}],
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_a_workload_is_the_product_of_its_lists(
     workload: dict[str, Any], kernel: Kernel, expected: list[dict[str, Value]]
