@@ -9,7 +9,7 @@ import pytest
 import kernels
 from pipeline.inspection.lines import REPOSITORY, Line, Sources
 
-OUTSIDE = Sources(Path("/home/me/odd"))
+OUTSIDE = Sources(Path("/scratch/me/odd"))
 
 TORCH = "/venv/lib/python3.12/site-packages"
 
@@ -20,9 +20,9 @@ TORCH = "/venv/lib/python3.12/site-packages"
         (f"{kernels.ROOT}/softmax/triton.py", "kernels/softmax/triton.py"),
         (f"{kernels.ROOT}/rows.py", "kernels/rows.py"),
         ("/elsewhere/kernels/softmax/parts/deep-er.py", "kernels/softmax/parts/deep-er.py"),
-        ("/home/kernels/clone/kernels/softmax/cuda.cu", "kernels/softmax/cuda.cu"),
+        ("/scratch/kernels/clone/kernels/softmax/cuda.cu", "kernels/softmax/cuda.cu"),
         ("kernels/include/rows.cuh", "kernels/include/rows.cuh"),
-        ("/home/me/odd/triton.py", None),
+        ("/scratch/me/odd/triton.py", None),
         (f"{TORCH}/peer/kernels/softmax.py", None),
         ("/usr/include/math.h", None),
     ],
@@ -34,10 +34,10 @@ def test_files_of_the_repository(path: str, below: str | None) -> None:
 @pytest.mark.parametrize(
     ("path", "below"),
     [
-        ("/home/me/odd/left hand/triton.py", "odd/left hand/triton.py"),
+        ("/scratch/me/odd/left hand/triton.py", "odd/left hand/triton.py"),
         ("odd/halves.cu", "odd/halves.cu"),
         (f"{kernels.ROOT}/include/common.cuh", "kernels/include/common.cuh"),
-        ("/home/you/odd/triton.py", None),
+        ("/scratch/you/odd/triton.py", None),
     ],
 )
 def test_files_of_a_kernel_outside_of_it(path: str, below: str | None) -> None:
@@ -45,7 +45,7 @@ def test_files_of_a_kernel_outside_of_it(path: str, below: str | None) -> None:
 
 
 def test_texts_hold_no_folder_of_this_machine() -> None:
-    text = f'.file 1 "/home/me/odd/triton.py" .file 2 "{TORCH}/triton/language/core.py" // at 1/2'
+    text = f'.file 1 "/scratch/me/odd/triton.py" .file 2 "{TORCH}/triton/language/core.py" // at 1/2'
     assert OUTSIDE.portable(text) == '.file 1 "odd/triton.py" .file 2 "triton/language/core.py" // at 1/2'
 
 
@@ -63,7 +63,7 @@ def test_a_line_is_shown_with_its_text_wherever_it_was_compiled(tmp_path: Path) 
 
 
 def test_an_instruction_belongs_to_the_innermost_own_line_or_the_outermost() -> None:
-    chain = [Line("/usr/include/a.h", 1), Line("/home/me/odd/b.cu", 2), Line("/home/me/odd/c.cu", 3)]
+    chain = [Line("/usr/include/a.h", 1), Line("/scratch/me/odd/b.cu", 2), Line("/scratch/me/odd/c.cu", 3)]
     assert OUTSIDE.own(chain) == chain[1]
     assert REPOSITORY.own(chain) == chain[2]
     assert REPOSITORY.own([]) is None
