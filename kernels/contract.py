@@ -193,6 +193,8 @@ class Provider:
     package:
         The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What a peer
         gives is verified like any other's, but its limits are its own.
+    textbook:
+        Whether it is written here as everybody writes it: one that the others are compared with.
     compile_weight:
         How long a configuration takes to compile beside the others; those that take longest are begun first.
     """
@@ -207,6 +209,7 @@ class Provider:
     devices: tuple[str, ...] = ()
     needs: str | None = None
     package: str | None = None
+    textbook: bool = False
     compile_weight: Callable[[Any], float] | None = None
 
     def __post_init__(self) -> None:
@@ -338,6 +341,11 @@ class Kernel:
             raise ContractError(f"baseline {self.baseline!r} is no provider; there are {', '.join(names)}.")
         if len(set(names)) < len(names):
             raise ContractError(f"providers need names of their own: {', '.join(names)}.")
+        sources = {provider.extension for provider in self.providers if provider.extension}
+        stems = [PurePosixPath(source).stem for source in sources]
+        if len(set(stems)) < len(stems):
+            written = ", ".join(sorted(sources))
+            raise ContractError(f"extensions need names of their own, whatever their endings: {written}.")
         for provider in self.providers:
             if clash := known.keys() & provider.variables().keys():
                 raise ContractError(f"{', '.join(clash)} of {provider.name} is a dimension's name too.")

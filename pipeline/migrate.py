@@ -54,9 +54,9 @@ def run(config: MigrateConfig) -> None:
         for path in sorted((config.input / name).glob("*/*.jsonl")):
             total += evidence(path, kind, keys)
     console.print(
-        f"{total['kept']} rows migrated; {total['dropped']} refusals and rows of kernels that are gone dropped; "
-        f"{total['today']} were of today's format. {total['timed']} timed points must be measured again: "
-        "`dvc repro` measures those of its preset.",
+        f"{total['kept']} rows migrated; {total['dropped']} refusals and rows of kernels that are gone "
+        f"dropped; {total['today']} were of today's format. {total['timed']} timed points must be measured "
+        "again: `dvc repro` measures those of its preset.",
         highlight=False,
         soft_wrap=True,
     )

@@ -54,7 +54,7 @@ kernel = Kernel(
     providers=(
         Provider("torch", "torch.py:layer_norm"),
         Provider("torch_compile", "torch.py:layer_norm", compiled=True),
-        Provider("triton_row", "triton.py:layernorm_row", Row, row_fits),
+        Provider("triton_row", "triton.py:layernorm_row", Row, row_fits, textbook=True),
         Provider(
             "triton_tile", "triton.py:layernorm_tile", Tile, rows_fit_tile, compile_weight=elements_a_thread
         ),

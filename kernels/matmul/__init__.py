@@ -157,7 +157,8 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
     """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
     if reason := refused(problem.dtype, problem.arithmetic):
         return reason
-    for dimension, smallest in (("m", 16), ("n", 16), ("k", 32)):
+    # Hopper's tensor cores take 64 rows at once, however few there are.
+    for dimension, smallest in (("m", 64), ("n", 16), ("k", 32)):
         extent, block = getattr(problem, dimension), getattr(tiles, f"block_{dimension}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
             return f"a smaller block does: block_{dimension} {block} > {enough} for {dimension} = {extent}"

@@ -52,7 +52,7 @@ kernel = Kernel(
     providers=(
         Provider("torch", "torch.py:rms_norm"),
         Provider("torch_compile", "torch.py:rms_norm", compiled=True),
-        Provider("triton_row", "triton.py:rmsnorm_row", Row, row_fits),
+        Provider("triton_row", "triton.py:rmsnorm_row", Row, row_fits, textbook=True),
         Provider(
             "triton_tile", "triton.py:rmsnorm_tile", Tile, rows_fit_tile, compile_weight=elements_a_thread
         ),

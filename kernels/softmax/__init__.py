@@ -50,7 +50,7 @@ kernel = Kernel(
         Provider("manual", "torch.py:manual"),
         Provider("torch", "torch.py:softmax"),
         Provider("torch_compile", "torch.py:manual", compiled=True),
-        Provider("triton_row", "triton.py:softmax_row", Row, row_fits),
+        Provider("triton_row", "triton.py:softmax_row", Row, row_fits, textbook=True),
         Provider(
             "triton_tile", "triton.py:softmax_tile", Tile, rows_fit_tile, compile_weight=elements_a_thread
         ),

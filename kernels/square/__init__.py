@@ -48,7 +48,7 @@ kernel = Kernel(
         Provider("torch_mul", "torch.py:mul"),
         Provider("torch_pow", "torch.py:power"),
         Provider("torch_compile", "torch.py:mul", compiled=True),
-        Provider("triton_row", "triton.py:square_rows", Row, row_fits),
+        Provider("triton_row", "triton.py:square_rows", Row, row_fits, textbook=True),
         Provider("triton_flat", "triton.py:square_flat", Tile, compile_weight=elements_a_thread),
         Provider("cuda_naive", "cuda.py:cuda_naive", extension="cuda.cu"),
         Provider("cuda", "cuda.cu:cuda", Tile),

@@ -12,7 +12,7 @@ from pathlib import Path
 import kernels
 from pipeline.inspection.disassembler import Analysis, find_tools
 from pipeline.inspection.lines import Sources
-from pipeline.inspection.ptx import Entry, parse
+from pipeline.inspection.ptx import PtxFunction, parse
 from pipeline.machine.compilers import find_nvcc
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -30,7 +30,7 @@ class CudaFunction:
     name: str
     architecture: str
     analysis: Analysis
-    ptx: Entry | None
+    ptx: PtxFunction | None
 
     @property
     def template(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from pipeline.inspection.lines import Line, Sources
-from pipeline.inspection.ptx import Entry
+from pipeline.inspection.ptx import PtxFunction
 from pipeline.inspection.ptx import note as ptx_note
 from pipeline.inspection.sass import Instruction, is_constant_move
 from pipeline.points import notation
@@ -16,7 +16,7 @@ Row = tuple[Line | None, str, str]
 """A line of code: where it comes from, its text, and what it does."""
 
 
-def of_ptx(entry: Entry, sources: Sources) -> list[str]:
+def of_ptx(entry: PtxFunction, sources: Sources) -> list[str]:
     """PTX, from the entry and what it declares to its last statement."""
     registers = ", ".join(f"{count} {kind}" for kind, count in entry.registers.items())
     head = [

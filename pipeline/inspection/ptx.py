@@ -22,7 +22,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PtxFunction:
     """A ``.entry``: its symbol, its parameters' types, the directives before its body (``.reqntid 256``), the
     virtual registers that it declares by type, and its body. ptxas maps those registers to real ones."""
 
@@ -41,7 +41,7 @@ class Entry:
         return None
 
 
-def parse(text: str, sources: Sources = REPOSITORY) -> dict[str, Entry]:
+def parse(text: str, sources: Sources = REPOSITORY) -> dict[str, PtxFunction]:
     """The entries of a PTX module by symbol."""
     files = {int(number): path for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
     found = {}
@@ -50,7 +50,7 @@ def parse(text: str, sources: Sources = REPOSITORY) -> dict[str, Entry]:
         end = text.index("\n}", begin)
         head, body = text[match.end() : begin], text[begin + 2 : end]
         parameters, _, directives = head.partition("\n)")
-        found[match[1]] = Entry(
+        found[match[1]] = PtxFunction(
             symbol=match[1],
             parameters=tuple(re.findall(r"\.param\s+(?:\.align \d+ )?\.(\w+)", parameters)),
             directives=tuple(line.strip() for line in directives.splitlines() if line.strip()),

@@ -123,6 +123,11 @@ def find(where: str) -> Entry:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported
         raise UserError(f"kernel={where} can't be imported: {type(error).__name__}: {error}") from error
+    if loaded.is_outside and loaded.name in kernels.names():
+        raise UserError(
+            f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "
+            "give the folder another name."
+        )
     path = loaded.folder / "kernel.yaml" if loaded.is_outside else CONF / f"{loaded.name}.yaml"
     return Entry(loaded, read(path, loaded), path)
 

@@ -1,8 +1,8 @@
 """Against the field: this repository's fastest provider at every problem, beside the others that were timed
 there.
 
-The others are the kernel's baseline in torch, torch.compile, the textbook Triton kernel that holds a row a
-program, and the peers that were installed. A ratio is the rival's time over ours: above 1 ours is the faster.
+The others are the kernel's baseline in torch, torch.compile, the kernels written here as everybody writes
+them, and the peers that were installed. A ratio is the rival's time over ours: above 1 ours is the faster.
 """
 
 from __future__ import annotations
@@ -19,21 +19,18 @@ from pipeline import UserError
 from pipeline.points import problems
 from pipeline.reporting.frames import PLACE, best_configurations, best_providers, entry_of
 
-TEXTBOOK = "triton_row"
-"""Written here, but as everybody writes it: a rival, not one of ours."""
-
 
 def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
     """Those of a kernel's providers that ours are compared with, in the order of their columns; of a kernel
     that is not there those named after torch."""
     entry = entry_of(kernel)
     if entry is None:
-        named = sorted(name for name in providers if name.partition("_")[0] == "torch")
-        return (*named, *providers & {TEXTBOOK})
+        return tuple(sorted(name for name in providers if name.partition("_")[0] == "torch"))
     declared = entry.loaded.kernel
     compiled = [one.name for one in declared.providers if one.compiled]
     peers = [one.name for one in declared.providers if one.package]
-    rivals = dict.fromkeys([declared.baseline, *compiled, TEXTBOOK, *peers])
+    textbook = [one.name for one in declared.providers if one.textbook]
+    rivals = dict.fromkeys([declared.baseline, *compiled, *textbook, *peers])
     return tuple(name for name in rivals if name in providers)
 
 
@@ -82,7 +79,7 @@ def meetings(
     """
     trusted = rows[rows["status"].eq("ok") & ~rows["valid"].eq(False)]
     is_ours = [
-        provider in own[kernel] and provider != TEXTBOOK
+        provider in own[kernel] and provider not in rivals[kernel]
         for kernel, provider in zip(trusted["kernel"], trusted["provider"], strict=True)
     ]
     of_ours = trusted[pd.Series(is_ours, index=trusted.index, dtype=bool)]

@@ -86,7 +86,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class LedgerRuns:
     """One ledger as MLflow shows it. ``files`` are the parent's artifacts, by their path there."""
 
     points: int
@@ -183,7 +183,7 @@ class Store:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def publish(self, experiment: str, sweep: Sweep, tick: Callable[[], None]) -> Counter[Change]:
+    def publish(self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]) -> Counter[Change]:
         """Make the experiment show the sweep. ``tick`` is called once for each of its runs.
 
         Returns how many runs are new, updated, unchanged or removed, the parent included.
@@ -203,7 +203,7 @@ class Store:
                 break
         return total
 
-    def _look(self, experiment: str, sweep: Sweep, tick: Callable[[], None]) -> Counter[Change]:
+    def _look(self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]) -> Counter[Change]:
         """Compare all runs of the sweep with what they should be, and put right what differs."""
         alone = sqlite_path(self.uri) is not None
         there = Glances(lambda: self._find(experiment, sweep), at_most=0 if alone else GLANCES)
@@ -234,7 +234,7 @@ class Store:
         changes["removed"] += len(superseded)
         return changes
 
-    def _find(self, experiment: str, sweep: Sweep) -> dict[str, list[Any]]:
+    def _find(self, experiment: str, sweep: LedgerRuns) -> dict[str, list[Any]]:
         """The runs that show the sweep's ledger now, by identity, those with the smallest id first."""
         which = f"tags.gpu = '{sweep.parent.params['gpu']}'"
         page = self._client.search_runs([experiment], which, max_results=RUNS_A_PAGE)

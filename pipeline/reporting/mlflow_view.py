@@ -30,7 +30,7 @@ from pipeline.points.point import Point, order
 from pipeline.reporting import frames, lines
 from pipeline.reporting import mlflow_store as tracking
 from pipeline.reporting.lines import HOT, Line, Placed
-from pipeline.reporting.mlflow_store import CHANGES, Change, Run, Store, Sweep, TrackerError, Value
+from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Run, Store, TrackerError, Value
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.why import longest, native
 from pipeline.store import evidence, results
@@ -139,7 +139,7 @@ def _options(
 
 def read(
     input: Path, kernel: str | None = None, reports: Path | None = None, artifacts: Path | None = None
-) -> list[Sweep]:
+) -> list[LedgerRuns]:
     """What MLflow is to show, a sweep a ledger.
 
     Raises UserError for an input or a kernel that is not there.
@@ -167,7 +167,7 @@ def read(
 
 def sweep(
     rows: Sequence[Measurement], loaded: Results, found: Evidence, artifacts: Mapping[str, Path]
-) -> Sweep:
+) -> LedgerRuns:
     """What MLflow shows of one ledger."""
     kernel, gpu = rows[0].point.kernel, rows[0].origin.gpu
     placed = lines.place(rows)
@@ -185,7 +185,7 @@ def sweep(
         values=_summary(placed),
         tags={"kind": "sweep", "environment": environment.digest if environment else ""},
     )
-    return Sweep(
+    return LedgerRuns(
         points=len(placed),
         parent=parent,
         children=tuple(_child(group, parent.identity, reasons) for group in groups.values()),
@@ -458,7 +458,7 @@ def _owner(part: str, kernels: Sequence[str]) -> str | None:
 # The store
 
 
-def _log(store: Store, sweeps: Sequence[Sweep], say: Say) -> tuple[str, ...]:
+def _log(store: Store, sweeps: Sequence[LedgerRuns], say: Say) -> tuple[str, ...]:
     """Make the store show the sweeps and say what that took. Returns the ids of the experiments."""
     experiments: dict[str, str] = {}
     began = time.monotonic()

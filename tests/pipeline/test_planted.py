@@ -63,9 +63,9 @@ def test_every_output_has_its_own_shape_dtype_and_tolerance(tmp_path: Path) -> N
         "places_too_wide": "first call: output 1: dtype is torch.int64, not torch.int32",
         "reach_alone": "first call: returned 1 outputs, not 2",
         "turned_about": "first call: output 0: shape is (8, 2), not (8,)",
-        "places_unwritten": "first call: output 1: ",
-        "last_place_unwritten": "first call: output 1: 1 of 16 elements are wrong, the first at (7, 1): ",
-        "reach_unwritten": "first call: output 0: ",
+        "places_unwritten": ": output 1: ",
+        "last_place_unwritten": ": output 1: 1 of 16 elements are wrong, the first at (7, 1): ",
+        "reach_unwritten": ": output 0: ",
         "places_once": "output 1: 16 of 16 elements are wrong",
     }
     found = errors(rows)
@@ -84,7 +84,8 @@ def test_packed_inputs_with_a_group_size_and_an_output_of_integers(tmp_path: Pat
     assert found["whole"] == found["steps"] == {"ok"}
     for provider, output in {"nibbles_swapped": 0, "sum_unwritten": 1, "sum_off_by_one": 1}.items():
         assert found[provider] == {"incorrect"}
-        assert f"first call: output {output}: " in errors(rows)[provider], provider
+        # Where memory was not written, what an earlier call left there may be right the first time.
+        assert f": output {output}: " in errors(rows)[provider], provider
     groups = {
         (row.point.problem["columns"], row.point.problem["group"])
         for row in rows
