@@ -96,7 +96,9 @@ def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
     project = checkout.project
     every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in project.kernels()]
     assert sorted(ran(reproduced.stdout)) == sorted([*every, "environment", "ceilings", "report", "publish"])
-    assert reproduced.stdout.splitlines()[-1].startswith("All machines side by side: reports/report.html.")
+    assert reproduced.stdout.splitlines()[-1].startswith(
+        "All machines side by side: local/reports/report.html."
+    )
     strangers = [p for p in checkout.root.rglob("*") if (p.lstat().st_uid, p.lstat().st_gid) != (UID, GID)]
     assert not strangers
     for kernel in project.kernels():
@@ -118,7 +120,7 @@ def test_every_row_and_run_names_the_image_and_its_base(checkout: Checkout) -> N
     }
     assert all(re.search("@sha256:[0-9a-f]{64}$", name) for name in told.values())
     project = checkout.project
-    record = project.read_json(f"results/environment/{project.gpu()}.json")
+    record = project.read_json(f"local/results/environment/{project.gpu()}.json")
     assert told.items() <= record.items()
     for kernel in project.kernels():
         assert all(told.items() <= row["origin"].items() for row in project.rows(kernel))
