@@ -102,9 +102,9 @@ def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
     strangers = [p for p in checkout.root.rglob("*") if (p.lstat().st_uid, p.lstat().st_gid) != (UID, GID)]
     assert not strangers
     for kernel in project.kernels():
-        rows = project.rows(kernel)
-        assert {"ok", "verified"} <= {row["outcome"]["status"] for row in rows}
-        assert all(row["rate"]["gbps"] > 0 for row in rows if row["outcome"]["status"] == "ok")
+        rows = project.rows(kernel).values()
+        assert {"ok", "verified"} <= {row.outcome.status for row in rows}
+        assert all(row.rate is not None and row.rate.gbps > 0 for row in rows if row.outcome.status == "ok")
         assert f"{kernel} @ {project.gpu()}" in shown(checkout.root / "mlflow.db", kernel)
 
 
@@ -123,7 +123,8 @@ def test_every_row_and_run_names_the_image_and_its_base(checkout: Checkout) -> N
     record = project.read_json(f"local/results/environment/{project.gpu()}.json")
     assert told.items() <= record.items()
     for kernel in project.kernels():
-        assert all(told.items() <= row["origin"].items() for row in project.rows(kernel))
+        rows = project.rows(kernel).values()
+        assert all(told.items() <= row.origin.model_dump().items() for row in rows)
         for run in shown(checkout.root / "mlflow.db", kernel).values():
             assert told.items() <= run["tags"].items()
 
