@@ -1,6 +1,6 @@
 """What is measured: a folder a kernel, found by its folder alone.
 
-``load`` gives a kernel's declaration, without torch; ``Source`` knows its files and calls.
+``load`` gives a kernel's declaration, without torch; ``Loaded`` knows its files and calls.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from pipeline.points import notation
 from pipeline.points.frozen import Record
 from pipeline.points.point import Point
 from pipeline.store import results
+from pipeline.store.commit import head
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import CodeRow, CounterRow, ProfileRow, read_lines, write_lines
 from pipeline.store.ledger import Ledger
@@ -62,10 +63,11 @@ def run(config: CarryConfig) -> None:
         )
         return
     commit, instrument = origin_of(old)
-    old = [row for row in old if row.parts.instrument == instrument]
-    sample = spread([row for row in old if row.outcome.timing is not None], config.points)
-    if not sample:
-        raise UserError(f"none of the {len(old)} rows has a time to compare by; measure them again.")
+    old = [row for row in old if commit_and_instrument(row) == (commit, instrument)]
+    today, dirty = head(ROOT)
+    if dirty:
+        raise UserError("this tree has been edited: commit it first, so that rows can name what they have.")
+    sample = spread(old, config.points)
     with worktree(ROOT, commit) as tree, DeviceLock(chosen, config.wait_s, warn):
         told = instrument_of(tree, chosen.kind, config.timing.timer)
         if told != instrument:
@@ -83,7 +85,7 @@ def run(config: CarryConfig) -> None:
         raise UserError(
             "the instruments differ: nothing was carried; run the sweep to measure the points again."
         )
-    carried = Carried(instrument=instrument, commit=commit, points=len(ratios), ratio=verdict)
+    carried = Carried(instrument=instrument, commit=commit, to=today, points=len(ratios), ratio=verdict)
     keys = carry(ledger, old, identity.instrument, carried)
     rekey(output, entry.name, chosen.slug, keys)
     console.print(f"{len(keys)} rows carried over: {ledger.path}.", highlight=False, soft_wrap=True)
@@ -97,6 +99,7 @@ def carriable(rows: Sequence[Measurement], identity: Identity) -> list[Measureme
         for row in rows
         if row.point.provider in known
         and not row.origin.dirty
+        and row.outcome.timing is not None
         and row.parts.instrument
         and row.parts.differences(identity.parts(row.point)) == ["instrument"]
     ]
@@ -104,8 +107,14 @@ def carriable(rows: Sequence[Measurement], identity: Identity) -> list[Measureme
 
 def origin_of(rows: Sequence[Measurement]) -> tuple[str, str]:
     """The pipeline's commit and the instrument that most of the rows are of."""
-    counts = Counter((row.origin.tool or row.origin.commit, row.parts.instrument) for row in rows)
-    return counts.most_common(1)[0][0]
+    return Counter(map(commit_and_instrument, rows)).most_common(1)[0][0]
+
+
+def commit_and_instrument(row: Measurement) -> tuple[str, str]:
+    """The commit whose instrument a row has, and that instrument."""
+    origin = row.origin
+    measured = origin.tool or origin.commit
+    return origin.carried[-1].to if origin.carried else measured, row.parts.instrument
 
 
 def spread(rows: Sequence[Measurement], count: int) -> list[Measurement]:
@@ -149,12 +158,12 @@ def compared(
             turns, f"{config.entry.name} by both instruments", console=console, transient=True
         ):
             order = (0, 1) if turn % 2 == 0 else (1, 0)
-            found = {which: workers[which].measure(where, point).timing for which in order}
-            old, new = found[0], found[1]
-            if old is not None and new is not None:
-                logs.setdefault(point, []).append(math.log(new.median_us / old.median_us))
-    if not logs:
-        raise UserError("neither instrument could time any of the points.")
+            found = {which: workers[which].measure(where, point) for which in order}
+            old, new = found[0].timing, found[1].timing
+            if old is None or new is None:
+                fates = " and ".join(f"{found[which].status} ({found[which].error})" for which in (0, 1))
+                raise UserError(f"{point}: old and new instrument said {fates}: nothing was carried.")
+            logs.setdefault(point, []).append(math.log(new.median_us / old.median_us))
     return {point: math.exp(median(of_point)) for point, of_point in logs.items()}
 
 

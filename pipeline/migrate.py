@@ -48,7 +48,10 @@ def run(config: MigrateConfig) -> None:
         raise UserError(f"input={config.input} is not a folder with results.")
     keys: Keys = {}
     total: Counter[str] = Counter()
-    for path in sorted((config.input / "timings").glob("*/*.jsonl")):
+    ledgers = sorted((config.input / "timings").glob("*/*.jsonl"))
+    for path in ledgers:
+        _settings(path)  # what is missing is said before anything is rewritten
+    for path in ledgers:
         total += ledger(path, keys)
     for name, kind in (("profile", ProfileRow), ("counters", CounterRow), ("codegen", CodeRow)):
         for path in sorted((config.input / name).glob("*/*.jsonl")):

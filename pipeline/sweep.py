@@ -61,6 +61,7 @@ def run(config: SweepConfig) -> None:
         for chosen in devices:
             stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
         sweep = Sweep(config, devices, environment, wanted)
+        sweep.refresh()
         missing = sweep.missing()
         try:
             sweep.measure(missing, stack)
@@ -95,14 +96,31 @@ class Sweep:
         self.command = commit.command_line("sweep")
         self.tool, tool_dirty = commit.head(ROOT)
         # A kernel outside of the repository is of a commit of its own.
-        self.commit, self.dirty = (
+        self.commit, dirty = (
             commit.head(self.loaded.folder, ["."]) if self.loaded.is_outside else (self.tool, tool_dirty)
         )
+        self.dirty = dirty or tool_dirty
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.measured: set[Point] = set()
         self.noise_floor: float | None = None
         self.begin = monotonic()
+
+    def refresh(self) -> None:
+        """Let rows say what their times mean by the kernel's work as it is now: no time depends on it."""
+        path = results.ceilings_path(self.output, self.slug)
+        ceilings = results.read(Ceilings, path) if path.exists() else None
+
+        def change(row: Measurement) -> Measurement:
+            if row.rate is None or row.outcome.timing is None or row.point not in self.plan.workloads:
+                return row
+            work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, row.point.problem))
+            if (row.rate.bytes, row.rate.flops) == (work.bytes, work.flops):
+                return row
+            return row.model_copy(update={"rate": rate(row.outcome.timing.median_us, work, ceilings)})
+
+        if any(change(row) is not row for row in self.ledger.rows()):
+            self.ledger.compact(change)
 
     def missing(self) -> list[Point]:
         """The points that have to be measured."""

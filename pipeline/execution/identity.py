@@ -154,9 +154,10 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
 
 def _definition(function: Callable[..., Any]) -> tuple[Path, str]:
     """Where a function is defined. Raises UserError for one without a name of its own."""
-    if "<" in function.__qualname__:
-        raise UserError(f"{_file(function)}: write {function.__qualname__} as a function with a name.")
-    return _file(function), function.__qualname__
+    name = getattr(function, "__qualname__", f"<{type(function).__name__}>")
+    if "<" in name:
+        raise UserError(f"write {name} as a function with a name: tolerance and interpreted have to be one.")
+    return _file(function), name
 
 
 def _file(definition: Any) -> Path:

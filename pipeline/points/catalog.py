@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,11 +11,18 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 import kernels
-from kernels.contract import ContractError, Value
+from kernels.contract import ContractError, Value, Variable
 from pipeline import ROOT, UserError, unknown
 from pipeline.points.frozen import Record
 
 CONF = ROOT / "conf" / "kernel"
+
+
+RESERVED = {
+    *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
+    *("remeasure", "wait_s", "point_timeout_s", "size", "x", "problems", "headline", "workloads"),
+}
+"""Names that command lines and YAML have for other things than a dimension or a parameter."""
 
 
 def as_list(value: Any) -> Any:
@@ -128,6 +135,11 @@ def find(where: str) -> Entry:
             f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "
             "give the folder another name."
         )
+    parameters = {name for provider in loaded.kernel.providers for name in provider.variables()}
+    if taken := sorted(RESERVED & {*loaded.kernel.dimensions(), *parameters}):
+        raise UserError(
+            f"{loaded.folder / '__init__.py'}: {', '.join(taken)} means something else; rename it."
+        )
     path = loaded.folder / "kernel.yaml" if loaded.is_outside else CONF / f"{loaded.name}.yaml"
     return Entry(loaded, read(path, loaded), path)
 
@@ -196,3 +208,19 @@ def _check(config: KernelConfig, path: Path, loaded: kernels.Loaded) -> None:
                 for word in lists if isinstance(lists, dict) else ():
                     if word not in known:
                         raise UserError(f"{path}: preset {name}: {unknown('parameter', word, sorted(known))}")
+                    takers = [one.variables()[word] for one in binding if word in one.variables()]
+                    for value in lists[word] if isinstance(lists, dict) else ():
+                        _check_value(value, takers, f"{path}: preset {name}")
+
+
+def _check_value(value: Value, variables: Sequence[Variable], place: str) -> None:
+    """Raises UserError for a value that none of the variables of that name takes."""
+    mistakes = []
+    for variable in variables:
+        try:
+            variable.check(value)
+        except ValueError as error:
+            mistakes.append(f"{place}: {variable.name}: {error}.")
+        else:
+            return
+    raise UserError(mistakes[0])

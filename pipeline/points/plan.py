@@ -75,6 +75,10 @@ def plan(
         for workload in group.workloads:
             for problem in problems.of_workload(entry, entry.config.workloads[workload], pins):
                 found = sharing.setdefault(values_of(problem), {})
+                try:
+                    entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
+                except Exception as error:  # whatever an author's function raises
+                    raise _raised(entry, "work", error) from error
                 for provider in chosen:
                     for point in _of_provider(entry, group, provider, problem, pins, target, refused):
                         found.setdefault(point, workload)
@@ -176,7 +180,10 @@ def _of_provider(
     """The provider's points at a problem; what is none is counted."""
     reason = unavailable(provider, target)
     for parameters in configurations(provider, group, pins):
-        against = reason or provider.fits(problem, parameters, target.gpu)
+        try:
+            against = reason or provider.fits(problem, parameters, target.gpu)
+        except Exception as error:  # whatever an author's function raises
+            raise _raised(entry, f"fits of {provider.name}", error) from error
         if against:
             refused[provider.name, against] += 1
         else:
@@ -186,6 +193,11 @@ def _of_provider(
                 problem=values_of(problem),
                 parameters=values_of(parameters),
             )
+
+
+def _raised(entry: Entry, what: str, error: Exception) -> UserError:
+    place = entry.loaded.folder / "__init__.py"
+    return UserError(f"{place}: {what} raised {type(error).__name__}: {error}")
 
 
 def unavailable(provider: Provider, target: Target) -> str | None:

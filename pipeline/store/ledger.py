@@ -81,16 +81,33 @@ class Ledger:
 
     def compact(self, change: Callable[[Measurement], Measurement] = lambda row: row) -> None:
         """Rewrite the file atomically: sorted, the newest line of each point and settings, each as ``change``
-        gives it. What other processes have appended meanwhile is there, too."""
+        gives it. What other processes have appended meanwhile is there, too; so are, as they were, rows that
+        another version of this code wrote and this one can't read."""
         with locked(self.path):
             newest = {row.slot: row for row in read_rows(self.path, lambda sentence: None)}
             self._rows = {slot: change(row) for slot, row in newest.items()}
-            write_rows(self.path, self.rows())
+            foreign = b"".join(line + b"\n" for line in _foreign(self.path))
+            write_atomically(self.path, b"".join(map(encode, self.rows())) + foreign)
 
     def _ends_with_newline(self) -> bool:
         with self.path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read() == b"\n"
+
+
+def _foreign(path: Path) -> list[bytes]:
+    """The lines of a ledger that are whole, but no measurements as this code knows them."""
+    found = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        try:
+            row = json.loads(line)
+            Measurement.model_validate(row)
+        except ValidationError:
+            if isinstance(row, dict):
+                found.append(line)
+        except (ValueError, TypeError, RecursionError):
+            continue
+    return found
 
 
 def _sorted(rows: Iterable[Measurement]) -> list[Measurement]:

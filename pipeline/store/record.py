@@ -107,11 +107,12 @@ class Parts(Record):
 
 class Carried(Record):
     """A row that was kept when the instrument changed, since both gave the same times: the instrument and
-    commit it was measured with, of how many points both were timed, and the geometric mean of new over old
-    times."""
+    commit it was of, the commit of the instrument that it has since, of how many points both were timed, and
+    the geometric mean of new over old times."""
 
     instrument: str
     commit: str
+    to: str
     points: int
     ratio: float
 

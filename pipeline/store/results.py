@@ -30,7 +30,7 @@ def folder_for(folder: Path, kind: str) -> Path:
     """Where a device's results go that are asked for in a folder: a CPU is no model of a machine, and what it
     gave goes to ``local/`` in place of the repository's own folders."""
     for name in TRACKED:
-        if kind == "cpu" and folder.absolute() == ROOT / name:
+        if kind == "cpu" and folder.resolve() == ROOT / name:
             place, here = LOCAL / name, Path.cwd()
             return place.relative_to(here) if place.is_relative_to(here) else place
     return folder

@@ -81,6 +81,12 @@ def test_an_edit_that_changes_no_time_keeps_the_rows(tmp_path: Path) -> None:
     assert "Nothing to measure" in tree.sweep(*QUICK).stdout
     again = carry(tree, margin=0.95)
     assert "nothing to carry" in again.stdout
+    edit_the_timer(tree, "SHORTEST_SAMPLE_US = 201.0", "SHORTEST_SAMPLE_US = 202.0")
+    last = commit(tree)
+    done = carry(tree, margin=0.95)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row.origin.carried[-1].to for row in tree.rows("quick")] == [last, last]
+    assert [len(row.origin.carried) for row in tree.rows("quick")] == [2, 2]
     worktrees = subprocess.run(
         ["git", "worktree", "list"], cwd=tree.root, capture_output=True, text=True, check=True
     )

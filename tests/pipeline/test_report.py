@@ -375,7 +375,7 @@ def test_what_is_stale_about_a_row_is_told():
 
 
 def test_rows_that_were_carried_and_rows_that_were_left_out_are_told(report_on, tmp_path):
-    carried = Carried(instrument="1" * 16, commit=OTHER_COMMIT, points=40, ratio=1.0023)
+    carried = Carried(instrument="1" * 16, commit=OTHER_COMMIT, to=OTHER_COMMIT, points=40, ratio=1.0023)
     rows = [
         measurement("softmax", "torch", 256, carried=[carried]),
         measurement("softmax", "torch", 1024, carried=[carried]),

@@ -207,3 +207,9 @@ def test_a_kernel_that_is_not_there_is_said_with_those_that_are() -> None:
         UserError, match=r"^unknown kernel 'softmx'\. Did you mean 'softmax'\? Known: .*matmul"
     ):
         catalog.find("softmx")
+
+
+def test_a_value_that_no_provider_takes_is_said_with_its_place(read: Read) -> None:
+    told = {"workloads": "columns", "*": {"block_size": [1000]}}
+    with pytest.raises(UserError, match=r"preset smoke: block_size: must be one of 256, 512, .*, not 1000\."):
+        read(top=GOOD | {"presets": {"smoke": told}})

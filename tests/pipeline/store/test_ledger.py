@@ -42,6 +42,19 @@ def test_reads_back_what_was_appended_the_newest_of_each_point(tmp_path: Path) -
     assert len(path.read_bytes().splitlines()) == len({row.point for row in rows})
 
 
+def test_compaction_keeps_what_another_version_wrote_and_drops_what_is_torn(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    row = factory.measurement()
+    newer = encode(row).replace(b'{"key"', b'{"field_of_a_later_version":1,"key"')
+    path.write_bytes(newer + b'{"torn": 1\n' + encode(row))
+    ledger = Ledger(path, lambda sentence: None)
+    assert ledger.rows() == [row]
+    ledger.compact()
+    assert path.read_bytes() == encode(row) + newer
+    ledger.compact()
+    assert path.read_bytes() == encode(row) + newer
+
+
 def test_a_row_of_other_settings_stands_beside(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, silent)

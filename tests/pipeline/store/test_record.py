@@ -117,7 +117,7 @@ def test_a_key_is_the_same_in_every_process_and_version() -> None:
 
 def test_what_was_launched_and_carried_is_kept() -> None:
     launch = Launch(function="f", grid=(4096, 1, 1), block=(128, 1, 1), shared_bytes=1024, stages=2)
-    carried = Carried(instrument="6" * 16, commit="c", points=12, ratio=1.001)
+    carried = Carried(instrument="6" * 16, commit="c", to="d", points=12, ratio=1.001)
     row = factory.measurement(carried=[carried])
     outcome = row.outcome.model_copy(update={"launch": (launch,)})
     row = row.model_copy(update={"outcome": outcome})
