@@ -248,3 +248,44 @@ def test_a_cpus_results_of_the_repository_go_to_a_folder_of_its_own(tree: Tree) 
     left = [path for path in (tree.root / "results").rglob("*") if not path.is_dir()]
     assert left == [], "the repository's own hold what GPUs gave"
     assert (tree.root / "results/timings/quick").is_dir(), "DVC expects the folder"
+
+
+def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(tree: Tree) -> None:
+    words = ("kernel=quick", HOT, "size=[64,65]", "provider=mul")
+    assert tree.sweep(*words).returncode == 0
+    before = tree.rows("quick")
+    declaration = tree.root / "kernels" / "quick" / "__init__.py"
+    declaration.write_text(declaration.read_text().replace("shape, shape)", "shape, shape, shape)"))
+    done = tree.sweep(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Nothing to measure" in done.stdout
+    rows = tree.rows("quick")
+    assert [(row.key, row.outcome) for row in rows] == [(row.key, row.outcome) for row in before]
+    for old, new in zip(before, rows, strict=True):
+        assert old.rate is not None and new.rate is not None
+        assert (new.rate.bytes, new.rate.gbps) == (
+            old.rate.bytes * 3 // 2,
+            pytest.approx(1.5 * old.rate.gbps),
+        )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("return Work(", "return 1 / 0, Work(", "work raised ZeroDivisionError"),
+        (
+            'Provider("mul", "torch.py:mul")',
+            'Provider("mul", "torch.py:mul", fits=lambda problem, parameters, gpu: gpu.l2_cache)',
+            "fits of mul raised AttributeError",
+        ),
+    ],
+)
+def test_an_authors_function_that_raises_is_a_sentence(tree: Tree, old: str, new: str, said: str) -> None:
+    declaration = tree.root / "kernels" / "quick" / "__init__.py"
+    text = declaration.read_text()
+    assert old in text
+    declaration.write_text(text.replace(old, new))
+    done = tree.sweep("kernel=quick", HOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {declaration}: {said}")
+    assert done.stderr.count("\n") == 1
