@@ -27,6 +27,7 @@ from pipeline.execution import calibration
 from pipeline.execution.compile_pool import CompilePool
 from pipeline.execution.crew import Crew
 from pipeline.execution.identity import Identity
+from pipeline.execution.plausibility import judged
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
@@ -166,6 +167,8 @@ class Sweep:
             crew = Crew(self.loaded.where, workers, self.control(points), report)
             schedule = Schedule(sound, compiling, self.compiles_itself, len(workers))
             self.noise_floor = crew.measure(schedule, len(sound))
+        for provider, what in {name: what for one in workers for name, what in one.changes.items()}.items():
+            warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
 
     def control(self, points: Sequence[Point]) -> Point:
         """The point that is measured again and again for the noise floor: the baseline at a middle
@@ -233,13 +236,14 @@ class Sweep:
         """The ledger's line for an outcome."""
         work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, point.problem))
         timing = outcome.timing
+        outcome, rated = judged(outcome, None if timing is None else rate(timing.median_us, work, ceilings))
         parts = self.identity.parts(point)
         return Measurement(
             key=parts.key,
             point=point,
             workload=self.plan.workloads[point],
             outcome=outcome,
-            rate=timing and rate(timing.median_us, work, ceilings),
+            rate=rated,
             parts=parts,
             origin=Origin(
                 gpu=self.slug,

@@ -25,7 +25,6 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from kernels import Tensors
 from pipeline import UserError
 from pipeline.command.options import TimersConfig
 from pipeline.command.run import console, run_stage
@@ -47,7 +46,7 @@ from pipeline.timing.statistics import quantile
 from pipeline.timing.stopping import Either
 from pipeline.timing.stopping.budget import Budget
 from pipeline.timing.stopping.confidence import Confidence
-from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Restore, Stopwatch, last_level_cache, ring
+from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache, ring
 from pipeline.timing.timers import Rotation, Samples, cupti
 from pipeline.timing.timers.graph import capture
 from pipeline.timing.timers.overhead import calibrate
@@ -158,7 +157,7 @@ def stopwatches(where: torch.device, settings: TimingSettings) -> dict[str, Watc
 def sampled(stopwatch: Stopwatch, timer: str, rotation: Rotation, bytes_: int) -> Samples:
     """The samples of one stopwatch by the named timer."""
     stopwatch.settings = stopwatch.settings.model_copy(update={"timer": timer})
-    samples, _ = stopwatch.time(rotation.call, rotation.inputs[0], bytes_, rotation.restore)
+    samples, _ = stopwatch.time(rotation.call, rotation.inputs[0], bytes_, rotation.in_place)
     return samples
 
 
@@ -168,7 +167,7 @@ def measure(config: TimersConfig, point: Point, where: torch.device, watches: di
     inputs = found.inputs(where, config.seed)
     outputs = found.loaded.outputs(found.problem)
     bytes_ = sum(x.nbytes for x in inputs) + sum(prod(shape) * dtype.itemsize for shape, dtype in outputs)
-    rotation = Rotation(found.call, (inputs,), restoring(inputs) if found.loaded.kernel.in_place else None)
+    rotation = Rotation(found.call, (inputs,), found.loaded.kernel.in_place)
     repeats: dict[str, list[tuple[float, float]]] = {}
     for _ in range(config.repeats):
         for name, watch in watches.items():
@@ -179,7 +178,7 @@ def measure(config: TimersConfig, point: Point, where: torch.device, watches: di
     reference = None
     if where.type == "cuda":
         sets = min(ceil(COLD_FACTOR * last_level_cache(where) / bytes_), MOST_SETS)
-        graphs = capture(Rotation(found.call, ring(inputs, sets), rotation.restore), max(sets, 20))
+        graphs = capture(Rotation(found.call, ring(inputs, sets), rotation.in_place), max(sets, 20))
         reference = cupti.microseconds_a_call(graphs.turn, graphs.launches)
     rows = []
     for name, measured in repeats.items():
@@ -195,17 +194,6 @@ def measure(config: TimersConfig, point: Point, where: torch.device, watches: di
             )
         )
     return rows
-
-
-def restoring(inputs: Tensors) -> Restore:
-    """Gives inputs that a call writes over back as they are now."""
-    copies = tuple(x.clone() for x in inputs)
-
-    def restore() -> None:
-        for x, copy in zip(inputs, copies, strict=True):
-            x.copy_(copy)
-
-    return restore
 
 
 def show(rows: list[Row], title: str) -> None:

@@ -14,7 +14,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from pipeline.execution.protocol import Done, Wanted, receive, send
+from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
 from pipeline.points.point import Point
 
@@ -57,7 +57,7 @@ class CompilePool:
         waiting = dict(self._futures)
         with suppress(EOFError, OSError):
             while waiting:
-                for point in receive(self._connection, Done).points:
+                for point in receive(self._connection, Compiled).points:
                     waiting.pop(point).set_result(None)
         for future in waiting.values():
             future.set_result(None)

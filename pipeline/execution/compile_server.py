@@ -21,7 +21,7 @@ from typing import Any
 
 import kernels
 from pipeline.execution.offline import compile_for, compile_point, only_compile
-from pipeline.execution.protocol import Done, Wanted, receive, send
+from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.process import die_with
 from pipeline.points import problems
 from pipeline.points.point import Point
@@ -56,7 +56,7 @@ class Compilers:
         def finish(done: Future[None]) -> None:
             # An error is not looked at: the launch itself will meet and report it.
             with self._sending, suppress(OSError):
-                send(self.connection, Done(points=tuple(points)))
+                send(self.connection, Compiled(points=tuple(points)))
             if then:
                 self._submit(where, then, then=[])
 

@@ -20,8 +20,13 @@ from pipeline.store.record import Parts
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 
-INSTRUMENT = ("execution/trial.py", "Trial")
-"""The definition that verifies and times, below ``pipeline/``; with all that it reaches."""
+INSTRUMENT = (
+    ("execution/trial.py", "Trial"),
+    ("execution/judge.py", "Judge"),
+    ("execution/examination.py", "Examination"),
+    ("execution/plausibility.py", "judged"),
+)
+"""The definitions that time and verify, below ``pipeline/``; with all that they reach."""
 
 OVERHEAD = ("timing/timers/overhead.py", "calibrate")
 """What the graph timer takes off is measured by this."""
@@ -29,8 +34,9 @@ OVERHEAD = ("timing/timers/overhead.py", "calibrate")
 NOT_INSTRUMENT = (
     *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
     *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
+    *("pipeline.execution.partner", "pipeline.execution.process_state"),
 )
-"""Records, planning and building decide no number once a call and its inputs are there."""
+"""Records, planning, building and messages decide no number once a call and its inputs are there."""
 
 TIMERS = {
     "cpu": ("cpu",),
@@ -107,7 +113,7 @@ def instrument(kind: str, timer: str) -> str:
     others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
     stop = (*NOT_INSTRUMENT, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
     root = ROOT / "pipeline"
-    entries = [(root / file, name) for file, name in (INSTRUMENT, *([OVERHEAD] if way == "graph" else []))]
+    entries = [(root / file, name) for file, name in (*INSTRUMENT, *([OVERHEAD] if way == "graph" else []))]
     return closure.digest_of(closure.closure(entries, {"pipeline": root}, stop))
 
 

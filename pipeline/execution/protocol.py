@@ -1,19 +1,59 @@
-"""What a supervisor and its worker say to each other: JSON, a message each."""
+"""What processes that measure say to each other: JSON of a limited size, a message each, never a pickle.
+
+A message is an object with one member, named after its kind. A reply proves nothing by itself: the provider
+runs in the process that sends it.
+"""
 
 from __future__ import annotations
 
+import json
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from pipeline.points.frozen import Record
+from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Overhead
-from pipeline.store.record import Outcome
+from pipeline.store.record import Launch, State, Status, Timing
 from pipeline.timing.settings import TimingSettings
+
+MOST_BYTES = 16 << 20
+"""Of a message: many times what the samples of the longest measurement take."""
+
+
+class Layout(Record):
+    """Where a tensor lies in memory that two processes share, ``offset`` bytes from its start. Of several
+    such tensors one behind the other, each lies ``apart`` bytes after the last."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    apart: int = 0
+
+    def at(self, index: int) -> Layout:
+        """The layout of one of several."""
+        return self.model_copy(update={"offset": self.offset + index * self.apart, "apart": 0})
+
+
+class Region(Record):
+    """Shared memory, and what another process maps it by: on a GPU the words of torch's CUDA IPC."""
+
+    bytes: int
+    handle: str | None = None
+
+
+class Shared(Record):
+    """Sets of inputs and outputs of one kernel at one problem in shared memory; the layouts are those of the
+    first set."""
+
+    region: Region
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    sets: int = 1
 
 
 class Setup(Record):
-    """The first message to a worker."""
+    """The first message to either process."""
 
     device: str
     settings: TimingSettings
@@ -21,31 +61,149 @@ class Setup(Record):
 
 
 class Ready(Record):
-    """A worker's first message: it has started and answers requests from now on."""
+    """The first message of either process: it has started and answers requests from now on."""
 
 
-class Measure(Record):
-    """Asks for the outcome at a point of the kernel that ``where`` names. ``overhead`` is for the graph
-    timer."""
+class Failed(Record):
+    """The answer in place of any other: the request could not be done. A process that is not ``healthy`` (a
+    GPU fault spoils it) ends itself after this."""
+
+    status: Status
+    error: str
+    healthy: bool = True
+
+
+class Done(Record):
+    """The answer to a request that has no other."""
+
+
+class Release(Record):
+    """Asks either process to give back all memory that it can do without, answered with Done."""
+
+
+class Prepare(Record):
+    """Asks the judge for the inputs of a point, answered with Prepared."""
 
     where: str
     point: Point
+
+
+class Prepared(Record):
+    """A problem's inputs are in shared memory. ``problem`` is the one that is run: smaller than the point's
+    under an interpreter. ``bytes`` are those of all inputs and outputs."""
+
+    shared: Shared
+    problem: Values
+    interpreted: bool
+    bytes: int
+
+
+class Offer(Record):
+    """Asks the judge to write an edition of the inputs into shared memory and to spoil the outputs there,
+    answered with Done."""
+
+    edition: int
+
+
+class Check(Record):
+    """Asks the judge whether the outputs in shared memory are right for an edition of the inputs, and whether
+    these are as they were; answered with Checked."""
+
+    edition: int
+
+
+class Checked(Record):
+    """What the judge found; ``error`` is None if all is right."""
+
+    error: str | None
+    max_abs_err: float
+    max_rel_err: float
+
+
+class Spread(Record):
+    """Asks the judge for room for so many sets of inputs and outputs, or as many as may be, answered with
+    Shared."""
+
+    sets: int
+
+
+class Fill(Record):
+    """Asks the judge to write other inputs into so many sets and to spoil their outputs, answered with
+    Done."""
+
+    sets: int
+
+
+class CheckOne(Record):
+    """Asks the judge whether one of the sets that were filled last has right outputs, answered with
+    Checked."""
+
+
+class Rate(Record):
+    """Asks the worker for the device's own rates, answered with Rates."""
+
+
+class Begin(Record):
+    """Asks the worker to call a provider for the first time and to copy its outputs, and its inputs as they
+    are then, into shared memory; answered with Ran. ``overhead`` is for the graph timer."""
+
+    where: str
+    point: Point
+    shared: Shared
+    bytes: int
+    interpreted: bool
     overhead: Overhead
 
 
-class Request(Record):
-    """Asks for the outcome at a point, answered with a Reply; or with None for the device's own rates,
-    answered with Rates."""
+class Ran(Record):
+    """The provider was called; ``launch`` is what it launched, None where it does not tell."""
 
-    measure: Measure | None = None
+    launch: tuple[Launch, ...] | None = None
 
 
-class Reply(Record):
-    """The answer to a point. A worker that is not ``healthy`` (a GPU fault spoils its process) ends
-    itself after this reply."""
+class Time(Record):
+    """Asks the worker to time the provider, answered with Timed."""
 
-    outcome: Outcome
-    healthy: bool
+
+class Timed(Record):
+    """A timing, the device's state, and how many sets of inputs the timed calls went round."""
+
+    timing: Timing
+    state: State
+    sets: int
+
+
+class Again(Record):
+    """Asks the worker to take the inputs in shared memory for one of the timed sets, in place, and for the
+    outputs of one more call on it by what was timed; answered with Ran."""
+
+    set: int
+
+
+class Arm(Record):
+    """Asks the worker to get ready for calls on all sets in shared memory and on half of them; answered with
+    Done."""
+
+    shared: Shared
+
+
+class Go(Record):
+    """Asks the worker for a call on each of the first so many sets, answered with Done when the last output
+    is written."""
+
+    sets: int
+
+
+class End(Record):
+    """Asks the worker to let go of the point, answered with Ended."""
+
+
+class Ended(Record):
+    """What the provider left changed in the worker's process, in words: functions that time or that timing
+    calls, and anything else. A worker that was changed is replaced."""
+
+    replaced: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 class Wanted(Record):
@@ -55,11 +213,15 @@ class Wanted(Record):
     points: tuple[Point, ...]
 
 
-class Done(Record):
+class Compiled(Record):
     """Tells that a launch of these points would find its kernels compiled, or would have to compile them
     itself."""
 
     points: tuple[Point, ...]
+
+
+class OutOfTurnError(Exception):
+    """A message that is none, or none that was asked for."""
 
 
 R = TypeVar("R", bound=Record)
@@ -67,10 +229,23 @@ R = TypeVar("R", bound=Record)
 
 def send(connection: Connection, message: Record) -> None:
     """Send a message. Raises OSError when the other end is gone."""
-    connection.send_bytes(message.model_dump_json().encode())
+    connection.send_bytes(f'{{"{type(message).__name__}":{message.model_dump_json()}}}'.encode())
 
 
-def receive(connection: Connection, kind: type[R]) -> R:
-    """Wait for a message of that kind. Raises EOFError when the other end is gone, pydantic.ValidationError
-    for anything else."""
-    return kind.model_validate_json(connection.recv_bytes())
+def receive(connection: Connection, *kinds: type[R]) -> R:
+    """Wait for a message of one of these kinds.
+
+    Raises EOFError when the other end is gone, OutOfTurnError for anything else.
+    """
+    try:
+        text = connection.recv_bytes(MOST_BYTES)
+    except ConnectionError as error:
+        raise EOFError from error
+    except OSError as error:
+        raise OutOfTurnError(f"its message is torn or longer than {MOST_BYTES >> 20} MiB") from error
+    try:
+        ((name, body),) = json.loads(text).items()
+        kind = {kind.__name__: kind for kind in kinds}[name]
+        return kind.model_validate(body)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise OutOfTurnError(f"{text[:60]!r} is not what was asked for") from error

@@ -1,169 +1,137 @@
-"""The measuring process from outside: started, asked, given up when it hangs, replaced when it dies."""
+"""The two processes that measure on a device, from outside: a worker that runs providers and is replaced when
+it dies or was changed, and a judge that runs none."""
 
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 from pipeline import ROOT, UserError
-from pipeline.execution.protocol import Measure, R, Ready, Reply, Request, Setup, receive, send
+from pipeline.execution.examination import Ask, Examination
+from pipeline.execution.partner import FailedError, GoneError, Partner
+from pipeline.execution.protocol import Done, Rate, Release, Setup
 from pipeline.machine.device import Device
+from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD, Rates
-from pipeline.store.record import Outcome, Status
+from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
 
 RATES_TIMEOUT_S = 300.0
 """Far more than the device's own limits take to measure."""
 
-START_TIMEOUT_S = 600.0
-"""Far more than a worker takes to import torch, from a slow disk on a busy machine too."""
+LEAD = 0.98
+"""A time below this fraction of the best one so far at its problem is worth an audit."""
 
-
-class WorkerError(Exception):
-    """The worker ended or hung instead of answering."""
-
-    def __init__(self, status: Status, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+WARDEN = Path(__file__).with_name("warden.py")
 
 
 class Supervisor:
-    """A worker on one device, replaced as often as needed. A context manager: no worker outlives it.
+    """A worker and a judge on one device, replaced as often as needed. A context manager: none outlives it.
 
     ``root`` is the tree whose instrument and kernels measure: another commit's, to compare the two.
+    ``changes`` says, by provider, what made its worker be replaced though it answered.
     """
 
     def __init__(
         self, device: Device, settings: TimingSettings, seed: int, timeout_s: float, root: Path = ROOT
     ) -> None:
         self.device = device
-        self.setup = Setup(device=device.kind, settings=settings, seed=seed)
         self.timeout_s = timeout_s
-        self.root = root
         self.overhead = NO_OVERHEAD
-        self._abandoned = False
-        self._ready = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._stderr: IO[bytes] | None = None
-        self._said = 0
+        self.changes: dict[str, str] = {}
+        setup = Setup(device=device.kind, settings=settings, seed=seed)
+        environment = _environment(device)
+        self._worker = Partner("worker", setup, root, environment)
+        # Threads that spin when they have nothing to do would take the worker's cores.
+        self._judge = Partner("judge", setup, root, environment | {"OMP_WAIT_POLICY": "passive"})
+        self._memory = -1
+        self._best: dict[tuple[str, Values], float] = {}
+        self._audited: set[tuple[str, str]] = set()
 
     def measure(self, where: str, point: Point) -> Outcome:
         """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive
         it."""
-        wanted = Measure(where=where, point=point, overhead=self.overhead)
         try:
-            reply = self._ask(Request(measure=wanted), Reply, self.timeout_s)
-        except WorkerError as error:
+            outcome = self._examined(where, point)
+            if outcome.status == "out_of_memory":
+                # What earlier points left in either process, only a release makes free.
+                for ask in (self._ask_worker, self._ask_judge):
+                    ask(Release(), Done)
+                outcome = self._examined(where, point)
+        except GoneError as error:
+            if not self._judge.is_running:
+                # What it shared is gone with it.
+                self.close()
             return Outcome(status=error.status, error=str(error))
-        if not reply.healthy:
-            self.close()
-        return reply.outcome
+        if outcome.timing is not None:
+            self._audited.add((where, point.provider))
+            place = where, point.problem
+            self._best[place] = min(outcome.timing.median_us, self._best.get(place, outcome.timing.median_us))
+        return outcome
 
     def start(self) -> None:
-        """Start the worker now, so that it is ready when the first point is."""
-        if self._process is None:
-            self._start()
+        """Start both now, so that they are ready when the first point is."""
+        if self._memory < 0:
+            self._memory = os.memfd_create("pipeline")
+        if not self._worker.is_running:
+            # Through a warden, which ends whatever the provider has started.
+            command = [sys.executable, "-m", "pipeline.execution.worker"]
+            self._worker.start([sys.executable, "-S", str(WARDEN), str(os.getpid()), *command], self._memory)
+        if not self._judge.is_running:
+            command = [sys.executable, "-m", "pipeline.execution.judge", str(os.getpid())]
+            self._judge.start(command, self._memory)
 
     def abandon(self) -> None:
-        """Kill the worker from another thread, and any that is started later; the thread that waits for an
-        answer learns that it is gone."""
-        self._abandoned = True
-        process = self._process
-        if process is not None:
-            process.kill()
+        """End both from another thread, and any that are started later; the thread that waits for an answer
+        learns that they are gone."""
+        self._worker.abandon()
+        self._judge.abandon()
 
     def rates(self) -> Rates:
         """The device's own limits. Raises UserError when they can't be measured."""
+        self.start()
         try:
-            return self._ask(Request(), Rates, RATES_TIMEOUT_S)
-        except WorkerError as error:
+            return self._worker.ask(Rate(), Rates, RATES_TIMEOUT_S)
+        except (FailedError, GoneError) as error:
             raise UserError(f"the ceilings of {self.device.name} could not be measured: {error}.") from error
 
-    def _ask(self, request: Request, answer: type[R], timeout_s: float) -> R:
-        self.start()
-        assert self._connection is not None
-        assert self._stderr is not None
-        try:
-            if not self._ready:
-                # What a worker takes to start is no part of the time that its first request may take.
-                self._receive(Ready, START_TIMEOUT_S)
-                self._ready = True
-            self._said = os.fstat(self._stderr.fileno()).st_size
-            send(self._connection, request)
-            return self._receive(answer, timeout_s)
-        except (EOFError, OSError) as gone:
-            raise WorkerError("runtime_error", self._epitaph()) from gone
-
-    def _receive(self, kind: type[R], timeout_s: float) -> R:
-        assert self._connection is not None
-        if not self._connection.poll(timeout_s):
-            self.close()
-            raise WorkerError("timeout", f"no answer in {timeout_s:g} s; its worker was replaced")
-        return receive(self._connection, kind)
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        environment = dict(os.environ)
-        # Inductor's own pool of compile processes would outlive a worker that is killed.
-        environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        if self.device.kind == "cuda":
-            assert self.device.uuid is not None
-            environment["CUDA_VISIBLE_DEVICES"] = self.device.uuid
-        else:
-            environment |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        fd = theirs.fileno()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.execution.worker", str(fd), str(os.getpid())],
-            pass_fds=[fd],
-            cwd=self.root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self._stderr,
-            stderr=self._stderr,
-        )
-        if self._abandoned:
-            self._process.kill()
-        theirs.close()
-        self._ready = False
-        self._said = 0
-        self._connection = Connection(ours.detach())
-        with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
-            send(self._connection, self.setup)
-
-    def _epitaph(self) -> str:
-        """How the worker ended, in one line, with what it said last of this request; the next one starts
-        another."""
-        assert self._process is not None
-        assert self._stderr is not None
-        code = self._process.wait()
-        self._stderr.seek(self._said)
-        words = [line for line in self._stderr.read().decode(errors="replace").splitlines() if line.strip()]
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        self.close()
-        return f"the worker {how}" + (f": {words[-1]}" if words else "")
-
     def close(self) -> None:
-        """End the worker, at once."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        if self._connection is not None:
-            self._connection.close()
-        if self._stderr is not None:
-            self._stderr.close()
-        self._process = self._connection = self._stderr = None
+        """End both, at once."""
+        self._worker.close()
+        self._judge.close()
+        if self._memory >= 0:
+            os.close(self._memory)
+        self._memory = -1
+
+    def _examined(self, where: str, point: Point) -> Outcome:
+        def is_audited(median_us: float) -> bool:
+            best = self._best.get((where, point.problem))
+            return best is None or median_us < LEAD * best or (where, point.provider) not in self._audited
+
+        self.start()
+        judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
+        examination = Examination(judge, worker, self.device.kind == "cuda", is_audited)
+        outcome = examination.outcome(where, point, self.overhead)
+        ended = examination.ended
+        if ended.replaced or ended.changed:
+            self.changes.setdefault(point.provider, (*ended.replaced, *ended.changed)[0])
+            self._worker.close()
+        return outcome
+
+    def _ask_worker(self, request: Record, kind: type[Record]) -> Record:
+        try:
+            return self._worker.ask(request, kind, self.timeout_s)
+        except FailedError as error:
+            if not error.failed.healthy:
+                self._worker.close()
+            raise
+
+    def _ask_judge(self, request: Record, kind: type[Record]) -> Record:
+        return self._judge.ask(request, kind, self.timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -172,3 +140,13 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _environment(device: Device) -> dict[str, str]:
+    environment = dict(os.environ)
+    # Inductor's own pool of compile processes would outlive a worker that is killed.
+    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    if device.kind == "cuda":
+        assert device.uuid is not None
+        return environment | {"CUDA_VISIBLE_DEVICES": device.uuid}
+    return environment | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}

@@ -1,31 +1,43 @@
-"""One point, from inputs to outcome, in this process: make inputs, run, verify, time, verify again."""
+"""A provider at a point in this process: called, timed, called again. Another process judges what it gave."""
 
 from __future__ import annotations
 
 import gc
-import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from math import prod
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
-import kernels
 from kernels import Tensors
-from kernels.contract import Tolerance
 from pipeline.execution import instance, verification
+from pipeline.execution.faults import FaultyError
 from pipeline.execution.instance import Instance
 from pipeline.execution.launch_recorder import recorded
-from pipeline.execution.verification import Expected, Verdict
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
-from pipeline.points.problems import values_of
-from pipeline.store.ceilings import Overhead
-from pipeline.store.record import Outcome, Status, Timing
+from pipeline.execution.process_state import ProcessState
+from pipeline.execution.protocol import (
+    Again,
+    Arm,
+    Begin,
+    Done,
+    End,
+    Ended,
+    Go,
+    Layout,
+    Ran,
+    Rate,
+    Release,
+    Shared,
+    Time,
+    Timed,
+)
+from pipeline.execution.shared_memory import SharedMemory, like
+from pipeline.points.frozen import Record
+from pipeline.store.ceilings import Rates
+from pipeline.store.record import Timing
+from pipeline.timing import rates
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile, relative_half_width
 from pipeline.timing.stopwatch import Stopwatch
@@ -33,168 +45,186 @@ from pipeline.timing.timers import Rotation, Samples, checked_outputs, graph
 
 
 @dataclass
-class Prepared:
-    """Inputs and the right answer of one kernel at one problem; shared by all its providers. ``bytes`` are
-    those of all inputs and outputs."""
+class Running:
+    """The provider that is being measured, with what the steps so far have left."""
 
+    found: Instance
     inputs: Tensors
-    copies: Tensors
-    expected: Expected
+    shared: Shared
     bytes: int
+    samples: Samples | None = None
+    armed: dict[int, graph.Ring] = field(default_factory=dict)
+    sets: Rotation | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether a call writes over its inputs."""
+        return self.found.loaded.kernel.in_place
 
 
 class Trial:
-    """Runs points on one device of this process."""
+    """Runs providers on one device of this process, step by step as it is asked."""
 
-    def __init__(self, device: str, settings: TimingSettings, seed: int) -> None:
+    def __init__(self, device: str, settings: TimingSettings, descriptor: int) -> None:
         self.device = torch.device(device)
-        self.settings = settings
-        self.seed = seed
         self.stopwatch = Stopwatch(self.device, settings)
-        self._prepared: tuple[tuple[str, Values], Prepared] | None = None
+        self._memory = SharedMemory(self.device, descriptor)
+        self._running: Running | None = None
+        self._inputs: tuple[tuple[Layout, ...], Tensors] | None = None
+        self._before: ProcessState | None = None
 
     def warm_up(self) -> None:
-        """Do now what the first point would else wait for: the device's context, the code that verifies."""
+        """Do now what the first point would else wait for: the device's context, what Triton imports."""
         with ThreadPoolExecutor(1) as beside:
             if self.device.type == "cuda":
                 beside.submit(_load_triton)
-            x = torch.ones(8, device=self.device)
-            verification.compare(x.square(), x.double(), x.dtype, Tolerance(rtol=0.0, atol=0.0))
+            verification.warm_up(self.device)
             self.stopwatch.warm_up()
 
-    def run(self, where: str, point: Point, overhead: Overhead) -> Outcome:
-        """What happened at the point of the kernel that ``where`` names; ``overhead`` is what the graph timer
-        takes off. Never raises for what a provider does short of ending the process."""
-        self.stopwatch.overhead = overhead
-        interpreted: Values | None = None
+    def answer(self, request: Record) -> Record:
+        """The answer to any request. Raises whatever the provider does."""
+        steps: dict[type[Record], Callable[[Any], Record]] = {
+            Begin: self.begin,
+            Time: self.time,
+            Again: self.again,
+            Arm: self.arm,
+            Go: self.go,
+            End: self.end,
+            Rate: self.rate,
+            Release: self.release,
+        }
+        return steps[type(request)](request)
 
-        def failed(status: Status, error: str) -> Outcome:
-            # Whatever went wrong may have written where it should not; later points get fresh inputs.
-            self._prepared = None
-            return Outcome(status=status, error=without_colors(error), interpreted=interpreted)
-
-        try:
-            by_interpreter = self.device.type == "cpu" and self._is_interpreted(where, point)
-            found = instance.of(where, point, by_interpreter)
-            if by_interpreter and values_of(found.problem) != point.problem:
-                interpreted = values_of(found.problem)
-            if shortage := self._shortage(found):
-                return failed("out_of_memory", shortage)
-            with suppress(torch.OutOfMemoryError):
-                return self._verify_and_time(found, interpreted, by_interpreter)
-            # Earlier points may have left memory that only a release makes free: here, where no traceback
-            # holds on to this one's.
-            self._release()
-            return self._verify_and_time(found, interpreted, by_interpreter)
-        except torch.OutOfMemoryError as error:
-            return failed("out_of_memory", str(error).split(". ")[0])
-        except Exception as error:
-            return failed(classify(error), f"{type(error).__name__}: {error}")
-        finally:
-            if self._prepared is None:
-                self._release()
-
-    @staticmethod
-    def _is_interpreted(where: str, point: Point) -> bool:
-        return kernels.load(where).kernel.provider(point.provider).interpreted
-
-    def _verify_and_time(self, found: Instance, interpreted: Values | None, by_interpreter: bool) -> Outcome:
-        prepared = self._prepare(found)
-        in_place = found.loaded.kernel.in_place
-
-        def restore() -> None:
-            for x, copy in zip(prepared.inputs, prepared.copies, strict=True):
-                x.copy_(copy)
-
-        rotation = Rotation(found.call, (prepared.inputs,), restore if in_place else None)
-
-        def judge(outputs: Tensors, when: str) -> tuple[Verdict, Outcome | None]:
-            self._synchronize()
-            if in_place:
-                outputs = outputs[: len(prepared.expected.declared)]
-            verdict = verification.compare_all(outputs, prepared.expected)
-            error = verdict.error
-            read_only = len(outputs) if in_place else 0
-            if error is None and not verification.unchanged(
-                prepared.inputs[read_only:], prepared.copies[read_only:]
-            ):
-                error = "changed its input"
-            if error is None:
-                return verdict, None
-            self._prepared = None
-            wrong = Outcome(
-                status="incorrect",
-                error=f"{when}: {error}",
-                interpreted=interpreted,
-                max_abs_err=verdict.max_abs_err,
-                max_rel_err=verdict.max_rel_err,
-            )
-            return verdict, wrong
-
+    def begin(self, request: Begin) -> Ran:
+        """Call the provider for the first time."""
+        if self._before is None:
+            self._before = ProcessState()
+        self.stopwatch.overhead = request.overhead
+        self._memory.map(request.shared.region)
+        found = instance.of(request.where, request.point, request.interpreted)
+        running = Running(found, self._inputs_as(request.shared), request.shared, request.bytes)
+        self._running = running
+        self._take(running.inputs)
+        rotation = Rotation(found.call, (running.inputs,), running.in_place)
         with recorded(found) as launched:
             outputs = first_outputs(found, rotation)
-        before, wrong = judge(outputs, "first call")
-        if wrong is not None:
-            return wrong
-        del outputs
-        verified = {"interpreted": interpreted, "launch": launched()}
-        if by_interpreter:
-            return Outcome(
-                status="verified", max_abs_err=before.max_abs_err, max_rel_err=before.max_rel_err, **verified
-            )
-        samples, state = self.stopwatch.time(found.call, prepared.inputs, prepared.bytes, rotation.restore)
-        after, wrong = judge(samples.outputs, "after timing")
-        if wrong is not None:
-            return wrong
-        if in_place:
-            restore()
-        return Outcome(
-            status="ok",
-            max_abs_err=max(before.max_abs_err, after.max_abs_err),
-            max_rel_err=max(before.max_rel_err, after.max_rel_err),
-            timing=summary(samples, self.stopwatch.cache(samples)),
-            state=state,
-            **verified,
-        )
+        self._give(outputs, running.inputs)
+        return Ran(launch=launched())
 
-    def _prepare(self, found: Instance) -> Prepared:
-        key = (found.loaded.package, values_of(found.problem))
-        if self._prepared is None or self._prepared[0] != key:
-            self._prepared = None
-            inputs = found.inputs(self.device, self.seed)
-            declared = found.loaded.outputs(found.problem)
-            tolerance = found.loaded.kernel.tolerance(found.problem)
-            tolerances = tolerance if isinstance(tolerance, tuple) else (tolerance,) * len(declared)
-            expected = Expected(found.loaded.expected(found.problem, inputs), declared, tolerances)
-            copies = tuple(x.clone() for x in inputs)
-            total = sum(x.nbytes for x in inputs) + _bytes(declared)
-            self._prepared = (key, Prepared(inputs, copies, expected, total))
-        return self._prepared[1]
-
-    def _shortage(self, found: Instance) -> str | None:
-        """Why the point can't fit, or None. Said before anything is allocated, for a host that runs out of
-        memory kills processes instead of answering."""
-        inputs = sum(x.nbytes for x in found.inputs(torch.device("meta"), self.seed))
-        outputs = found.loaded.outputs(found.problem)
-        # Inputs, their copy and the outputs; the reference and its temporaries in float64.
-        needed = 2 * inputs + _bytes(outputs) + 3 * 8 * sum(prod(shape) for shape, _ in outputs)
-        available = memory_available(self.device)
-        if needed <= available:
-            return None
-        return (
-            f"needs about {needed / 1e9:.0f} GB for inputs and reference; {available / 1e9:.0f} GB are free"
+    def time(self, request: Time) -> Timed:
+        """Time the provider."""
+        running = self._now
+        samples, state = self.stopwatch.time(
+            running.found.call, running.inputs, running.bytes, running.in_place
         )
+        running.samples = samples
+        timing = summary(samples, self.stopwatch.cache(samples))
+        return Timed(timing=timing, state=state, sets=len(samples.rotation.inputs))
+
+    def again(self, request: Again) -> Ran:
+        """Give a set that was timed other inputs, in place, and hand over what one more call gives."""
+        samples = self._now.samples
+        assert samples is not None, "a provider is timed before it is called as it was timed"
+        inputs = samples.rotation.inputs[request.set]
+        self._take(inputs)
+        self._give(samples.again(request.set), inputs)
+        return Ran()
+
+    def arm(self, request: Arm) -> Done:
+        """Get ready for calls on sets in shared memory, which leave their outputs there."""
+        running = self._now
+        running.samples = None
+        self._memory.map(request.shared.region)
+        shared, in_place, count = request.shared, running.in_place, len(request.shared.inputs)
+
+        def call(*tensors: torch.Tensor) -> Tensors:
+            outputs = Rotation(running.found.call, (tensors[:count],), in_place).outputs()
+            if not in_place:
+                for place, out in zip(tensors[count:], outputs, strict=True):
+                    place.copy_(out)
+            return tensors
+
+        places = (*shared.inputs, *shared.outputs)
+        sets = [tuple(self._memory.tensor(one.at(index)) for one in places) for index in range(shared.sets)]
+        running.sets = Rotation(call, tuple(sets), in_place)
+        if self.device.type == "cuda":
+            with suppress(graph.NotCapturableError):
+                for number in (shared.sets // 2, shared.sets):
+                    part = Rotation(call, tuple(sets[:number]), in_place)
+                    running.armed[number] = graph.capture(part, number)
+        return Done()
+
+    def go(self, request: Go) -> Done:
+        """Call the provider on each of the first so many sets."""
+        running = self._now
+        assert running.sets is not None, "sets are armed before they are gone through"
+        if request.sets in running.armed:
+            running.armed[request.sets].turn()
+        else:
+            for index in range(request.sets):
+                running.sets.outputs(index)
+        self._synchronize()
+        return Done()
+
+    def end(self, request: End) -> Ended:
+        """Let go of the provider, and say what it has left changed."""
+        self._running = None
+        if self._before is None:
+            return Ended()
+        return Ended(replaced=tuple(self._before.replaced()), changed=tuple(self._before.changed()))
+
+    def rate(self, request: Rate) -> Rates:
+        """The device's own limits."""
+        return rates.measure(self.device.type)
+
+    def release(self, request: Release) -> Done:
+        """Let go of all memory: of what went wrong, nothing shall be left for the next point."""
+        self._running = self._inputs = None
+        self._memory.release()
+        gc.collect()
+        if self.device.type == "cuda":
+            graph.release()
+        return Done()
+
+    @property
+    def _now(self) -> Running:
+        assert self._running is not None, "a provider is begun first"
+        return self._running
+
+    def _inputs_as(self, shared: Shared) -> Tensors:
+        """Tensors for the inputs: those of the last point, where they lie as this one's do."""
+        if self._inputs is None or self._inputs[0] != shared.inputs:
+            self._inputs = None
+            self._inputs = shared.inputs, tuple(like(layout, self.device) for layout in shared.inputs)
+        return self._inputs[1]
+
+    def _take(self, inputs: Tensors) -> None:
+        """Write what shared memory holds into inputs."""
+        for x, layout in zip(inputs, self._now.shared.inputs, strict=True):
+            span = self._memory.span(layout)
+            x.as_strided((span.numel(),), (1,)).copy_(span)
+
+    def _give(self, outputs: Tensors, inputs: Tensors) -> None:
+        """Write outputs, and inputs as they are after the call, into shared memory.
+
+        Raises FaultyError for outputs that can't be looked at.
+        """
+        running = self._now
+        declared = running.found.loaded.outputs(running.found.problem)
+        if running.in_place:
+            outputs = outputs[: len(declared)]
+        if fault := verification.fault(outputs, declared, inputs, running.in_place):
+            raise FaultyError("incorrect", fault)
+        for place, out in zip(running.shared.outputs, outputs, strict=False):
+            self._memory.tensor(place).copy_(out)
+        for place, x in zip(running.shared.inputs, inputs, strict=True):
+            span = self._memory.span(place)
+            span.copy_(x.as_strided((span.numel(),), (1,)))
+        self._synchronize()
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-
-    def _release(self) -> None:
-        """Let go of all memory: of what went wrong, nothing shall be left for the next point."""
-        self._prepared = None
-        gc.collect()
-        if self.device.type == "cuda":
-            graph.release()
 
 
 def _load_triton() -> None:
@@ -214,20 +244,12 @@ def _load_triton() -> None:
 def first_outputs(found: Instance, rotation: Rotation) -> Tensors:
     """What a call gives from memory that held NaN."""
     outputs = found.loaded.outputs(found.problem)
-    if (
-        found.provider.compiled
-        or rotation.restore is not None
-        or not all(d.is_floating_point for _, d in outputs)
-    ):
+    if found.provider.compiled or rotation.in_place or not all(d.is_floating_point for _, d in outputs):
         # torch.compile would compile it once for the flag that poisons memory, and again without it; and of
         # integers the value that memory is filled with may be the right one.
         return checked_outputs(rotation)
     with verification.poisoned_memory():
         return rotation.outputs()
-
-
-def _bytes(declared: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
-    return sum(prod(shape) * dtype.itemsize for shape, dtype in declared)
 
 
 def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
@@ -245,32 +267,3 @@ def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
         n_samples=len(ordered),
         samples_us=tuple(round(sample, 4) for sample in samples.samples_us),
     )
-
-
-def without_colors(text: str) -> str:
-    """The text without what makes it colored on a terminal, as some compilers write their messages."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
-def classify(error: Exception) -> Status:
-    """The status that an exception from a provider stands for."""
-    name = type(error).__name__
-    text = str(error)
-    if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:
-        return "out_of_memory"
-    if name in ("CompilationError", "CompileTimeAssertionFailure", "BuildError", "PTXASError") or (
-        "inductor" in type(error).__module__ or "dynamo" in type(error).__module__
-    ):
-        return "compile_error"
-    return "runtime_error"
-
-
-def memory_available(device: torch.device) -> int:
-    """Bytes that can still be allocated on the device."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0

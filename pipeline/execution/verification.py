@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -10,6 +10,10 @@ import torch
 
 from kernels import Tensors
 from kernels.contract import Tolerance
+from pipeline.timing.stopwatch import span_of
+
+Declared = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype of an output."""
 
 CHUNK = 1 << 24
 """Elements compared at a time, so that float64 temporaries stay small beside the tensors."""
@@ -101,6 +105,50 @@ def compare(out: object, reference: torch.Tensor, dtype: torch.dtype, tolerance:
         f"{wrong} of {flat_out.numel()} elements are wrong, the first at {place}: "
         f"{got_value:.6g}, not {want_value:.6g}",
     )
+
+
+def fault(outputs: Tensors, declared: Sequence[Declared], inputs: Tensors, in_place: bool) -> str | None:
+    """What keeps outputs from being looked at: they have to be plain tensors of the declared shape and dtype,
+    on the device of the inputs, in memory of their own. None if nothing does.
+
+    A call that is ``in_place`` gives inputs as its outputs.
+    """
+    if len(outputs) != len(declared):
+        return f"returned {len(outputs)} outputs, not {len(declared)}"
+    device = next((x.device for x in inputs), None)
+    taken = [] if in_place else [(_memory(x), "an input") for x in inputs]
+    for number, (out, one) in enumerate(zip(outputs, declared, strict=True)):
+        which = f"output {number}: " if len(outputs) > 1 else ""
+        if found := _fault_of(out, one, device or out.device):
+            return which + found
+        begin, end = _memory(out)
+        for (other_begin, other_end), name in taken:
+            if begin < other_end and other_begin < end:
+                return f"{which}lies in the memory of {name}"
+        taken.append(((begin, end), f"output {number}"))
+    return None
+
+
+def _fault_of(out: object, declared: Declared, device: torch.device) -> str | None:
+    shape, dtype = declared
+    if type(out) is not torch.Tensor or out.layout != torch.strided:
+        return f"returned {type(out).__name__}, not a plain tensor"
+    if tuple(out.shape) != tuple(shape):
+        return f"shape is {tuple(out.shape)}, not {tuple(shape)}"
+    if out.dtype != dtype:
+        return f"dtype is {out.dtype}, not {dtype}"
+    return None if out.device == device else f"is on {out.device}, not on {device}"
+
+
+def _memory(x: torch.Tensor) -> tuple[int, int]:
+    """The addresses that a tensor spans."""
+    return x.data_ptr(), x.data_ptr() + span_of(x) * x.itemsize
+
+
+def warm_up(device: torch.device) -> None:
+    """Load now the code that compares, and make the device's context."""
+    x = torch.ones(8, device=device)
+    compare(x.square(), x.double(), x.dtype, Tolerance(rtol=0.0, atol=0.0))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The process that measures: holds the device, answers one request at a time, may die.
+"""The process that runs providers: holds the device, answers one request at a time, may die.
 
-Started by ``supervisor`` as ``python -m pipeline.execution.worker FD PARENT``; FD is its end of a socket
-pair.
+Started by ``supervisor``, below a warden, as ``python -m pipeline.execution.worker FD MEMORY``; FD is its end
+of a socket pair, MEMORY the descriptor of the memory that it shares with the judge on a CPU.
 """
 
 from __future__ import annotations
@@ -11,8 +11,25 @@ import os
 import sys
 from multiprocessing.connection import Connection
 
-from pipeline.execution.protocol import Ready, Reply, Request, Setup, receive, send
+from pipeline.execution.protocol import (
+    Again,
+    Arm,
+    Begin,
+    End,
+    Failed,
+    Go,
+    Rate,
+    Ready,
+    Release,
+    Setup,
+    Time,
+    receive,
+    send,
+)
 from pipeline.machine.process import die_with
+from pipeline.points.frozen import Record
+
+REQUESTS = (Begin, Time, Again, Arm, Go, End, Rate, Release)
 
 
 def healthy(device: str) -> bool:
@@ -29,16 +46,16 @@ def healthy(device: str) -> bool:
     return True
 
 
-def main(fd: int, parent: int) -> None:
+def main(fd: int, memory: int) -> None:
     """Answer requests until the other end closes."""
-    die_with(parent)
+    die_with(os.getppid())
     connection = Connection(fd)
     setup = receive(connection, Setup)
     # Imported only now: a CPU worker has TRITON_INTERPRET in its environment, a GPU worker its one GPU.
+    from pipeline.execution.faults import failed
     from pipeline.execution.trial import Trial
-    from pipeline.timing import rates
 
-    trial = Trial(setup.device, setup.settings, setup.seed)
+    trial = Trial(setup.device, setup.settings, memory)
     trial.warm_up()
     # What the imports left behind lives as long as the process: no collection need look at it again.
     gc.collect()
@@ -46,17 +63,15 @@ def main(fd: int, parent: int) -> None:
     send(connection, Ready())
     while True:
         try:
-            request = receive(connection, Request)
+            request = receive(connection, *REQUESTS)
         except EOFError:
             return
-        if request.measure is None:
-            send(connection, rates.measure(setup.device))
-            continue
-        wanted = request.measure
-        outcome = trial.run(wanted.where, wanted.point, wanted.overhead)
-        reply = Reply(outcome=outcome, healthy=outcome.status in ("ok", "verified") or healthy(setup.device))
-        send(connection, reply)
-        if not reply.healthy:
+        try:
+            answer: Record = trial.answer(request)
+        except Exception as error:
+            answer = failed(error).model_copy(update={"healthy": healthy(setup.device)})
+        send(connection, answer)
+        if isinstance(answer, Failed) and not answer.healthy:
             os._exit(1)
 
 

@@ -148,7 +148,9 @@ class Outcome(Record):
     """How the worker got on with a point: the status, and the timing only if there is one to report.
 
     ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is
-    smaller. ``launch`` is what the first call launched, None where the provider does not tell.
+    smaller. ``launch`` is what the first call launched, None where the provider does not tell. ``audit_us``
+    is what a call took at most as another process saw it, on inputs that were new each time and with what it
+    takes to write these and to copy its outputs; None where no audit was made.
     """
 
     status: Status
@@ -159,6 +161,7 @@ class Outcome(Record):
     launch: tuple[Launch, ...] | None = None
     timing: Timing | None = None
     state: State | None = None
+    audit_us: float | None = None
 
     @model_validator(mode="after")
     def _no_number_without_right(self) -> Self:

@@ -29,7 +29,6 @@ from pipeline.timing.timers.graph import GraphTimer, NotCapturableError, settle
 from pipeline.timing.timers.wall import WallTimer
 
 Call = Callable[..., Any]
-Restore = Callable[[], None] | None
 
 COLD_FACTOR = 3
 """A cold measurement's inputs and outputs together exceed the last cache at least this many times."""
@@ -37,6 +36,13 @@ COLD_FACTOR = 3
 MOST_SETS = 1 << 14
 """Input sets in a ring at most. On a GPU, smaller problems are timed launch by launch with the cache written
 over; on a CPU, partly from the cache."""
+
+FEW_COPIES = 8
+"""So many are written one by one: of what is large there are few, and joining it would take as much memory
+again."""
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by the bytes of an element."""
 
 ALIGNMENT = 512
 """Bytes that torch's allocator on a GPU aligns tensors to."""
@@ -74,18 +80,16 @@ class Stopwatch:
             self._wake()
             self._busy_until = perf_counter()
 
-    def time(
-        self, call: Call, inputs: Tensors, bytes_: int, restore: Restore = None
-    ) -> tuple[Samples, State]:
+    def time(self, call: Call, inputs: Tensors, bytes_: int, in_place: bool = False) -> tuple[Samples, State]:
         """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they
-        were taken. ``restore`` is a Rotation's.
+        were taken. A call that is ``in_place`` writes over its inputs.
 
         Samples that were taken while the device was held back are taken again once, after a rest, and then
         marked.
         """
-        samples, state = self._once(call, inputs, bytes_, restore)
+        samples, state = self._once(call, inputs, bytes_, in_place)
         if state.throttle:
-            samples, state = self._once(call, inputs, bytes_, restore)
+            samples, state = self._once(call, inputs, bytes_, in_place)
         if state.throttle:
             why = f"the GPU was held back while it was timed, twice: {state.throttle}"
             state = state.model_copy(update={"valid": False, "invalid_reason": why})
@@ -97,11 +101,11 @@ class Stopwatch:
         cold = samples.touched_bytes >= COLD_FACTOR * last_level_cache(self.device)
         return "cold" if cold and self.settings.cache == "cold" else "hot"
 
-    def _once(self, call: Call, inputs: Tensors, bytes_: int, restore: Restore) -> tuple[Samples, State]:
+    def _once(self, call: Call, inputs: Tensors, bytes_: int, in_place: bool) -> tuple[Samples, State]:
         if self._monitor is None:
-            return self._on_cpu(call, inputs, restore), State(threads=torch.get_num_threads())
+            return self._on_cpu(call, inputs, in_place), State(threads=torch.get_num_threads())
         before = self._rested(self._monitor)
-        samples = self._on_gpu(call, inputs, bytes_, restore)
+        samples = self._on_gpu(call, inputs, bytes_, in_place)
         after = self._monitor.read()
         self._busy_until = perf_counter()
         reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
@@ -115,24 +119,24 @@ class Stopwatch:
             sleep(LOOK_S)
         return state
 
-    def _on_cpu(self, call: Call, inputs: Tensors, restore: Restore) -> Samples:
-        rotation = Rotation(call, ring(inputs, self._sets_of(inputs)), restore)
+    def _on_cpu(self, call: Call, inputs: Tensors, in_place: bool) -> Samples:
+        rotation = Rotation(call, ring(inputs, self._sets_of(inputs)), in_place)
         return CpuTimer().measure(rotation, self._stopping())
 
-    def _on_gpu(self, call: Call, inputs: Tensors, bytes_: int, restore: Restore) -> Samples:
+    def _on_gpu(self, call: Call, inputs: Tensors, bytes_: int, in_place: bool) -> Samples:
         settings, stop = self.settings, self._stopping()
         sets = self._sets(bytes_)
         self._wake()
         if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
             try:
-                return GraphTimer(self.overhead).measure(Rotation(call, ring(inputs, sets), restore), stop)
+                return GraphTimer(self.overhead).measure(Rotation(call, ring(inputs, sets), in_place), stop)
             except NotCapturableError:
                 torch.cuda.synchronize()
         flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
         if settings.timer == "wall":
-            return WallTimer().measure(Rotation(call, ring(inputs, self._sets_of(inputs)), restore), stop)
+            return WallTimer().measure(Rotation(call, ring(inputs, self._sets_of(inputs)), in_place), stop)
         timer: Timer = DoBenchTimer() if settings.timer == "do_bench" else EventTimer(flush)
-        return timer.measure(Rotation(call, (inputs,), restore), stop)
+        return timer.measure(Rotation(call, (inputs,), in_place), stop)
 
     def _wake(self) -> None:
         """Bring a GPU that has been idle (while a provider was compiled, say) back to its clocks."""
@@ -167,20 +171,65 @@ class Stopwatch:
 
 
 def ring(inputs: Tensors, sets: int) -> tuple[Tensors, ...]:
-    """The inputs and ``sets - 1`` copies of them elsewhere in memory, aligned as torch aligns a tensor."""
+    """The inputs and ``sets - 1`` copies of them elsewhere in memory, aligned as torch aligns a tensor.
+
+    Floating-point copies hold the same values, each set in another order, so that no two calls of a turn
+    have the same answer. Of what is no floating-point number, which may be an index, the order stays.
+    """
     columns = [(x, *_copies(x, sets - 1)) for x in inputs]
     return tuple(zip(*columns, strict=True))
 
 
 def _copies(x: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Copies of a tensor with its own strides, made by one launch."""
-    # All that lies between its first and last element, so that a transposed or padded tensor stays one.
-    steps = zip(x.shape, x.stride(), strict=True)
-    span = 1 + sum((size - 1) * stride for size, stride in steps) if x.numel() else 0
+    span = span_of(x)
     apart = ceil(span * x.itemsize / ALIGNMENT) * ALIGNMENT // x.itemsize
     block = torch.empty((count, apart), dtype=x.dtype, device=x.device)
-    block[:, :span] = x.as_strided((span,), (1,))
+    rolls(x, count, out=block[:, :span])
     return [row.as_strided(x.shape, x.stride(), row.storage_offset()) for row in block]
+
+
+def span_of(x: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last in memory, so that a transposed or padded one stays one when
+    all of them are copied."""
+    steps = zip(x.shape, x.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps) if x.numel() else 0
+
+
+def step_of(span: int, sets: int) -> int:
+    """Elements by which so many sets are rolled apart."""
+    return max(1, span // sets)
+
+
+def rolled(x: torch.Tensor, elements: int) -> torch.Tensor:
+    """A copy of a tensor whose values lie so many elements earlier in memory, those before the first at the
+    end; of one that is not of floating-point numbers as it is."""
+    flat = x.as_strided((span_of(x),), (1,))
+    if x.is_floating_point():
+        return flat.view(BITS[x.itemsize]).roll(-elements).view(x.dtype).as_strided(x.shape, x.stride())
+    return flat.clone().as_strided(x.shape, x.stride())
+
+
+def rolls(x: torch.Tensor, count: int, out: torch.Tensor, first: int = 1) -> None:
+    """Write ``count`` copies of what a tensor spans into the rows of ``out``, row i ``rolled`` by
+    ``first + i`` steps."""
+    span = out.shape[1]
+    flat = x.as_strided((span,), (1,))
+    if not x.is_floating_point() or span < 2:
+        out.copy_(flat.expand(count, span))
+        return
+    # As integers, for not every floating-point dtype can be joined.
+    flat, out = flat.view(BITS[x.itemsize]), out.view(BITS[x.itemsize])
+    step = step_of(span, first + count)
+    if count <= FEW_COPIES:
+        for row, place in zip(out, range(first * step, (first + count) * step, step), strict=True):
+            start = place % span
+            row[: span - start].copy_(flat[start:])
+            row[span - start :].copy_(flat[:start])
+        return
+    # Rows that overlap each other in a few copies, one behind the other: one launch writes them all.
+    repeats = 1 + ceil((first + count - 1) * step / span)
+    out.copy_(flat.repeat(repeats).as_strided((count, span), (step, 1), first * step))
 
 
 @cache

@@ -17,29 +17,34 @@ class Rotation:
     """What is timed: a call, and the input sets it is given in turn.
 
     One set makes a hot measurement. For a cold one the sets together exceed the last cache so far
-    that a set is gone from it by the time its turn comes again. ``restore`` gives a call that writes over its
-    inputs the first set back as it was.
+    that a set is gone from it by the time its turn comes again. A call that is ``in_place`` writes over its
+    inputs.
     """
 
     call: Callable[..., Any]
     inputs: tuple[Tensors, ...]
-    restore: Callable[[], None] | None = None
+    in_place: bool = False
 
     def outputs(self, index: int = 0) -> Tensors:
         """What a call on a set gives: what it returns, or the inputs that it writes over."""
         made = self.call(*self.inputs[index])
-        return self.inputs[index] if self.restore is not None else as_tuple(made)
+        return self.inputs[index] if self.in_place else as_tuple(made)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What a timer measured: microseconds a call; the outputs of the last call on the first input set; the
-    bytes of memory that were gone over from one call on a set to the next on the same one (of tensors that
-    lie apart); and the microseconds of overhead that were taken off each call."""
+    """What a timer measured: microseconds a call; the rotation; the bytes of memory that were gone over from
+    one call on a set to the next on the same one (of tensors that lie apart); and the microseconds of
+    overhead that were taken off each call.
+
+    ``again`` gives the outputs of one more call on an input set, by what was timed, into memory that was
+    spoilt.
+    """
 
     timer: str
     samples_us: tuple[float, ...]
-    outputs: Tensors
+    rotation: Rotation
+    again: Callable[[int], Tensors]
     touched_bytes: int
     overhead_us: float = 0.0
 
@@ -63,17 +68,16 @@ def spoil(outputs: Tensors) -> None:
             out.bitwise_not_()
 
 
-def checked_outputs(rotation: Rotation) -> Tensors:
-    """The outputs of one more call on the first input set.
+def checked_outputs(rotation: Rotation, index: int = 0) -> Tensors:
+    """The outputs of one more call on an input set.
 
     The memory that they are likely to get was spoilt before, so that neither a right value of an earlier call
-    nor a tensor that the call kept can pass for a new output.
+    nor a tensor that the call kept can pass for a new output. A call that is in place is made once, for it
+    has changed its inputs then.
     """
-    if rotation.restore is not None:
-        rotation.restore()
-        return rotation.outputs()
-    spoil(rotation.outputs())
-    return rotation.outputs()
+    if not rotation.in_place:
+        spoil(rotation.outputs(index))
+    return rotation.outputs(index)
 
 
 class Timer(Protocol):

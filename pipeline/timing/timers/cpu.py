@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import cycle
 from math import ceil
 from time import perf_counter
@@ -31,4 +32,10 @@ class CpuTimer:
             for _ in range(batch):
                 rotation.call(*next(inputs))
             samples.append((perf_counter() - start) / batch * 1e6)
-        return Samples("perf_counter", tuple(samples), checked_outputs(rotation), input_bytes(rotation))
+        return Samples(
+            "perf_counter",
+            tuple(samples),
+            rotation,
+            partial(checked_outputs, rotation),
+            input_bytes(rotation),
+        )

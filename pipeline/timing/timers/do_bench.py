@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import cycle
 
 from pipeline.timing.stopping import Stopping
@@ -22,4 +23,5 @@ class DoBenchTimer:
         inputs = cycle(rotation.inputs)
         times_ms = do_bench(lambda: rotation.call(*next(inputs)), return_mode="all")
         samples_us = tuple(ms * 1e3 for ms in times_ms)
-        return Samples("do_bench", samples_us, checked_outputs(rotation), FLUSH_BYTES + input_bytes(rotation))
+        touched = FLUSH_BYTES + input_bytes(rotation)
+        return Samples("do_bench", samples_us, rotation, partial(checked_outputs, rotation), touched)

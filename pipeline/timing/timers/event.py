@@ -12,6 +12,7 @@ shows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from math import ceil
 from time import perf_counter
@@ -66,7 +67,7 @@ class EventTimer:
             if any(late for *_, late in launches):
                 writes = min(2 * writes, MOST_WRITES)
         touched = self.flush_bytes + input_bytes(rotation)
-        return Samples("event", tuple(samples), checked_outputs(rotation), touched)
+        return Samples("event", tuple(samples), rotation, partial(checked_outputs, rotation), touched)
 
     def _writes(self, flush: torch.Tensor, call: Callable[[], torch.Tensor]) -> int:
         """How often the cache is written over before a launch, so that the host is the first to be done."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from math import ceil
 from time import perf_counter, sleep
@@ -68,6 +68,16 @@ class Ring:
         for graph in self.graphs:
             graph.replay()
 
+    def again(self, in_place: bool, index: int) -> Tensors:
+        """A set's outputs as one more turn of the very graphs that were timed writes them, over memory that
+        was spoilt; a call that is in place finds them in its inputs."""
+        outputs = self.outputs[index]
+        assert outputs is not None, "a ring holds outputs for each set"
+        if not in_place:
+            spoil(outputs)
+        self.turn()
+        return outputs
+
 
 class GraphTimer:
     """Times replays of graphs that hold the rotation's calls."""
@@ -100,8 +110,8 @@ class GraphTimer:
                 for start, end in pairwise(events)
             ]
         touched = input_bytes(rotation) + _output_bytes(rotation, ring)
-        outputs = self._checked_outputs(rotation, ring)
-        return Samples("graph", tuple(samples), outputs, touched, self.overhead.per_call_us)
+        again = partial(ring.again, rotation.in_place)
+        return Samples("graph", tuple(samples), rotation, again, touched, self.overhead.per_call_us)
 
     def _pilot(self, rotation: Rotation) -> float:
         """Microseconds a launch takes, roughly; also what shows that the call can be captured."""
@@ -113,19 +123,6 @@ class GraphTimer:
         end.synchronize()
         replay_us: float = start.elapsed_time(end) * 1e3
         return max(0.5, replay_us / ring.launches)
-
-    @staticmethod
-    def _checked_outputs(rotation: Rotation, ring: Ring) -> Tensors:
-        """The first set's outputs as one more turn of the very graphs that were timed writes them, over
-        NaN."""
-        outputs = ring.outputs[0]
-        assert outputs is not None, "a ring holds outputs for each set"
-        if rotation.restore is not None:
-            rotation.restore()
-        else:
-            spoil(outputs)
-        ring.turn()
-        return outputs
 
 
 def net(overhead: Overhead, time_us: float, launches: int, replays: int = 1) -> float:
@@ -144,12 +141,12 @@ def _output_bytes(rotation: Rotation, ring: Ring) -> int:
 
 def capture(rotation: Rotation, launches: int) -> Ring:
     """Graphs of about ``launches`` calls that go round all input sets, each set as often as the others; once
-    where a call writes over its inputs, so that a turn from restored ones gives what one call does.
+    where a call writes over its inputs, so that a turn gives what one call does.
 
     Raises NotCapturableError when the call can't be captured.
     """
     sets = len(rotation.inputs)
-    total = sets * (1 if rotation.restore is not None else max(1, round(launches / sets)))
+    total = sets * (1 if rotation.in_place else max(1, round(launches / sets)))
     ring = Ring([], total, [None] * sets)
     rotation.outputs()
     torch.cuda.synchronize()

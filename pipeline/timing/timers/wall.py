@@ -5,6 +5,7 @@ The number holds the launch's host time and the wait for the device, 10 us and m
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import cycle
 from time import perf_counter
 
@@ -36,4 +37,5 @@ class WallTimer:
             samples.append((perf_counter() - start) * 1e6)
             torch.cuda.synchronize()
         name = "wall" if self.synchronize else "wall_no_sync"
-        return Samples(name, tuple(samples), checked_outputs(rotation), input_bytes(rotation))
+        again = partial(checked_outputs, rotation)
+        return Samples(name, tuple(samples), rotation, again, input_bytes(rotation))

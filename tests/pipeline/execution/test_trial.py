@@ -1,20 +1,50 @@
-"""One point in this process."""
+"""A provider in this process, step by step."""
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+from kernels.contract import Tolerance
+from pipeline.execution import judge as judging
+from pipeline.execution.faults import FaultyError
+from pipeline.execution.judge import Judge
+from pipeline.execution.protocol import (
+    Again,
+    Arm,
+    Begin,
+    Check,
+    CheckOne,
+    End,
+    Fill,
+    Go,
+    Offer,
+    Prepare,
+    Prepared,
+    Spread,
+    Time,
+)
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.timing.settings import TimingSettings
+
+PLANTED = Path(__file__).parents[2] / "planted"
+SETTINGS = TimingSettings(stopping="count", min_samples=3, cache="hot")
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    descriptor = os.memfd_create("test")
+    yield descriptor
+    os.close(descriptor)
 
 
 def square(provider: str, size: int) -> Point:
@@ -22,35 +52,126 @@ def square(provider: str, size: int) -> Point:
     return Point(kernel="square", provider=provider, problem=problem)
 
 
-def test_torch_compile_compiles_once_a_shape() -> None:
+def packed() -> Point:
+    problem = Values({"rows": 3, "columns": 192, "group": 32, "dtype": "float32"})
+    return Point(kernel="packed", provider="whole", problem=problem)
+
+
+def begin(judge: Judge, where: str, point: Point) -> Begin:
+    prepared = judge.prepare(Prepare(where=where, point=point))
+    judge.offer(Offer(edition=0))
+    return asked(where, point, prepared)
+
+
+def asked(where: str, point: Point, prepared: Prepared) -> Begin:
+    return Begin(
+        where=where,
+        point=point,
+        shared=prepared.shared,
+        bytes=prepared.bytes,
+        interpreted=prepared.interpreted,
+        overhead=NO_OVERHEAD,
+    )
+
+
+def test_torch_compile_compiles_once_a_shape(memory: int) -> None:
     """Verified and timed, it is called under different flags and from different places."""
     torch._dynamo.reset()
     counters.clear()
-    trial = Trial("cpu", TimingSettings(stopping="count", min_samples=3), seed=0)
+    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory)
     for size in (17, 33):
-        outcome = trial.run("square", square("torch_compile", size), NO_OVERHEAD)
-        assert outcome.status == "ok", outcome.error
+        trial.begin(begin(judge, "square", square("torch_compile", size)))
+        trial.time(Time())
+        trial.arm(Arm(shared=judge.spread(Spread(sets=4))))
+        judge.fill(Fill(sets=4))
+        trial.go(Go(sets=4))
+        assert judge.check_one(CheckOne()).error is None
     assert counters["stats"]["unique_graphs"] == 2
 
 
-@pytest.mark.parametrize(("failures", "status", "error"), [(1, "ok", None), (2, "out_of_memory", "no room")])
-def test_a_point_that_finds_no_memory_is_tried_again_once_after_all_was_released(
-    failures: int, status: str, error: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("where", "point"),
+    [
+        ("square", square("torch_square", 17)),
+        ("packed", packed()),
+        (
+            "accumulate",
+            Point(
+                kernel="accumulate",
+                provider="returns_nothing",
+                problem=Values({"elements": 100, "dtype": "int32"}),
+            ),
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_right_outputs_stay_right_through_every_step(memory: int, where: str, point: Point) -> None:
+    """Floating-point, packed integers, in place: each with the inputs of the step and no others."""
+    folder = where if where == "square" else str(PLANTED / where)
+    judge, trial = (
+        Judge("cpu", 0, memory),
+        Trial("cpu", SETTINGS.model_copy(update={"cache": "cold"}), memory),
+    )
+    trial.begin(begin(judge, folder, point))
+    assert judge.check(Check(edition=0)).error is None
+    timed = trial.time(Time())
+    assert timed.sets > 1
+    for index in (0, timed.sets - 1):
+        judge.offer(Offer(edition=1))
+        trial.again(Again(set=index))
+        assert judge.check(Check(edition=1)).error is None
+        assert judge.check(Check(edition=0)).error is not None, "the editions differ in all values"
+    shared = judge.spread(Spread(sets=6))
+    assert shared.sets == 6
+    trial.arm(Arm(shared=shared))
+    for sets in (3, 6, 3):
+        judge.fill(Fill(sets=sets))
+        assert judge.check_one(CheckOne()).error is not None, "nothing is right before the calls"
+        trial.go(Go(sets=sets))
+        assert judge.check_one(CheckOne()).error is None
+    assert trial.end(End()) == trial.end(End())
+
+
+def test_what_is_not_written_is_never_right(memory: int) -> None:
+    """Whatever the memory held: the judge writes there what can't be right, for integers, too."""
+    judge = Judge("cpu", 0, memory)
+    for where, point in (
+        ("square", square("torch_square", 17)),
+        (str(PLANTED / "packed"), packed()),
+    ):
+        judge.prepare(Prepare(where=where, point=point))
+        for edition in (0, 1):
+            judge.offer(Offer(edition=edition))
+            checked = judge.check(Check(edition=edition))
+            assert checked.error is not None and "elements are wrong" in checked.error
+
+
+def test_an_input_that_was_changed_is_seen_in_shared_memory(memory: int) -> None:
+    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory)
+    problem = Values({"elements": 64, "dtype": "float32"})
+    where = str(PLANTED / "faulty")
+    trial.begin(begin(judge, where, Point(kernel="faulty", provider="changes_input", problem=problem)))
+    assert judge.check(Check(edition=0)).error == "changed its input"
+
+
+def test_what_does_not_fit_is_said_before_it_is_made(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "memory_available", lambda device: 3 * 10**9)
+    judge = Judge("cpu", 0, memory)
+    problem = Values({"elements": 10**9, "dtype": "float32"})
+    point = Point(kernel="faulty", provider="right", problem=problem)
+    with pytest.raises(FaultyError, match=r"^needs about \d+ GB for inputs and reference; 3 GB are free$"):
+        judge.prepare(Prepare(where=str(PLANTED / "faulty"), point=point))
+
+
+def test_a_reference_is_computed_once_for_all_providers_of_a_problem(
+    memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = Trial("cpu", TimingSettings(stopping="count", min_samples=3), seed=0)
-    point = square("torch_square", 17)
-    assert trial.run("square", point, NO_OVERHEAD).status == "ok"
-    held = weakref.ref(trial._prepared[1].inputs[0]) if trial._prepared else None
-    time = trial.stopwatch.time
-    freed = []
-
-    def scarce(*arguments: Any) -> Any:
-        if len(freed) < failures:
-            freed.append(held is not None and held() is None)
-            raise torch.OutOfMemoryError("no room. Tried to allocate")
-        return time(*arguments)
-
-    monkeypatch.setattr(trial.stopwatch, "time", scarce)
-    outcome = trial.run("square", point, NO_OVERHEAD)
-    assert (outcome.status, outcome.error) == (status, error)
-    assert freed == [False, True][:failures], "what earlier points left is released in between"
+    judge = Judge("cpu", 0, memory)
+    made: list[Tolerance] = []
+    answered = judging._answered
+    monkeypatch.setattr(judging, "_answered", lambda *given: (made.append(given), answered(*given))[1])
+    for provider in ("torch_square", "cpp"):
+        judge.prepare(Prepare(where="square", point=square(provider, 17)))
+        for edition in (0, 1):
+            judge.offer(Offer(edition=edition))
+    assert len(made) == 2

@@ -122,7 +122,8 @@ def test_the_overhead_is_taken_off_and_every_set_has_its_turn(machine: Machine, 
     assert samples.samples_us == pytest.approx([KERNEL_US] * len(samples.samples_us))
     assert (samples.timer, samples.overhead_us) == ("graph", GAP_US)
     assert len(seen) == sets
-    assert torch.equal(samples.outputs[0], torch.full((8,), 2.0)), "the first set's"
+    for index in {0, sets - 1}:
+        assert torch.equal(samples.again(index)[0], torch.full((8,), 2.0 * (index + 1))), "that set's"
     assert max(len(one.launches) for one in machine.graphs) <= MOST_LAUNCHES
 
 
@@ -151,12 +152,12 @@ def test_what_only_the_capture_wrote_is_no_output(machine: Machine) -> None:
     def call(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return doubling(machine)(x), (x * 2).to(torch.int32)
 
-    launched, kept = measure(Rotation(call, sets_of(2))).outputs
+    launched, kept = measure(Rotation(call, sets_of(2))).again(0)
     assert torch.equal(launched, torch.full((8,), 2.0))
     assert not (kept == 2).any()
 
 
-def test_in_place_a_turn_from_restored_inputs_is_one_call(machine: Machine) -> None:
+def test_in_place_a_turn_is_one_call(machine: Machine) -> None:
     sets = sets_of(5)
 
     def call(x: torch.Tensor) -> None:
@@ -165,14 +166,19 @@ def test_in_place_a_turn_from_restored_inputs_is_one_call(machine: Machine) -> N
 
         machine.launch(run)
 
-    def restore() -> None:
-        sets[0][0].fill_(1)
-
-    samples = measure(Rotation(call, sets, restore))
-    assert samples.outputs[0] is sets[0][0]
-    assert torch.equal(samples.outputs[0], torch.full((8,), 2.0))
+    samples = measure(Rotation(call, sets, in_place=True))
+    sets[3][0].fill_(1)
+    assert samples.again(3)[0] is sets[3][0]
+    assert torch.equal(sets[3][0], torch.full((8,), 2.0))
     assert samples.touched_bytes == 5 * 32, "the outputs are the inputs"
     assert sum(len(one.launches) for one in machine.graphs[1:]) == 5, "each set once, however short"
+
+
+def test_one_more_turn_takes_what_stands_in_the_inputs_then(machine: Machine) -> None:
+    sets = sets_of(3)
+    samples = measure(Rotation(doubling(machine), sets))
+    sets[1][0].fill_(21)
+    assert torch.equal(samples.again(1)[0], torch.full((8,), 42.0))
 
 
 def test_a_call_that_can_not_be_captured_is_said_and_leaves_no_capture(machine: Machine) -> None:

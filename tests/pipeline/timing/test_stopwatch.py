@@ -11,7 +11,18 @@ from kernels import Tensors
 from pipeline.store.record import State
 from pipeline.timing import stopwatch
 from pipeline.timing.settings import TimingSettings
-from pipeline.timing.stopwatch import ALIGNMENT, COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache, ring
+from pipeline.timing.stopwatch import (
+    ALIGNMENT,
+    COLD_FACTOR,
+    MOST_SETS,
+    Stopwatch,
+    last_level_cache,
+    ring,
+    rolled,
+    rolls,
+    span_of,
+    step_of,
+)
 from pipeline.timing.timers import Samples
 
 CPU = torch.device("cpu")
@@ -20,7 +31,9 @@ SHAPES = [(1,), (7,), (129,), (3, 5, 7), (128, 4), (0,), (0, 3), ()]
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_ring_holds_equal_inputs_in_memory_of_their_own(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_ring_holds_the_same_values_in_memory_of_their_own(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 2, shape, generator=generator).to(dtype)
     y = torch.rand(5, generator=generator)
@@ -28,14 +41,34 @@ def test_a_ring_holds_equal_inputs_in_memory_of_their_own(shape: tuple[int, ...]
     assert len(sets) == 6
     assert sets[0][0] is x
     assert sets[0][1] is y
+    assert len({tuple(b.tolist()) for _, b in sets}) == 5, "each set in another order, as many as there are"
     for a, b in sets:
-        assert torch.equal(a, x)
-        assert torch.equal(b, y)
+        assert torch.equal(values(a), values(x))
+        assert torch.equal(values(b), values(y))
+        assert x.is_floating_point() or torch.equal(a, x), "what may be an index keeps its place"
         assert a.shape == x.shape
         assert a.dtype == x.dtype
         assert a.is_contiguous()
     memory = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for inputs in sets for t in inputs if t.numel())
     assert all(end <= begin for (_, end), (begin, _) in pairwise(memory))
+
+
+def values(x: torch.Tensor) -> torch.Tensor:
+    """A tensor's values, in order."""
+    return x.flatten().sort().values
+
+
+@pytest.mark.parametrize("span", [2, 3, 8, 9, 10, 1000])
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 50, 999])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_roll_is_the_same_alone_and_among_others(span: int, count: int, first: int) -> None:
+    x = torch.arange(float(span)).to(torch.bfloat16)
+    out = torch.empty(count, span, dtype=x.dtype)
+    rolls(x, count, out, first)
+    step = step_of(span, first + count)
+    for index, row in enumerate(out):
+        assert torch.equal(row, rolled(x, (first + index) * step))
+    assert len({tuple(row.tolist()) for row in out}) == min(count, span)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +88,17 @@ def test_copies_have_the_strides_of_the_tensor_they_are_of(x: torch.Tensor) -> N
     first, *copies = (inputs[0] for inputs in ring((x,), 4))
     assert first is x
     for copy in copies:
-        assert torch.equal(copy, x)
+        assert torch.equal(spanned(copy), spanned(x))
         assert copy.stride() == x.stride()
         assert copy.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
         assert copy.data_ptr() % 64 == 0
     spans = sorted((copy.data_ptr(), copy.data_ptr() + reach(copy)) for copy in copies)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans)), "none lies over another"
+
+
+def spanned(x: torch.Tensor) -> torch.Tensor:
+    """What a tensor spans in memory, in order."""
+    return x.as_strided((span_of(x),), (1,)).sort().values
 
 
 def reach(x: torch.Tensor) -> int:
@@ -195,15 +233,12 @@ def test_what_was_timed_while_held_back_is_timed_again_after_a_rest_and_then_mar
         assert told in str(state.invalid_reason)
 
 
-def test_a_call_that_writes_over_its_inputs_is_given_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_writes_over_its_inputs_is_made_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 12)
     x = torch.rand(100)
-    copy = x.clone()
-
-    def restore() -> None:
-        x.copy_(copy)
-
     watch = Stopwatch(CPU, TimingSettings(stopping="count", min_samples=3))
-    samples, _ = watch.time(lambda x: x.add_(1), (x,), x.nbytes, restore)
-    assert samples.outputs[0] is x
-    assert torch.equal(x, copy + 1), "as one call leaves them, however many were timed"
+    samples, _ = watch.time(lambda x: x.add_(1), (x,), x.nbytes, True)
+    set_ = samples.rotation.inputs[2]
+    set_[0].fill_(7)
+    assert samples.again(2) == set_
+    assert torch.equal(set_[0], torch.full((100,), 8.0)), "as one call leaves it, however many were timed"

@@ -1,0 +1,201 @@
+"""What becomes of a point: a worker runs the provider, a judge verifies what it gave, and the clock of this
+process, in which neither runs, bounds what the worker says of the time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from math import ceil, inf
+from time import perf_counter
+from typing import TypeVar
+
+from pipeline.execution.partner import FailedError
+from pipeline.execution.protocol import (
+    Again,
+    Arm,
+    Begin,
+    Check,
+    Checked,
+    CheckOne,
+    Done,
+    End,
+    Ended,
+    Fill,
+    Go,
+    Offer,
+    Prepare,
+    Prepared,
+    Ran,
+    Shared,
+    Spread,
+    Time,
+    Timed,
+)
+from pipeline.points.frozen import Record
+from pipeline.points.point import Point
+from pipeline.store.ceilings import Overhead
+from pipeline.store.record import Outcome, Timing
+
+A = TypeVar("A", bound=Record)
+
+AUDIT_US = 2000.0
+"""The work of an audit's calls by the time that is audited, so that no clock and no message is longer."""
+
+MOST_CALLS = 128
+"""Calls of half an audit at most."""
+
+ATTEMPTS = 5
+"""A neighbour may take the machine for some milliseconds, but not five times."""
+
+FACTOR = 4.0
+"""How many times its timing a call may take as seen from outside, where inputs are written before it and
+outputs copied after it: what only moves memory takes three times as long so."""
+
+SLACK_US = {"graph": 5.0, "perf_counter": 20.0}
+"""What copying outputs and going round the sets adds to a call, by timer."""
+
+SLACK_OF_OTHERS_US = 200.0
+"""The same where the host launches each call."""
+
+
+class Ask:
+    """Requests to one process: its answer, or FailedError or GoneError."""
+
+    def __init__(self, ask: Callable[[Record, type[Record]], Record]) -> None:
+        self._ask = ask
+
+    def __call__(self, request: Record, kind: type[A]) -> A:
+        """The answer of that kind."""
+        answer = self._ask(request, kind)
+        assert isinstance(answer, kind)
+        return answer
+
+
+class WrongError(Exception):
+    """An output that is not right, or a time that can't be."""
+
+    def __init__(self, error: str, checked: Checked | None = None) -> None:
+        super().__init__(error)
+        self.checked = checked
+
+
+class Examination:
+    """The steps of one point. ``is_audited`` says of a median in microseconds whether it is worth an audit;
+    ``ended`` is what the provider left in its process."""
+
+    def __init__(self, judge: Ask, worker: Ask, on_gpu: bool, is_audited: Callable[[float], bool]) -> None:
+        self.judge = judge
+        self.worker = worker
+        self.on_gpu = on_gpu
+        self.is_audited = is_audited
+        self.ended = Ended()
+
+    def outcome(self, where: str, point: Point, overhead: Overhead) -> Outcome:
+        """What happened at a point of the kernel that ``where`` names. Raises GoneError for a process that
+        did not survive it."""
+        try:
+            prepared = self.judge(Prepare(where=where, point=point), Prepared)
+        except FailedError as error:
+            return Outcome(status=error.failed.status, error=error.failed.error)
+        interpreted = prepared.problem if prepared.problem != point.problem else None
+        begin = Begin(
+            where=where,
+            point=point,
+            shared=prepared.shared,
+            bytes=prepared.bytes,
+            interpreted=prepared.interpreted,
+            overhead=overhead,
+        )
+        try:
+            outcome = self._steps(begin)
+            self._end()
+        except WrongError as wrong:
+            self._end()
+            checked = wrong.checked
+            outcome = Outcome(
+                status="incorrect",
+                error=str(wrong),
+                max_abs_err=checked and checked.max_abs_err,
+                max_rel_err=checked and checked.max_rel_err,
+            )
+        except FailedError as error:
+            if error.failed.healthy:
+                self._end()
+            outcome = Outcome(status=error.failed.status, error=error.failed.error)
+        if outcome.timing is not None and self.ended.replaced:
+            names = ", ".join(self.ended.replaced[:3])
+            outcome = Outcome(status="incorrect", error=f"replaced {names}, which the timing rests on")
+        return outcome.model_copy(update={"interpreted": interpreted})
+
+    def _end(self) -> None:
+        self.ended = self.worker(End(), Ended)
+
+    def _steps(self, begin: Begin) -> Outcome:
+        self.judge(Offer(edition=0), Done)
+        ran = self._ran(begin, "first call")
+        first = self._right(Check(edition=0), "first call")
+        errors = {"max_abs_err": first.max_abs_err, "max_rel_err": first.max_rel_err}
+        if begin.interpreted:
+            return Outcome(status="verified", launch=ran.launch, **errors)
+        timed = self.worker(Time(), Timed)
+        # Other inputs in the memory of a set that nobody could tell before, through what was timed.
+        self.judge(Offer(edition=1), Done)
+        self._ran(Again(set=secrets.randbelow(timed.sets)), "after timing")
+        self._right(Check(edition=1), "after timing")
+        audited = self.is_audited(timed.timing.median_us)
+        return Outcome(
+            status="ok",
+            timing=timed.timing,
+            state=timed.state,
+            launch=ran.launch,
+            audit_us=self._audit(timed.timing) if audited else None,
+            **errors,
+        )
+
+    def _ran(self, request: Begin | Again, when: str) -> Ran:
+        try:
+            return self.worker(request, Ran)
+        except FailedError as error:
+            if error.failed.status == "incorrect":
+                raise WrongError(f"{when}: {error.failed.error}") from error
+            raise
+
+    def _right(self, request: Check | CheckOne, when: str) -> Checked:
+        checked = self.judge(request, Checked)
+        if checked.error is not None:
+            raise WrongError(f"{when}: {checked.error}", checked)
+        return checked
+
+    def _audit(self, timing: Timing) -> float | None:
+        """Microseconds that a call takes at most as this process sees it: calls on all sets, each on inputs
+        that were written just before. None where a GPU shares no memory.
+
+        Raises WrongError for a timing that is far below: judged by the difference to calls on half of the
+        sets, in which what does not grow with their number, messages among it, is not.
+        """
+        half = min(MOST_CALLS, ceil(AUDIT_US / max(timing.median_us, 1e-3)))
+        shared = self.judge(Spread(sets=2 * half), Shared)
+        if self.on_gpu and shared.region.handle is None:
+            return None
+        self.worker(Arm(shared=shared), Done)
+        half = shared.sets // 2
+        limit_us = FACTOR * timing.median_us + SLACK_US.get(timing.timer, SLACK_OF_OTHERS_US)
+        whole = least_us = inf
+        self._seconds(shared.sets)
+        for _ in range(ATTEMPTS):
+            seconds = self._seconds(half), self._seconds(shared.sets)
+            self._right(CheckOne(), "on new inputs")
+            whole = min(whole, seconds[1])
+            least_us = min(least_us, (seconds[1] - seconds[0]) * 1e6 / half)
+            if least_us <= limit_us:
+                return whole * 1e6 / shared.sets
+        raise WrongError(
+            f"timed at {timing.median_us:.4g} us, but from outside calls on new inputs took "
+            f"{least_us:.4g} us each"
+        )
+
+    def _seconds(self, sets: int) -> float:
+        begin = perf_counter()
+        self.judge(Fill(sets=sets), Done)
+        self.worker(Go(sets=sets), Done)
+        return perf_counter() - begin

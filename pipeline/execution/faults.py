@@ -1,0 +1,45 @@
+"""What went wrong, as a status: exceptions of providers, of references, of what judges them."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from pipeline.execution.protocol import Failed
+from pipeline.store.record import Status
+
+
+class FaultyError(Exception):
+    """A point failed for a reason that has a status of its own."""
+
+    def __init__(self, status: Status, error: str) -> None:
+        super().__init__(error)
+        self.status = status
+
+
+def failed(error: Exception) -> Failed:
+    """The answer that an exception stands for."""
+    if isinstance(error, FaultyError):
+        return Failed(status=error.status, error=str(error))
+    if isinstance(error, torch.OutOfMemoryError):
+        return Failed(status="out_of_memory", error=str(error).split(". ", maxsplit=1)[0])
+    return Failed(status=classify(error), error=without_colors(f"{type(error).__name__}: {error}"))
+
+
+def without_colors(text: str) -> str:
+    """The text without what makes it colored on a terminal, as some compilers write their messages."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def classify(error: Exception) -> Status:
+    """The status that an exception from a provider stands for."""
+    name = type(error).__name__
+    text = str(error)
+    if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:
+        return "out_of_memory"
+    if name in ("CompilationError", "CompileTimeAssertionFailure", "BuildError", "PTXASError") or (
+        "inductor" in type(error).__module__ or "dynamo" in type(error).__module__
+    ):
+        return "compile_error"
+    return "runtime_error"

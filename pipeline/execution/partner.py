@@ -1,0 +1,174 @@
+"""A process that answers requests: started, asked, given up when it hangs, its end noticed and said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import monotonic
+from typing import IO
+
+from pipeline.execution.protocol import Failed, OutOfTurnError, R, Ready, Setup, receive, send
+from pipeline.points.frozen import Record
+from pipeline.store.record import Status
+
+START_TIMEOUT_S = 600.0
+"""Far more than a process takes to import torch, from a slow disk on a busy machine too."""
+
+LOOK_S = 0.25
+"""Between two looks at what a process prints."""
+
+MOST_PRINTED = 1 << 20
+"""Bytes kept of what a process prints: a provider may print without end."""
+
+TORN_S = 30
+"""The rest of a message that has begun comes within this time."""
+
+
+class GoneError(Exception):
+    """The process ended, hung or said what it was not asked."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class FailedError(Exception):
+    """The process is there, but the request could not be done."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.error)
+        self.failed = failed
+
+
+class Partner:
+    """A process that is called ``name``, started by a command that ends with the descriptors of its end of a
+    socket pair and of ``memory``."""
+
+    def __init__(self, name: str, setup: Setup, root: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._setup = setup
+        self._root = root
+        self._environment = environment
+        self._abandoned = False
+        self._ready = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = -1
+        self._connection: Connection | None = None
+        self._printed: IO[bytes] | None = None
+        self._said = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not been closed."""
+        return self._process is not None
+
+    def start(self, command: Sequence[str], memory: int) -> None:
+        """Start it, which takes it seconds; nothing is waited for."""
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TORN_S, 0))
+        # Appended to, so that what is cut off here is not written behind.
+        self._printed = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115 - closed with the process
+        descriptors = (theirs.fileno(), memory)
+        self._process = subprocess.Popen(
+            [*command, *map(str, descriptors)],
+            pass_fds=descriptors,
+            cwd=self._root,
+            env=dict(self._environment),
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
+            stderr=self._printed,
+        )
+        if self._abandoned:
+            self._process.terminate()
+        self._ended = os.pidfd_open(self._process.pid)
+        theirs.close()
+        self._ready = False
+        self._said = 0
+        self._connection = Connection(ours.detach())
+        with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
+            send(self._connection, self._setup)
+
+    def ask(self, request: Record, kind: type[R], timeout_s: float) -> R:
+        """Its answer of that kind. Raises FailedError when it says that it could not, and GoneError when it
+        does not answer: then it was closed."""
+        assert self._connection is not None and self._printed is not None, "it is started before it is asked"
+        try:
+            if not self._ready:
+                # What a process takes to start is no part of the time that its first request may take.
+                self._receive(START_TIMEOUT_S, Ready)
+                self._ready = True
+            if self._connection.poll():
+                raise OutOfTurnError("it spoke before it was asked")
+            self._said = os.fstat(self._printed.fileno()).st_size
+            send(self._connection, request)
+            answer: Record = self._receive(timeout_s, kind, Failed)
+        except (EOFError, ConnectionError) as gone:
+            raise GoneError("runtime_error", self._epitaph()) from gone
+        except OutOfTurnError as error:
+            self.close()
+            raise GoneError("runtime_error", f"the {self.name} answered out of turn: {error}") from error
+        if isinstance(answer, Failed):
+            raise FailedError(answer)
+        assert isinstance(answer, kind), "no other kind is received"
+        return answer
+
+    def abandon(self) -> None:
+        """End it from another thread, and any that is started later; the thread that waits for an answer
+        learns that it is gone."""
+        self._abandoned = True
+        process = self._process
+        if process is not None:
+            process.terminate()
+
+    def close(self) -> None:
+        """End it, with all that it has started."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            os.close(self._ended)
+        if self._connection is not None:
+            self._connection.close()
+        if self._printed is not None:
+            self._printed.close()
+        self._process = self._connection = self._printed = None
+
+    def _receive(self, timeout_s: float, *kinds: type[Record]) -> Record:
+        assert self._connection is not None
+        deadline = monotonic() + timeout_s
+        while True:
+            left = deadline - monotonic()
+            # The process itself is watched, too: a child of its may hold its end of the socket.
+            ready = wait([self._connection, self._ended], max(0.0, min(left, LOOK_S)))
+            self._cap()
+            if self._connection in ready:
+                return receive(self._connection, *kinds)
+            if ready:
+                raise EOFError
+            if left <= 0:
+                self.close()
+                raise GoneError("timeout", f"no answer in {timeout_s:g} s; its {self.name} was replaced")
+
+    def _cap(self) -> None:
+        assert self._printed is not None
+        if os.fstat(self._printed.fileno()).st_size > MOST_PRINTED:
+            os.ftruncate(self._printed.fileno(), 0)
+            self._said = 0
+
+    def _epitaph(self) -> str:
+        """How it ended, in one line, with what it said last of this request."""
+        assert self._process is not None and self._printed is not None
+        code = self._process.wait()
+        self._printed.seek(self._said)
+        text = self._printed.read(MOST_PRINTED).decode(errors="replace")
+        words = [line for line in text.splitlines() if line.strip()]
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        self.close()
+        return f"the {self.name} {how}" + (f": {words[-1][:400]}" if words else "")

@@ -1,0 +1,174 @@
+"""Memory that the judge and the worker share: the one has inputs in it, the other puts outputs beside them.
+
+On a CPU it is an anonymous file, whose descriptor both processes inherit; on a GPU device memory that the
+judge allocates and the worker maps by CUDA IPC, as torch.multiprocessing shares tensors. Where a GPU can't
+share memory (a container or a virtual GPU may not let it) it is the file as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import mmap
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from math import ceil, prod
+from pathlib import Path
+
+import torch
+
+from kernels import Tensors
+from kernels.tensors import dtype_of
+from pipeline.execution.protocol import Layout, Region
+from pipeline.execution.verification import Declared
+from pipeline.timing.stopwatch import ALIGNMENT, span_of
+
+HANDLE = (
+    *("storage_device", "storage_handle", "storage_size_bytes", "storage_offset_bytes"),
+    *("ref_counter_handle", "ref_counter_offset", "event_handle", "event_sync_required"),
+)
+"""What torch's rebuild_cuda_tensor needs to find memory of another process, by its names of arguments."""
+
+
+class SharedMemory:
+    """One block of memory of a device: ``reserve`` makes it in the process that owns it, ``map`` finds it in
+    the other. ``descriptor`` is of the anonymous file on a CPU."""
+
+    def __init__(self, device: torch.device, descriptor: int) -> None:
+        self.device = device
+        self.descriptor = descriptor
+        self._region: Region | None = None
+        self._block = torch.empty(0, dtype=torch.uint8)
+
+    def reserve(self, size: int) -> Region:
+        """At least so many bytes; what was there before is lost."""
+        if self._region is None or self._region.bytes < size:
+            self.release()
+            os.ftruncate(self.descriptor, 0)
+            handle = None
+            if self.device.type == "cuda":
+                self._block = torch.empty(size, dtype=torch.uint8, device=self.device)
+                with suppress(RuntimeError):
+                    handle = _handle(self._block)
+            if handle is None:
+                os.ftruncate(self.descriptor, size)
+                self._block = _mapped(self.descriptor, size)
+            self._region = Region(bytes=size, handle=handle)
+        return self._region
+
+    def map(self, region: Region) -> None:
+        """Find the memory that the other process reserved."""
+        if region != self._region:
+            self._region, self._block = None, torch.empty(0, dtype=torch.uint8)
+            if region.handle is None:
+                self._block = _mapped(self.descriptor, region.bytes)
+            else:
+                self._block = _opened(region.handle, region.bytes)
+            self._region = region
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether a call on the device can take its inputs from here."""
+        return self._block.device.type == self.device.type
+
+    def release(self) -> None:
+        """Let go of it, in the process that owns it."""
+        self._region, self._block = None, torch.empty(0, dtype=torch.uint8)
+
+    def tensor(self, layout: Layout) -> torch.Tensor:
+        """The tensor that lies there."""
+        return self.span(layout).as_strided(layout.shape, layout.stride)
+
+    def span(self, layout: Layout) -> torch.Tensor:
+        """All that a tensor spans, in one dimension."""
+        dtype = dtype_of(layout.dtype)
+        return self._block[layout.offset :][: span_bytes(layout)].view(dtype)
+
+    def spans(self, layout: Layout, count: int) -> torch.Tensor:
+        """What each of several tensors spans, a row each."""
+        first = self.span(layout)
+        if not layout.apart:
+            return first.expand(count, 0)
+        rows = self._block[layout.offset :][: count * layout.apart].view(first.dtype)
+        return rows.view(count, -1)[:, : first.numel()]
+
+
+def span_bytes(layout: Layout) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    if prod(layout.shape) == 0:
+        return 0
+    steps = zip(layout.shape, layout.stride, strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * dtype_of(layout.dtype).itemsize
+
+
+def layouts(inputs: Tensors, outputs: Iterable[Declared], sets: int = 1) -> tuple[list[Layout], int]:
+    """Places for sets of inputs, as they lie in memory, and of contiguous outputs; and the bytes of all."""
+    wanted = [(x.dtype, tuple(x.shape), x.stride(), span_of(x)) for x in inputs]
+    wanted += [(dtype, shape, _contiguous(shape), prod(shape)) for shape, dtype in outputs]
+    found, offset = [], 0
+    for dtype, shape, stride, span in wanted:
+        apart = ceil(span * dtype.itemsize / ALIGNMENT) * ALIGNMENT
+        name = str(dtype).removeprefix("torch.")
+        found.append(Layout(dtype=name, shape=shape, stride=stride, offset=offset, apart=apart))
+        offset += sets * apart
+    return found, offset
+
+
+def like(layout: Layout, device: torch.device) -> torch.Tensor:
+    """A tensor of its own as the layout says, with memory for all that it spans."""
+    dtype = dtype_of(layout.dtype)
+    block = torch.empty(span_bytes(layout) // dtype.itemsize, dtype=dtype, device=device)
+    return block.as_strided(layout.shape, layout.stride)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def _mapped(descriptor: int, size: int) -> torch.Tensor:
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+
+
+def _handle(block: torch.Tensor) -> str:
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    _, (*_, device, handle, size, offset, _, counter, place, event, sync) = reduce_tensor(block)  # type: ignore[no-untyped-call]
+    values = (device, _text(handle), size, offset, _text(counter), place, _text(event), sync)
+    return json.dumps(dict(zip(HANDLE, values, strict=True)))
+
+
+def _opened(handle: str, size: int) -> torch.Tensor:
+    from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+    told = json.loads(handle)
+    for name in ("storage_handle", "ref_counter_handle", "event_handle"):
+        told[name] = base64.b64decode(told[name])
+    found: torch.Tensor = rebuild_cuda_tensor(  # type: ignore[no-untyped-call]
+        tensor_cls=torch.Tensor,
+        tensor_size=torch.Size((size,)),
+        tensor_stride=(1,),
+        tensor_offset=0,
+        storage_cls=torch.UntypedStorage,
+        dtype=torch.uint8,
+        requires_grad=False,
+        **told,
+    )
+    return found
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def memory_available(device: torch.device) -> int:
+    """Bytes that can still be allocated on the device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
