@@ -1,4 +1,4 @@
-"""What processes that measure say to each other: JSON of a limited size, a message each, never a pickle.
+"""What processes that measure say to each other: JSON of a limited size, a message each.
 
 A message is an object with one member, named after its kind. A reply proves nothing by itself: the provider
 runs in the process that sends it.

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from pydantic import ValidationError
 
 from pipeline.execution import protocol
-from pipeline.execution.protocol import Done, Measure, Ready, Reply, Request, Setup, Wanted, receive, send
+from pipeline.execution.protocol import (
+    Begin,
+    Checked,
+    Compiled,
+    Failed,
+    Layout,
+    OutOfTurnError,
+    Rate,
+    Ready,
+    Region,
+    Setup,
+    Shared,
+    Timed,
+    Wanted,
+    receive,
+    send,
+)
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD, Rates
@@ -22,15 +41,26 @@ POINT = Point(
     problem=Values({"heads": 2, "causal": True, "dtype": "bfloat16"}),
     parameters=Values({"block": 64, "mode": "sum"}),
 )
+LAYOUT = Layout(dtype="bfloat16", shape=(2, 3), stride=(3, 1), offset=512, apart=1024)
+SHARED = Shared(region=Region(bytes=4096), inputs=(LAYOUT,), outputs=(LAYOUT.at(1),), sets=2)
+TIMED = factory.measurement().outcome
 MESSAGES = [
     Setup(device="cpu", settings=TimingSettings(), seed=7),
     Ready(),
-    Request(measure=Measure(where="/some/where", point=POINT, overhead=NO_OVERHEAD)),
-    Request(),
-    Reply(outcome=factory.measurement().outcome, healthy=True),
-    Reply(outcome=factory.measurement(status="timeout").outcome, healthy=False),
+    Begin(
+        where="/some/where",
+        point=POINT,
+        shared=SHARED,
+        bytes=12,
+        interpreted=False,
+        overhead=NO_OVERHEAD,
+    ),
+    Rate(),
+    Failed(status="timeout", error="no end", healthy=False),
+    Timed(timing=TIMED.timing, state=TIMED.state, sets=3),
+    Checked(error=None, max_abs_err=0.0, max_rel_err=1e-300),
     Wanted(where="softmax", points=(POINT, POINT)),
-    Done(points=(POINT,)),
+    Compiled(points=(POINT,)),
     Rates(copy_gbps=1.0, matmul_tflops={"tf32": 2.0}),
 ]
 
@@ -39,20 +69,53 @@ MESSAGES = [
 def test_a_message_comes_as_it_was_sent_and_is_json(message: Record) -> None:
     ours, theirs = Pipe()
     send(ours, message)
-    assert receive(theirs, type(message)) == message
+    assert receive(theirs, Ready, type(message)) == message
     send(ours, message)
-    text = theirs.recv_bytes()
-    assert text.startswith(b"{") and text.decode() == message.model_dump_json()
+    ((name, body),) = json.loads(theirs.recv_bytes()).items()
+    assert (name, body) == (type(message).__name__, message.model_dump(mode="json"))
 
 
-def test_another_message_is_refused_and_a_closed_end_is_said() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            b"",
+            b"{}",
+            b"[]",
+            b"null",
+            b"\xff",
+            b'{"Timed": 1}',
+            b'{"Ready": {}, "Failed": {}}',
+            b"[" * 100_000,
+        ),
+        *(b'{"Failed": {"status": "ok", "error": "", "more": 1}}', b'{"Setup": {}}', b"9" * 10_000),
+    ],
+    ids=repr,
+)
+def test_what_is_no_answer_is_out_of_turn(text: bytes) -> None:
     ours, theirs = Pipe()
-    send(ours, MESSAGES[0])
-    with pytest.raises(ValidationError):
-        receive(theirs, Reply)
+    ours.send_bytes(text)
+    with pytest.raises(OutOfTurnError):
+        receive(theirs, Timed, Failed)
+
+
+def test_a_message_has_a_limited_size_and_a_closed_end_is_said() -> None:
+    ours, theirs = Pipe()
+    sending = Thread(target=lambda: suppressed(ours.send_bytes, b" " * (protocol.MOST_BYTES + 1)))
+    sending.start()
+    with pytest.raises(OutOfTurnError, match="longer than 16 MiB"):
+        receive(theirs, Ready)
+    theirs.close()
+    sending.join()
+    ours, theirs = Pipe()
     ours.close()
     with pytest.raises(EOFError):
-        receive(theirs, Reply)
+        receive(theirs, Ready)
+
+
+def suppressed(call: Callable[..., object], *arguments: object) -> None:
+    with suppress(OSError):
+        call(*arguments)
 
 
 def test_nothing_of_the_pipeline_pickles() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -11,7 +13,7 @@ import psutil
 import pytest
 
 from pipeline import UserError
-from pipeline.execution import supervisor
+from pipeline.execution import partner
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.points.frozen import Values
@@ -33,13 +35,17 @@ def faulty(provider: str) -> tuple[str, Point]:
 def worker() -> Iterator[Supervisor]:
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
         yield made
-    assert workers() == []
+    assert processes() == []
+
+
+def processes(of: str = "pipeline") -> list[int]:
+    """Processes of this one that measure: ``worker``, ``judge`` or all."""
+    children = {child.pid: " ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)}
+    return [pid for pid, words in children.items() if of in words and "warden.py" not in words]
 
 
 def workers() -> list[int]:
-    """Processes of this one that measure."""
-    children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if "pipeline.execution.worker" in " ".join(child.cmdline())]
+    return processes("pipeline.execution.worker")
 
 
 def measured(worker: Supervisor, provider: str) -> Outcome:
@@ -51,7 +57,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert first.status == "ok"
     assert first.timing is not None
     assert (first.timing.timer, first.timing.n_samples) == ("perf_counter", 3)
-    (pid,) = workers()
+    (pid,), (judge,) = workers(), processes("pipeline.execution.judge")
     for provider, status, error in (
         ("talkative", "ok", None),
         ("wrong", "incorrect", "first call: 1 of 64 elements are wrong"),
@@ -64,6 +70,8 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
         assert outcome.status == status
         assert str(outcome.error).startswith(str(error))
     assert workers() == [pid], "what it survives costs no other process"
+    assert processes("pipeline.execution.judge") == [judge]
+    assert worker.changes == {}
 
 
 def test_a_kernel_that_is_not_there_is_an_outcome(worker: Supervisor) -> None:
@@ -73,7 +81,7 @@ def test_a_kernel_that_is_not_there_is_an_outcome(worker: Supervisor) -> None:
     assert str(outcome.error).startswith("FileNotFoundError: ")
 
 
-def test_in_place_every_call_is_verified_from_restored_inputs(worker: Supervisor) -> None:
+def test_in_place_every_call_is_verified_from_inputs_as_they_were(worker: Supervisor) -> None:
     for provider, status in (("returns_it", "ok"), ("returns_nothing", "ok"), ("writes_half", "incorrect")):
         problem = Values({"elements": 100, "dtype": "int32"})
         point = Point(kernel="accumulate", provider=provider, problem=problem)
@@ -90,6 +98,145 @@ def test_a_worker_that_ends_is_said_and_replaced(worker: Supervisor) -> None:
     assert workers() == []
     assert measured(worker, "right").status == "ok"
     assert workers() != [pid]
+
+
+def outside_provider(folder: Path, source: str) -> tuple[str, Point]:
+    """A kernel of its own whose provider ``whole`` is the source."""
+    where = outside.write(folder)
+    (where / "whole.py").write_text(f"import os, sys, time, torch\n{source}")
+    problem = Values({"n": 4096, "dtype": "float32"})
+    return str(where), Point(kernel="double", provider="whole", problem=problem)
+
+
+def test_a_worker_whose_child_lives_on_is_noticed_at_once_and_the_child_ends(
+    worker: Supervisor, tmp_path: Path
+) -> None:
+    """A child of a session of its own, which holds the worker's end of the socket."""
+    told = tmp_path / "child"
+    outcome = worker.measure(
+        *outside_provider(
+            tmp_path,
+            "def double(x):\n"
+            "    if os.fork() == 0:\n"
+            "        os.setsid()\n"
+            f"        open({str(told)!r}, 'w').write(str(os.getpid()))\n"
+            "        time.sleep(1000)\n"
+            f"    while not os.path.exists({str(told)!r}):\n"
+            "        pass\n"
+            "    os._exit(0)\n",
+        )
+    )
+    assert (outcome.status, outcome.error) == ("runtime_error", "the worker exited with 0")
+    assert not psutil.pid_exists(int(told.read_text()))
+
+
+def test_a_provider_that_prints_without_end_fills_no_disk(worker: Supervisor, tmp_path: Path) -> None:
+    measured(worker, "right")
+    (pid,) = workers()
+    outcome = worker.measure(
+        *outside_provider(
+            tmp_path,
+            "line = 'x' * (1 << 20)\n"
+            "def double(x):\n"
+            "    if not hasattr(double, 'printed'):\n"
+            "        double.printed = [print(line, flush=True) for _ in range(300)]\n"
+            "        time.sleep(1)\n"
+            "    return x * 2\n",
+        )
+    )
+    assert outcome.status == "ok", outcome.error
+    assert Path(f"/proc/{pid}/fd/1").stat().st_size <= partner.MOST_PRINTED
+
+
+CHANGES = {
+    "torch.set_num_threads(3)": ("torch.get_num_threads() is 3 instead of ", "ok"),
+    "torch.set_default_dtype(torch.float64)": ("torch.get_default_dtype() is torch.float64", "ok"),
+    "import threading; threading.Thread(target=time.sleep, args=[99], daemon=True).start()": (
+        "thread Thread-",
+        "ok",
+    ),
+    "time.perf_counter = lambda: 0.0": ("time.perf_counter", "incorrect"),
+    "torch.empty_like = torch.zeros_like; torch.empty = torch.zeros": ("torch.empty", "incorrect"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.split("(")[0].split(" ")[0])
+def test_a_worker_that_a_provider_changed_is_replaced_and_it_is_said(
+    worker: Supervisor, tmp_path: Path, change: str
+) -> None:
+    what, status = CHANGES[change]
+    assert measured(worker, "right").status == "ok"
+    (pid,) = workers()
+    worker.changes.clear()
+    outcome = worker.measure(*outside_provider(tmp_path, f"{change}\ndef double(x):\n    return x * 2\n"))
+    assert outcome.status == status, outcome.error
+    assert worker.changes["whole"].startswith(what)
+    assert workers() == []
+    if status == "incorrect":
+        assert outcome.error == f"replaced {what}, which the timing rests on"
+    assert measured(worker, "right").status == "ok"
+    assert workers() != [pid]
+
+
+FORGED = """
+import json, socket
+def forge():
+    times = dict.fromkeys(("median_us", "p20_us", "p80_us", "min_us"), 0.5)
+    timing = dict(times, timer="perf_counter", cache="hot", rel_ci=0.0, overhead_us=0.0, n_samples=1,
+                  samples_us=[0.5])
+    text = json.dumps({"Timed": {"timing": timing, "state": {}, "sets": 1}}).encode()
+    for fd in range(3, 64):
+        try:
+            one = socket.socket(fileno=os.dup(fd))
+            if one.family == socket.AF_UNIX:
+                one.send(len(text).to_bytes(4, "big") + text)
+        except OSError:
+            pass
+def double(x):
+    if not hasattr(double, 'done'):
+        double.done = forge()
+    return x * 2
+"""
+
+
+def test_a_forged_reply_gives_no_time(worker: Supervisor, tmp_path: Path) -> None:
+    """Sent by the provider in place of its worker's own."""
+    outcome = worker.measure(*outside_provider(tmp_path, FORGED))
+    assert (outcome.status, outcome.timing) == ("runtime_error", None)
+    assert "answered out of turn" in str(outcome.error)
+
+
+SLOW_CLOCK = """
+from pipeline.timing.stopping.count import Count
+def done(self, samples, elapsed):
+    samples[:] = [sample / 1000 for sample in samples]
+    return len(samples) > 2
+Count.done.__code__ = done.__code__
+def double(x):
+    for _ in range(200):
+        y = x * 2
+    return y
+"""
+
+
+def test_a_time_that_no_call_takes_from_outside_is_incorrect(
+    worker: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider that makes the worker's own clock slow, in a way that nothing in its process shows."""
+    outcome = worker.measure(*outside_provider(tmp_path, SLOW_CLOCK))
+    assert outcome.status == "incorrect", outcome
+    assert re.match(
+        r"timed at \S+ us, but from outside calls on new inputs took \S+ us each", str(outcome.error)
+    )
+
+
+def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor) -> None:
+    measured(worker, "right")
+    (judge,) = processes("pipeline.execution.judge")
+    os.kill(judge, signal.SIGKILL)
+    outcome = measured(worker, "right")
+    assert (outcome.status, outcome.error) == ("runtime_error", "the judge was killed by SIGKILL")
+    assert measured(worker, "right").status == "ok"
 
 
 def test_a_worker_that_hangs_is_given_up(
@@ -110,11 +257,12 @@ def test_a_worker_that_can_not_start_is_said(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
     (folder / "__init__.py").touch()
-    (folder / "worker.py").write_text("raise SystemExit('no torch here')")
+    for name in ("worker.py", "judge.py"):
+        (folder / name).write_text("raise SystemExit('no torch here')")
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, root=tmp_path) as broken:
         outcome = measured(broken, "right")
+        assert (outcome.status, outcome.error) == ("runtime_error", "the judge exited with 1: no torch here")
         said = "the worker exited with 1: no torch here"
-        assert (outcome.status, outcome.error) == ("runtime_error", said)
         with pytest.raises(UserError, match=rf"^the ceilings of .* could not be measured: {said}\.$"):
             broken.rates()
 
@@ -127,24 +275,27 @@ def test_who_waits_for_an_abandoned_worker_learns_that_it_is_gone() -> None:
         waiting.start()
         worker.abandon()
         waiting.join()
-    assert [(one.status, one.error) for one in found] == [
-        ("runtime_error", "the worker was killed by SIGKILL")
-    ]
+    ((status, error),) = [(one.status, one.error) for one in found]
+    assert status == "runtime_error"
+    assert error in ("the worker was killed by SIGKILL", "the judge was killed by SIGTERM")
 
 
 def test_a_worker_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
     class Popen:
-        def __init__(self, words: list[str], env: dict[str, str], **rest: object) -> None:
-            seen.append(env)
+        pid = os.getpid()
 
-        def kill(self) -> None:
+        def __init__(self, words: list[str], env: dict[str, str], **rest: object) -> None:
+            if "pipeline.execution.worker" in words:
+                seen.append(env)
+
+        def terminate(self) -> None:
             pass
 
-        wait = kill
+        wait = terminate
 
-    monkeypatch.setattr(supervisor.subprocess, "Popen", Popen)
+    monkeypatch.setattr(partner.subprocess, "Popen", Popen)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     gpu = device.Device(kind="cuda", name="GPU", index=1, uuid="GPU-planted")
