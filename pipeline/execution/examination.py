@@ -38,14 +38,17 @@ from pipeline.store.record import Outcome, Timing
 
 A = TypeVar("A", bound=Record)
 
-AUDIT_US = 2000.0
-"""The work of an audit's calls by the time that is audited, so that no clock and no message is longer."""
+AUDIT_US = 4000.0
+"""The work of half an audit's calls by the time that is audited."""
+
+MESSAGES_US = 5000.0
+"""What an audit's four messages take at most on a busy machine, and what a GPU takes to wake."""
 
 MOST_CALLS = 128
 """Calls of half an audit at most."""
 
-ATTEMPTS = 5
-"""A neighbour may take the machine for some milliseconds, but not five times."""
+ATTEMPTS = 8
+"""A neighbour may take the machine for some milliseconds, but not each time."""
 
 FACTOR = 4.0
 """How many times its timing a call may take as seen from outside, where inputs are written before it and
@@ -170,8 +173,9 @@ class Examination:
         """Microseconds that a call takes at most as this process sees it: calls on all sets, each on inputs
         that were written just before. None where a GPU shares no memory.
 
-        Raises WrongError for a timing that is far below: judged by the difference to calls on half of the
-        sets, in which what does not grow with their number, messages among it, is not.
+        Raises WrongError for a timing that is far below what it sees: below the difference to calls on half
+        of the sets, in which nothing is that does not grow with their number, or below the whole less what
+        messages take, in which all is that one call did for others.
         """
         half = min(MOST_CALLS, ceil(AUDIT_US / max(timing.median_us, 1e-3)))
         shared = self.judge(Spread(sets=2 * half), Shared)
@@ -180,22 +184,23 @@ class Examination:
         self.worker(Arm(shared=shared), Done)
         half = shared.sets // 2
         limit_us = FACTOR * timing.median_us + SLACK_US.get(timing.timer, SLACK_OF_OTHERS_US)
-        whole = least_us = inf
-        self._seconds(shared.sets)
+        whole_us = apart_us = inf
+        self._microseconds(shared.sets)
         for _ in range(ATTEMPTS):
-            seconds = self._seconds(half), self._seconds(shared.sets)
+            of_half, of_all = self._microseconds(half), self._microseconds(shared.sets)
             self._right(CheckOne(), "on new inputs")
-            whole = min(whole, seconds[1])
-            least_us = min(least_us, (seconds[1] - seconds[0]) * 1e6 / half)
+            whole_us = min(whole_us, of_all)
+            apart_us = min(apart_us, (of_all - of_half) / half)
+            least_us = max(apart_us, (whole_us - MESSAGES_US) / shared.sets)
             if least_us <= limit_us:
-                return whole * 1e6 / shared.sets
+                return whole_us / shared.sets
         raise WrongError(
             f"timed at {timing.median_us:.4g} us, but from outside calls on new inputs took "
             f"{least_us:.4g} us each"
         )
 
-    def _seconds(self, sets: int) -> float:
+    def _microseconds(self, sets: int) -> float:
         begin = perf_counter()
         self.judge(Fill(sets=sets), Done)
         self.worker(Go(sets=sets), Done)
-        return perf_counter() - begin
+        return (perf_counter() - begin) * 1e6

@@ -23,6 +23,9 @@ from pipeline.timing.settings import TimingSettings
 RATES_TIMEOUT_S = 300.0
 """Far more than the device's own limits take to measure."""
 
+JUDGE_TIMEOUT_S = 600.0
+"""Far more than a reference takes."""
+
 LEAD = 0.98
 """A time below this fraction of the best one so far at its problem is worth an audit."""
 
@@ -131,7 +134,7 @@ class Supervisor:
             raise
 
     def _ask_judge(self, request: Record, kind: type[Record]) -> Record:
-        return self._judge.ask(request, kind, self.timeout_s)
+        return self._judge.ask(request, kind, JUDGE_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
