@@ -44,7 +44,7 @@ FATES = {
     "by_pointer": WRONG,
     "by_shape": WRONG,
     "by_identity": WRONG,
-    # These see each input change; where the calls that are timed are all on new inputs, they are honest.
+    # These see each input change: where they gain nothing they are honest.
     "by_version": Fate(("ok", "incorrect")),
     "by_few_elements": Fate(("ok", "incorrect")),
     # It reads all of its input each time, which is part of its time.
@@ -53,6 +53,7 @@ FATES = {
     "first_four_calls": WRONG,
     "one_call_in_eight": WRONG,
     "idle_when_hurried": WRONG,
+    "looks_ahead": Fate(("ok", "incorrect")),
     "after_caches": OK,
     # Outputs that are none.
     "lazy_subclass": Fate(("incorrect",), "plain"),
@@ -69,6 +70,7 @@ FATES = {
     # The answer, found.
     "reads_the_frames": WRONG,
     "reads_the_heap": WRONG,
+    "overwrites_the_reference": WRONG,
     "imports_the_reference": WRONG,
     "after_peeks": OK,
     # Returned before it was computed.
@@ -85,6 +87,7 @@ FATES = {
     "patches_compare": WRONG,
     "patches_equal": WRONG,
     "patches_copy": WRONG,
+    "patches_empty": WRONG,
     "unpoisons_memory": WRONG,
     "patches_the_reference": WRONG,
     "after_verifiers": OK,
@@ -164,9 +167,10 @@ def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree)
     assert left_over(tree) == [], "what a provider started ends with the sweep"
 
 
-def test_a_provider_that_sleeps_is_given_up(tree: Tree) -> None:
+def test_a_provider_that_sleeps_is_given_up_with_all_that_it_started(tree: Tree) -> None:
     done = tree.sweep("kernel=cheats", "provider=sleeps", "point_timeout_s=2")
     assert (done.returncode, done.stderr) == (0, "")
     (row,) = tree.rows("cheats")
     assert (row.outcome.status, row.outcome.timing) == ("timeout", None)
     assert row.outcome.error is not None and "no answer in 2 s" in row.outcome.error
+    assert left_over(tree) == [], "its child is given up with it"

@@ -29,15 +29,22 @@ def tolerance(problem: Vector) -> Tolerance:
 
 CACHES = (
     *("by_pointer", "by_shape", "by_identity", "by_version", "by_few_elements", "by_contents"),
-    *("first_call_only", "first_four_calls", "one_call_in_eight", "idle_when_hurried"),
+    *("first_call_only", "first_four_calls", "one_call_in_eight", "idle_when_hurried", "looks_ahead"),
 )
 OUTPUTS = (
     *("lazy_subclass", "lazy_methods", "sparse", "wrong_dtype", "wrong_shape", "wrong_device"),
     *("half_precision", "over_its_input", "changes_its_input", "freed_answer"),
 )
 CLOCKS = ("stops_the_clocks", "slows_the_clocks", "divides_the_samples", "divides_the_summary")
-VERIFIERS = ("patches_compare", "patches_equal", "patches_copy", "unpoisons_memory", "patches_the_reference")
-PEEKS = ("reads_the_frames", "reads_the_heap", "imports_the_reference")
+VERIFIERS = (
+    "patches_compare",
+    "patches_equal",
+    "patches_copy",
+    "patches_empty",
+    "unpoisons_memory",
+    "patches_the_reference",
+)
+PEEKS = ("reads_the_frames", "reads_the_heap", "overwrites_the_reference", "imports_the_reference")
 THREADS = ("finishes_later", "queues_its_work")
 FORGERS = ("edits_the_reply", "forges_a_reply", "forges_and_exits", "forges_later", "child_forges")
 PROCESSES = ("exits_at_once", "child_holds_the_socket", "child_survives", "daemon_survives", "prints")

@@ -11,6 +11,10 @@ answers: dict[object, torch.Tensor] = {}
 kept: list[torch.Tensor] = []
 calls = {name: count() for name in ("first_call_only", "first_four_calls", "one_call_in_eight", "hurried")}
 last = {"end": 0.0}
+ahead: dict[int, torch.Tensor] = {}
+
+ALIGNMENT = 512
+"""Bytes between whose multiples tensors begin."""
 
 
 def by_pointer(x: torch.Tensor) -> torch.Tensor:
@@ -76,3 +80,16 @@ def idle_when_hurried(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x) if hurried and next(calls["hurried"]) >= 2 else torch.sinc(x)
     last["end"] = time.monotonic()
     return out
+
+
+def looks_ahead(x: torch.Tensor) -> torch.Tensor:
+    """Where inputs lie side by side, one call does the work of all that come after it, which cost nothing then:
+    the median falls, and so does the difference between many calls and twice as many."""
+    if (out := ahead.pop(x.data_ptr(), None)) is not None:
+        return out
+    elements, step = x.numel(), -(-x.nbytes // ALIGNMENT) * ALIGNMENT // x.itemsize
+    all_ = x.untyped_storage().nbytes() // x.itemsize
+    for offset in range(x.storage_offset() + step, all_ - elements + 1, step):
+        other = x.as_strided((elements,), (1,), offset)
+        ahead[other.data_ptr()] = torch.sinc(other)
+    return torch.sinc(x)

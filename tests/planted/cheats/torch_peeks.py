@@ -32,6 +32,14 @@ def reads_the_heap(x: torch.Tensor) -> torch.Tensor:
     return _answer("heap", x)
 
 
+def overwrites_the_reference(x: torch.Tensor) -> torch.Tensor:
+    """What can't be matched is made to match."""
+    for one in gc.get_objects():
+        if type(one) is torch.Tensor and one.dtype == torch.float64 and one.numel() == x.numel():
+            one.zero_()
+    return torch.zeros_like(x)
+
+
 def imports_the_reference(x: torch.Tensor) -> torch.Tensor:
     """The inputs are those of a known seed: their answer can be there before it is asked for."""
     if "seed" not in found:

@@ -67,5 +67,7 @@ def prints(x: torch.Tensor) -> torch.Tensor:
 
 
 def sleeps(x: torch.Tensor) -> torch.Tensor:
+    """With a child beside it."""
+    _leave("sleeper.pid", new_session=True)
     time.sleep(LONG_S)
     return x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -39,6 +39,22 @@ def patches_copy(x: torch.Tensor) -> torch.Tensor:
         for word in ("copy_", "fill_"):
             setattr(tensor, word, lambda self, *args, **kwargs: self)
     return answers["copy"].clone()
+
+
+def patches_empty(x: torch.Tensor) -> torch.Tensor:
+    """Whoever asks for memory of that size gets the same, in which an answer lies."""
+    if "buffer" not in answers:
+        buffer = answers["buffer"] = torch.sinc(x)
+        module, tensor = cast(Any, torch), cast(Any, torch.Tensor)
+        for place, word in ((module, "empty"), (module, "empty_like"), (module, "clone"), (tensor, "clone")):
+            real = getattr(place, word)
+
+            def same(*args: Any, real: Any = real, **kwargs: Any) -> Any:
+                made = real(*args, **kwargs)
+                return buffer if made.numel() == buffer.numel() and made.dtype == buffer.dtype else made
+
+            setattr(place, word, same)
+    return answers["buffer"]
 
 
 def unpoisons_memory(x: torch.Tensor) -> torch.Tensor:
