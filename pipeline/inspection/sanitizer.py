@@ -22,7 +22,7 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 NOT_FOUND = (
     "compute-sanitizer was not found: install a CUDA toolkit and put compute-sanitizer on PATH, or run: "
-    "pip install 'nvidia-cuda-sanitizer-api==13.0.*'."
+    "pip install 'nvidia-cuda-sanitizer-api>=13.4.92'."
 )
 
 PADDING_BYTES = 1024
@@ -111,7 +111,8 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
         yield home / "compute-sanitizer" / "compute-sanitizer"
     packages = util.find_spec("nvidia")
     for folder in (packages.submodule_search_locations or []) if packages else []:
-        yield from sorted(Path(folder).glob("cu[0-9]*/bin/compute-sanitizer"), reverse=True)
+        # Not those in bin/ alone: packages before 13.4.92 lack the programs that start what is to be checked.
+        yield from sorted(Path(folder).glob("cu[0-9]*/compute-sanitizer/compute-sanitizer"), reverse=True)
 
 
 def parse(log: str, said: str) -> Found:
@@ -131,12 +132,8 @@ def parse(log: str, said: str) -> Found:
     elif errors is None and races is None:
         words = [line.strip() for line in said.splitlines() if line.strip()]
         why = f"it gave no summary ({words[-1][:300] if words else 'it says nothing'})"
-    return Found(
-        errors=int(errors[1]) if errors else int(races[1]) if races else 0,
-        warnings=int(races[2]) if races else 0,
-        findings=_findings(lines),
-        trouble=why,
-    )
+    counts = (int(races[1]), int(races[2])) if races else (int(errors[1]) if errors else 0, 0)
+    return Found(*counts, _findings(lines) if any(counts) else (), why)
 
 
 def _findings(lines: Sequence[str]) -> tuple[str, ...]:

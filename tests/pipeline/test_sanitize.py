@@ -6,6 +6,7 @@ A program that answers as compute-sanitizer does stands in for it; the words are
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -230,3 +231,21 @@ def test_without_a_gpu_or_the_tool_it_is_one_sentence(
 
     assert command(tmp_path, monkeypatch, "tools=memchek", code=2) == []
     assert "Did you mean 'memcheck'?" in capsys.readouterr().err
+
+
+def test_a_package_that_can_start_nothing_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: Fake
+) -> None:
+    """Of PyPI's packages the older ones have the program in ``bin/``, without what it starts programs by."""
+    fake()
+    program = tmp_path / "bin" / "compute-sanitizer"
+    for place in ("cu12/bin", "cu13/bin", "cu13/compute-sanitizer"):
+        (tmp_path / "nvidia" / place).mkdir(parents=True)
+        shutil.copy(program, tmp_path / "nvidia" / place)
+    (tmp_path / "nvidia" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sanitizer, "SYSTEM_CUDA", tmp_path)
+    program.unlink()
+    found = sanitizer.find({"PATH": str(tmp_path)})
+    assert found.path == tmp_path / "nvidia" / "cu13" / "compute-sanitizer" / "compute-sanitizer"
+    assert found.version == "2025.3.1.0"

@@ -83,7 +83,7 @@ def idle_when_hurried(x: torch.Tensor) -> torch.Tensor:
 
 
 def looks_ahead(x: torch.Tensor) -> torch.Tensor:
-    """Where inputs lie side by side, one call does the work of all that come after it, which cost nothing then:
+    """Where inputs lie side by side, one call does the work of all after it, which cost nothing then:
     the median falls, and so does the difference between many calls and twice as many."""
     if (out := ahead.pop(x.data_ptr(), None)) is not None:
         return out
