@@ -14,6 +14,7 @@ from kernels.contract import Value
 from pipeline import unknown
 from pipeline.inspection.ncu import SETS
 from pipeline.inspection.occupancy import LIMITS
+from pipeline.inspection.sanitizer import TOOLS
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
@@ -146,6 +147,25 @@ class CountersConfig(PointsConfig):
     report: Path | None
     timeout_s: float = Field(gt=0)
     artifacts: Path
+    wait_s: float | None = Field(ge=0)
+
+
+def _tool(value: Any) -> str:
+    if value not in TOOLS:
+        raise ValueError(str(unknown("tool", str(value), TOOLS)))
+    return str(value)
+
+
+class SanitizeConfig(PointsConfig):
+    """conf/sanitize.yaml. Problems that are not pinned are three of the preset's first workload."""
+
+    device: str
+    tools: Annotated[
+        tuple[Annotated[str, BeforeValidator(_tool)], ...],
+        BeforeValidator(as_list),
+        AfterValidator(_not_empty),
+    ]
+    timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
 

@@ -1,0 +1,163 @@
+"""compute-sanitizer: where this machine has it, how it is run, and what it says of a program."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from pipeline import UserError
+from pipeline.machine.compilers import SYSTEM_CUDA
+
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+
+NOT_FOUND = (
+    "compute-sanitizer was not found: install a CUDA toolkit and put compute-sanitizer on PATH, or run: "
+    "pip install 'nvidia-cuda-sanitizer-api>=13.4.92'."
+)
+
+PADDING_BYTES = 1024
+"""Between two allocations, so that what is written just behind one does not lie in the next."""
+
+MOST_FINDINGS = 20
+"""Different findings that a session keeps; the number of errors is of all."""
+
+HEADER = "COMPUTE-SANITIZER"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a session found: its errors and warnings, and a line for each kind of them, with how often it was
+    printed; or in ``trouble`` why it could not check."""
+
+    errors: int
+    warnings: int
+    findings: tuple[str, ...]
+    trouble: str | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all was checked and nothing found."""
+        return not (self.errors or self.warnings or self.trouble)
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    """A compute-sanitizer and its version."""
+
+    path: Path
+    version: str
+
+    def check(self, tool: str, command: Sequence[str], timeout_s: float, cwd: Path) -> Found:
+        """Run a command, and not what it starts, under one of the tools."""
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder, "log")
+            words = [str(self.path), "--tool", tool, "--target-processes", "application-only"]
+            words += ["--log-file", str(log), "--show-backtrace", "device", "--print-limit", "1000"]
+            if tool == "memcheck":
+                # Calls that torch and Triton make to see whether they fail are no errors of a kernel.
+                words += ["--padding", str(PADDING_BYTES), "--report-api-errors", "no"]
+            # Else torch hands out parts of large blocks, within which nothing is out of bounds.
+            environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+            process = subprocess.Popen(
+                [*words, *command],
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            try:
+                said, _ = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                return Found(0, 0, (), f"{tool} did not end within {timeout_s:g} s")
+            finally:
+                with suppress(ProcessLookupError):  # of the program that it started, nothing is left
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            return parse(log.read_text(errors="replace") if log.is_file() else "", said)
+
+
+def find(environment: Mapping[str, str] | None = None) -> Sanitizer:
+    """The first compute-sanitizer that works: on PATH, in a CUDA toolkit, or from PyPI. Raises UserError."""
+    for path in _candidates(os.environ if environment is None else environment):
+        if os.access(path, os.X_OK):
+            with suppress(OSError):
+                done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+                if match := re.search(r"Version (\d+(?:\.\d+)+)", done.stdout):
+                    return Sanitizer(path, match[1])
+    raise UserError(NOT_FOUND)
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    on_path = shutil.which("compute-sanitizer", path=environment.get("PATH", ""))
+    if on_path is not None:
+        yield Path(on_path)
+    homes = [Path(environment[name]) for name in ("CUDA_HOME", "CUDA_PATH") if environment.get(name)]
+    for home in [*homes, SYSTEM_CUDA]:
+        yield home / "bin" / "compute-sanitizer"
+        yield home / "compute-sanitizer" / "compute-sanitizer"
+    packages = util.find_spec("nvidia")
+    for folder in (packages.submodule_search_locations or []) if packages else []:
+        # Not those in bin/ alone: packages before 13.4.92 lack the programs that start what is to be checked.
+        yield from sorted(Path(folder).glob("cu[0-9]*/compute-sanitizer/compute-sanitizer"), reverse=True)
+
+
+def parse(log: str, said: str) -> Found:
+    """What a log says; ``said`` is what the program itself printed, for one that was not checked."""
+    lines = [
+        line.removeprefix("=========").rstrip() for line in log.splitlines() if line.startswith("=========")
+    ]
+    text = "\n".join(lines)
+    errors = re.search(r"^ ERROR SUMMARY: (\d+) errors?", text, re.MULTILINE)
+    races = re.search(r"^ RACECHECK SUMMARY: .*\((\d+) errors?, (\d+) warnings?\)", text, re.MULTILINE)
+    # What a tool says of a race begins with the same words.
+    kinds = r"^ (?:Internal Sanitizer Error|Error): (?!Race |Potential |\()(.+)$"
+    trouble = re.search(kinds, text, re.MULTILINE)
+    why = None
+    if trouble is not None:
+        why = trouble[1].rstrip(".")
+    elif errors is None and races is None:
+        words = [line.strip() for line in said.splitlines() if line.strip()]
+        why = f"it gave no summary ({words[-1][:300] if words else 'it says nothing'})"
+    counts = (int(races[1]), int(races[2])) if races else (int(errors[1]) if errors else 0, 0)
+    return Found(*counts, _findings(lines) if any(counts) else (), why)
+
+
+def _findings(lines: Sequence[str]) -> tuple[str, ...]:
+    """A line for each kind of finding: what was done, in which function, and where in the source."""
+    found: Counter[str] = Counter()
+    current: list[str] = []
+
+    def end() -> None:
+        if current:
+            found[" ".join(current)] += 1
+        current.clear()
+
+    for line in lines:
+        if not line.strip():
+            end()
+        elif not line.startswith("     "):
+            end()
+            word = line.strip()
+            if word != HEADER and "SUMMARY:" not in word and "Target application" not in word:
+                current.append(word)
+        elif current and re.match(r" {5}(at|and \w+ access at|\w+ Thread .+ at) ", line):
+            # Which thread it was, and which address, differs from one to the next of a kind.
+            current.append(re.sub(r" Thread \([\d,]+\)", "", line.strip()))
+    end()
+    return tuple(
+        f"{what} ({times} times)" if times > 1 else what for what, times in found.most_common(MOST_FINDINGS)
+    )

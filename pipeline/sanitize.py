@@ -1,0 +1,189 @@
+"""compute-sanitizer over a kernel's CUDA and Triton providers, at small problems.
+
+    python -m pipeline.sanitize kernel=softmax
+    python -m pipeline.sanitize kernel=matmul provider=cuda_tiled size=67 tools=[memcheck,racecheck,synccheck]
+
+Runs each provider that is written here once at each problem of the preset ``smoke``, small and odd ones,
+under memcheck and racecheck. Exits with 1 if anything was found or could not be checked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from pipeline import ROOT, UserError
+from pipeline.command.options import SanitizeConfig
+from pipeline.command.run import console, run_stage
+from pipeline.inspection import sanitizer
+from pipeline.inspection.sanitizer import Found, Sanitizer
+from pipeline.inspection.subject import Subject
+from pipeline.machine import device
+from pipeline.machine.lock import DeviceLock
+from pipeline.points.point import Point
+from pipeline.reporting.table import print_wide
+from pipeline.store import commit, results
+from pipeline.store.evidence import read_lines, write_lines
+from pipeline.store.sanitizer import SanitizerRow, sanitizer_path
+
+LANGUAGES = ("cuda", "triton", "gluon")
+"""What can read and write where it should not."""
+
+warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
+
+
+def run(config: SanitizeConfig) -> None:
+    """Check the providers, write rows, print them, and exit with 1 unless all are clean."""
+    chosen = device.resolve(config.device)
+    if chosen.kind != "cuda":
+        raise UserError("compute-sanitizer needs an NVIDIA GPU: run this command on a host that has one.")
+    subject = Subject(config.entry, chosen, config.timing, config.seed, config.output)
+    stage = Sanitize(config, subject, sanitizer.find())
+    points, left_out = stage.choose()
+    rows = stage.check(points)
+    stage.write(rows)
+    show(rows, f"{subject.title}: compute-sanitizer {stage.tool.version}")
+    for line in left_out:
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"{len(rows)} rows: {stage.path}", highlight=False, soft_wrap=True)
+    if any(row.status != "clean" for row in rows):
+        sys.exit(1)
+
+
+class Sanitize:
+    """One run over the providers of one kernel on one GPU."""
+
+    def __init__(self, config: SanitizeConfig, subject: Subject, tool: Sanitizer) -> None:
+        self.config = config
+        self.subject = subject
+        self.tool = tool
+        self.path = sanitizer_path(subject.output, subject.entry.name, subject.slug)
+        results.asked_for(self.path)
+        loaded = subject.entry.loaded
+        self.commit, self.dirty = (
+            commit.head(loaded.folder, ["."]) if loaded.is_outside else commit.head(ROOT)
+        )
+
+    def choose(self) -> tuple[dict[str, list[Point]], list[str]]:
+        """The points by provider; and lines that say which providers have none, and why. Raises UserError
+        for options that leave none."""
+        config, kernel = self.config, self.subject.kernel
+        points, left_out = self.subject.points(config.preset.name, config.pin, config.provider, "cuda")
+        found: dict[str, list[Point]] = {}
+        others = []
+        for point in points:
+            provider = kernel.provider(point.provider)
+            if provider.is_own and provider.language in LANGUAGES:
+                found.setdefault(point.provider, []).append(point)
+            elif point.provider not in others:
+                others.append(point.provider)
+        if others:
+            left_out.append(f"Left out: {', '.join(others)} (not written here in CUDA or Triton).")
+        if not found:
+            raise UserError(
+                f"these options leave no provider of {self.subject.entry.name} to check. {' '.join(left_out)}"
+            )
+        return found, left_out
+
+    def check(self, points: Mapping[str, Sequence[Point]]) -> list[SanitizerRow]:
+        """The rows of all providers, tool by tool.
+
+        One process calls all of them. What it finds has no provider's name, and an error may spoil what comes
+        after it: unless all is clean, each provider gets a process of its own.
+        """
+        rows = []
+        if self.subject.device.uuid is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.subject.device.uuid
+        with DeviceLock(self.subject.device, self.config.wait_s, warn):
+            for tool in self.config.tools:
+                with console.status(f"{tool} over {', '.join(points)} …"):
+                    every = [point for some in points.values() for point in some]
+                    whole = self.session(tool, every)
+                for name, some in points.items():
+                    alone = len(points) > 1 and not whole.is_clean
+                    with console.status(f"{tool} over {name} …"):
+                        found = self.session(tool, some) if alone else whole
+                    rows.append(self.row(name, tool, some, found))
+        return sorted(rows, key=lambda row: (list(points).index(row.provider), row.tool))
+
+    def session(self, tool: str, points: Sequence[Point]) -> Found:
+        """What a tool finds in a process that calls the points; one that failed there is in trouble."""
+        with tempfile.TemporaryDirectory() as folder:
+            plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
+            where = self.subject.entry.loaded.where
+            wanted = [point.model_dump(mode="json") for point in points]
+            plan.write_text(json.dumps({"where": where, "seed": self.config.seed, "points": wanted}))
+            command = [sys.executable, "-m", "pipeline.inspection.sanitized", str(plan), str(failures)]
+            found = self.tool.check(tool, command, self.config.timeout_s, ROOT)
+            failed = json.loads(failures.read_text()) if failures.is_file() else {}
+        if not failed or found.errors:
+            return found
+        name, reason = next(iter(failed.items()))
+        return Found(0, found.warnings, found.findings, f"{name}: {reason}")
+
+    def row(self, provider: str, tool: str, points: Sequence[Point], found: Found) -> SanitizerRow:
+        """The row of a provider under a tool."""
+        return SanitizerRow(
+            kernel=self.subject.entry.name,
+            provider=provider,
+            tool=tool,
+            status="clean" if found.is_clean else "found" if found.errors or found.warnings else "failed",
+            problems=tuple(dict.fromkeys(point.problem for point in points)),
+            points=len(points),
+            errors=found.errors,
+            warnings=found.warnings,
+            findings=found.findings,
+            reason=found.trouble,
+            version=self.tool.version,
+            environment=self.subject.environment.digest,
+            commit=self.commit,
+            dirty=self.dirty,
+        )
+
+    def write(self, rows: Sequence[SanitizerRow]) -> None:
+        """Put the rows in place of those of the same providers and tools; of the others, those stay whose
+        provider is still there."""
+        known = [provider.name for provider in self.subject.kernel.providers]
+        old = read_lines(self.path, SanitizerRow, warn)
+        together = {(row.provider, row.tool): row for row in [*old, *rows] if row.provider in known}
+        order = sorted(together, key=lambda key: (known.index(key[0]), key[1]))
+        write_lines(self.path, [together[key] for key in order])
+
+
+def show(rows: Sequence[SanitizerRow], title: str) -> None:
+    """Print the table, and below it what was found."""
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown.add_column("provider")
+    shown.add_column("tool")
+    shown.add_column("problems", overflow="fold")
+    for name in ("points", "errors", "warnings"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        problems = ", ".join(" ".join(str(value) for value in one.values()) for one in row.problems)
+        counts = ("", "not checked") if row.status == "failed" else (str(row.errors), str(row.warnings))
+        shown.add_row(
+            row.provider,
+            row.tool,
+            problems,
+            str(row.points),
+            *counts,
+            style=None if row.status == "clean" else "yellow",
+        )
+    print_wide(console, shown)
+    for row in rows:
+        for line in [*row.findings, *([f"not checked: {row.reason}"] if row.reason else [])]:
+            console.print(
+                f"{row.provider}, {row.tool}: {line}", highlight=False, soft_wrap=True, markup=False
+            )
+
+
+if __name__ == "__main__":
+    run_stage("sanitize", SanitizeConfig, run)

@@ -1,0 +1,74 @@
+"""What a sweep on a GPU makes of providers that cheat: those of a CPU, and those that only a GPU can have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.pipeline.test_cheats import EITHER, FATES, OK, TOO_FAST, WRONG, Fate, left_over, wrong_fates
+from tests.planted.tree import Tree
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+ON_A_GPU = {
+    **{name: fate for name, fate in FATES.items() if name != "honest_at_the_end"},
+    # Replays call nothing, and the device's clock is its own: who changes the host's changes nothing.
+    "sparse": Fate(("incorrect", "runtime_error"), "plain|sparse|strided"),
+    "stops_the_clocks": EITHER,
+    "slows_the_clocks": EITHER,
+    "wrong_device": Fate(("incorrect",), "is on meta, not on cuda"),
+    "on_a_side_stream": Fate(("ok", "incorrect", "runtime_error")),
+    "leaves_a_stream": EITHER,
+    "nothing_in_a_graph": WRONG,
+    "patches_elapsed_time": TOO_FAST,
+    "patches_replay": Fate(("incorrect",)),
+    "patches_synchronize": Fate(("ok", "incorrect", "runtime_error")),
+    "keeps_the_cache": EITHER,
+    "limits_the_allocator": EITHER,
+    "after_gpu": OK,
+    "honest_at_the_end": OK,
+}
+"""A stream that a provider uses beside the timed one may be joined, which makes its time honest, or be found
+out; a graph can't be captured over a stream that does not join."""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    """A tree with this GPU's own ceilings, of which no cheat's process outlives the test."""
+    made = Tree(tmp_path, "cheats")
+    ceilings = [sys.executable, "-m", "pipeline.ceilings", "device=cuda", "output=results"]
+    subprocess.run(
+        ceilings, cwd=made.root, env=os.environ | {"TMPDIR": str(made.temporary)}, check=True, text=True
+    )
+    yield made
+    for pid in left_over(made):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree) -> None:
+    """By each timer: only the graph's replays call nothing."""
+    found = []
+    for timer in ("auto", "event", "wall"):
+        output = f"outputs/{timer}"
+        options = ("size=16777216", f"provider=[{','.join(ON_A_GPU)}]", "point_timeout_s=60")
+        done = tree.sweep(
+            "kernel=cheats", "device=cuda", *options, f"timing.timer={timer}", f"output={output}"
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        rows = {row.point.provider: row for row in tree.rows("cheats", output)}
+        found += [f"{timer}: {sentence}" for sentence in wrong_fates(rows, ON_A_GPU)]
+        assert tree.workers() == []
+        assert left_over(tree) == [], "what a provider started ends with the sweep"
+    assert not found, "\n".join(found)

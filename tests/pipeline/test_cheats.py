@@ -1,0 +1,176 @@
+"""What a sweep makes of providers that cheat: the real command in a copy of the tree.
+
+``docs/trust.md`` says what is defended, by what, and what is not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline.store.record import Measurement
+from tests.planted.tree import Tree, cpu_tree
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What must become of a provider: one of these statuses; and where there is a sentence, what it says, as
+    a regular expression. An ``ok`` is for a time like the honest provider's unless it ``saves`` work."""
+
+    statuses: tuple[str, ...]
+    says: str = "."
+    saves: bool = False
+
+
+OK = Fate(("ok",))
+WRONG = Fate(("incorrect",), "elements are wrong")
+TOO_FAST = Fate(("incorrect",), "faster than|takes|ceiling|outside")
+"""A right answer whose time is not: the sentence compares it with what was seen from outside, or with the
+machine."""
+
+EITHER = Fate(("ok", "incorrect", "runtime_error"))
+"""What it does harms others, if anyone: what it gets is not the point, but a time must be its own."""
+
+FATES = {
+    "honest": OK,
+    # Old answers for new ones.
+    "by_pointer": WRONG,
+    "by_shape": WRONG,
+    "by_identity": WRONG,
+    # These see each input change: where they gain nothing they are honest.
+    "by_version": Fate(("ok", "incorrect")),
+    "by_few_elements": Fate(("ok", "incorrect")),
+    # It reads all of its input each time, which is part of its time.
+    "by_contents": Fate(("ok", "incorrect"), saves=True),
+    "first_call_only": WRONG,
+    "first_four_calls": WRONG,
+    "one_call_in_eight": WRONG,
+    "idle_when_hurried": WRONG,
+    "looks_ahead": Fate(("ok", "incorrect")),
+    "after_caches": OK,
+    # Outputs that are none.
+    "lazy_subclass": Fate(("incorrect",), "plain"),
+    "lazy_methods": WRONG,
+    "sparse": Fate(("incorrect",), "plain|sparse|strided"),
+    "wrong_dtype": Fate(("incorrect",), "dtype is torch.float64"),
+    "wrong_shape": Fate(("incorrect",), r"shape is \(1,\)"),
+    "wrong_device": Fate(("incorrect",), "is on meta"),
+    "half_precision": WRONG,
+    "over_its_input": Fate(("incorrect",), "input"),
+    "changes_its_input": Fate(("incorrect",), "changed its input"),
+    "freed_answer": WRONG,
+    "after_outputs": OK,
+    # The answer, found.
+    "reads_the_frames": WRONG,
+    "reads_the_heap": WRONG,
+    "overwrites_the_reference": WRONG,
+    "imports_the_reference": WRONG,
+    "after_peeks": OK,
+    # Returned before it was computed.
+    "finishes_later": Fate(("incorrect",)),
+    "queues_its_work": Fate(("incorrect",)),
+    "after_threads": OK,
+    # The clock.
+    "stops_the_clocks": TOO_FAST,
+    "slows_the_clocks": TOO_FAST,
+    "divides_the_samples": TOO_FAST,
+    "divides_the_summary": TOO_FAST,
+    "after_clocks": OK,
+    # The verification.
+    "patches_compare": WRONG,
+    "patches_equal": WRONG,
+    "patches_copy": WRONG,
+    "patches_empty": WRONG,
+    "unpoisons_memory": WRONG,
+    "patches_the_reference": WRONG,
+    "after_verifiers": OK,
+    # The reply.
+    "edits_the_reply": TOO_FAST,
+    "forges_a_reply": Fate(("runtime_error", "incorrect")),
+    "forges_and_exits": Fate(("runtime_error", "incorrect")),
+    "forges_later": EITHER,
+    "child_forges": EITHER,
+    "after_forgers": OK,
+    # Processes.
+    "exits_at_once": Fate(("runtime_error",), "exited with 0"),
+    "child_holds_the_socket": Fate(("runtime_error",), "exited with 3"),
+    "child_survives": EITHER,
+    "daemon_survives": EITHER,
+    "prints": Fate(("ok", "runtime_error"), "printed more|output"),
+    "after_processes": OK,
+    # The process's settings.
+    "leaves_settings": EITHER,
+    "after_settings": OK,
+    "honest_at_the_end": OK,
+}
+
+SANE = 5
+"""How many times faster than the honest provider another that computes the same may be on a busy machine. A
+forged time is thousands of times faster."""
+
+
+def wrong_fates(rows: dict[str, Measurement], fates: dict[str, Fate]) -> list[str]:
+    """A sentence for each provider that did not get what it must."""
+    found = [f"{name} has no row" for name in fates if name not in rows]
+    honest = [
+        rows[name].outcome.timing.median_us  # type: ignore[union-attr]
+        for name in ("honest", "honest_at_the_end")
+        if name in rows and rows[name].outcome.timing
+    ]
+    for name, row in rows.items():
+        outcome, fate = row.outcome, fates[name]
+        if outcome.status not in fate.statuses:
+            found.append(f"{name} is {outcome.status}: {outcome.error}")
+        elif outcome.error is not None and not re.search(fate.says, outcome.error):
+            found.append(f"{name} says {outcome.error!r}, not {fate.says!r}")
+        too_little = outcome.timing is not None and outcome.timing.median_us * SANE < min(honest, default=0)
+        if too_little and not fate.saves:
+            found.append(f"{name} takes {outcome.timing.median_us} us, who computes takes {min(honest)} us")
+    return found
+
+
+def left_over(tree: Tree) -> list[int]:
+    """The processes whose ids cheats wrote down, and that are still theirs."""
+    found = []
+    for path in tree.root.glob("*.pid"):
+        process = Path("/proc") / path.read_text()
+        with suppress(OSError):
+            if (process / "cwd").readlink() == tree.root:  # not a zombie, and nobody else's
+                found.append(int(process.name))
+    return found
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    """A tree of which no cheat's process outlives the test."""
+    made = cpu_tree(tmp_path, "cheats")
+    yield made
+    for pid in left_over(made):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree) -> None:
+    done = tree.sweep("kernel=cheats", f"provider=[{','.join(FATES)}]", "point_timeout_s=60")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {row.point.provider: row for row in tree.rows("cheats")}
+    found = wrong_fates(rows, FATES)
+    assert not found, "\n".join(found)
+    assert tree.workers() == []
+    assert left_over(tree) == [], "what a provider started ends with the sweep"
+
+
+def test_a_provider_that_sleeps_is_given_up_with_all_that_it_started(tree: Tree) -> None:
+    done = tree.sweep("kernel=cheats", "provider=sleeps", "point_timeout_s=2")
+    assert (done.returncode, done.stderr) == (0, "")
+    (row,) = tree.rows("cheats")
+    assert (row.outcome.status, row.outcome.timing) == ("timeout", None)
+    assert row.outcome.error is not None and "no answer in 2 s" in row.outcome.error
+    assert left_over(tree) == [], "its child is given up with it"
