@@ -32,7 +32,15 @@ def log(results: Path, uri: str, **options: Any) -> None:
 
 def start(*arguments: str, stage: str = "publish", **env: str) -> subprocess.Popen[str]:
     """The command line itself."""
-    command = [sys.executable, "-m", f"pipeline.{stage}", "reports=null", "artifacts=null", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        f"pipeline.{stage}",
+        "runs=null",
+        "reports=null",
+        "artifacts=null",
+        *arguments,
+    ]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | env, stdout=pipe, stderr=pipe, text=True)
 
