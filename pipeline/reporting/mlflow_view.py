@@ -34,7 +34,7 @@ from pipeline.store.environment import TOLD, Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.record import Measurement, Origin
 from pipeline.store.results import Results
-from pipeline.store.runs import Heading
+from pipeline.store.runs import Heading, is_ad_hoc
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
 RATES = ("gbps", "tflops", "ceiling_fraction")
@@ -142,9 +142,9 @@ def _whose(input: Path, environment: Environment | None) -> str:
     host, and a folder that is not the repository's own results."""
     host = environment.host if environment else None
     folder = input.resolve()
-    own = folder in (ROOT / "results", results.LOCAL / "results")
     words = [f"on {host}"] if host else []
-    words += [] if own else [f"of {folder.name} {digest([platform.node(), str(folder)])}"]
+    if is_ad_hoc(folder):
+        words.append(f"of {folder.name} {digest([platform.node(), str(folder)])}")
     return "".join(f" {word}" for word in words)
 
 

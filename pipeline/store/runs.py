@@ -17,7 +17,7 @@ from typing import IO, Self
 
 from pydantic import Field, ValidationError
 
-from pipeline import ROOT, UserError
+from pipeline import UserError
 from pipeline.points.frozen import Record
 from pipeline.store import ledger, results
 from pipeline.store.ceilings import Ceilings
@@ -43,7 +43,8 @@ class Heading(Record):
 
 def is_ad_hoc(output: Path) -> bool:
     """Whether a sweep into the folder is one of its own, and not a part of the repository's results."""
-    return output.resolve() not in (ROOT / "results", results.LOCAL / "results")
+    own = results.LOCAL / "results"
+    return output.resolve() not in (own, own.parent.parent / "results")
 
 
 def folder_in(output: Path) -> Path:
