@@ -128,7 +128,7 @@ def without_tracking_uri(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if equals and name.lstrip("+~") == TRACKING_URI:
             quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
             found.append(value[1:-1] if quoted else value)
-        elif equals and name.lstrip("+~") == "tracking" and not value.isidentifier():
+        elif equals and name.lstrip("+~") == "tracking" and not re.fullmatch(r"[\w,]*", value):
             raise UserError(
                 f"tracking= takes local, server or none, not an address; write {TRACKING_URI}=ADDRESS."
             )
@@ -208,7 +208,8 @@ def show_help(name: str, words: Sequence[str]) -> NoReturn:
 
 def fail(sentence: str) -> NoReturn:
     """End the command with a sentence, in which no password of the command line or the environment is."""
-    uris = [word.partition("=")[2] or word for word in sys.orig_argv if "://" in word]
+    given = [word for word in (*sys.orig_argv, *sys.argv) if "://" in word]
+    uris = [word.partition("=")[2] if re.match(r"[\w.+~]*=", word) else word for word in given]
     print(f"error: {hidden(sentence, uris)}", file=sys.stderr)
     sys.exit(2)
 

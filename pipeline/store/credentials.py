@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-SECRETS = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-"""Environment variables whose values are never shown as they are."""
+SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+"""Environment variables whose values are never shown; MLFLOW_TRACKING_URI may hold one."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A URI in two parts: what may be shown, and who asks. ``user`` and ``password`` are None where the URI
-    has none, and decoded."""
+    """A URI in two parts: where, and who asks. ``user`` and ``password`` are decoded, and None where the URI
+    has none. A query in ``uri`` may still hold a token: ``public`` is what to show."""
 
-    uri: str
+    uri: str = field(repr=False)
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
 
@@ -65,14 +65,15 @@ def public(uri: str) -> str:
 def hidden(text: str, uris: Sequence[str] = ()) -> str:
     """A sentence as it may be shown: without the credentials of the given URIs, of those in the environment,
     and of any other that stands in it."""
-    for uri in (*uris, *(os.environ.get(name, "") for name in SECRETS)):
+    secrets = [os.environ.get(name) or "" for name in SECRETS]
+    for uri in (*uris, os.environ.get("MLFLOW_TRACKING_URI") or ""):
         address = taken_apart(uri)
-        for whole in {uri, address.whole}:
-            if "://" in whole:
-                text = text.replace(whole, public(whole))
+        for whole in {uri, address.whole} - {""}:
+            text = text.replace(whole, public(whole))
+        secrets.append(address.password or "")
+    for secret in secrets:
         # A word of fewer letters stands in other words, too.
-        for secret in {address.password or ("" if "://" in uri else uri)}:
-            for spelled in {secret, quote(secret, safe="")} if len(secret) > 3 else ():
-                text = text.replace(spelled, "...")
+        for spelled in {secret, quote(secret, safe="")} if len(secret) > 3 else ():
+            text = text.replace(spelled, "...")
     text = re.sub(r"(\w://)(?!/)\S*@", r"\1", text)
     return re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1...", text)

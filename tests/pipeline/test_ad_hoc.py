@@ -36,13 +36,13 @@ def no_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The module's SQLite store. Each test has a kernel's experiment of its own name in it, or empties it."""
+    """The module's SQLite store: MLflow makes its tables for seconds."""
     return tmp_path_factory.mktemp("store") / "mlflow.db"
 
 
 @pytest.fixture
 def database(store: Path) -> Path:
-    """The store without experiments of the test's kernel."""
+    """The store without runs of an earlier test."""
     from mlflow import MlflowClient
 
     with tracking.opened(f"sqlite:///{store}", say=print):
