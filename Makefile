@@ -140,5 +140,5 @@ docker-shell: ## Open a shell in an image on this checkout
 test-docker: $(READY) ## Prove PROOFS for real: images built and run with no daemon and no registry, in minutes
 	@TEST_PROOFS="$(PROOFS)" python -m pytest -rs tests/docker $(ARGS)
 
-clean: ## Remove what was built; results, local/ and the MLflow store stay
-	rm -rf build outputs multirun .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove what was built; results, local/, outputs/ and the MLflow store stay
+	rm -rf build multirun .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,10 @@
-"""Publish: results to MLflow. ``python -m pipeline.publish [kernel=softmax] [tracking=server]``.
+"""Publish: results and ad-hoc sweeps to MLflow.
 
-The store shows what the ledgers hold now, and all of it can be made again from them: publishing twice changes
-nothing, and a store that was lost comes back.
+    python -m pipeline.publish [kernel=softmax] [tracking=server]
+
+The store shows what the ledgers hold now, and what each ad-hoc sweep measured. All of it can be made again
+from the files: publishing twice changes nothing, and a store that was lost comes back. Runs that something
+else wrote stay.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from pipeline import UserError
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import console, run_stage
-from pipeline.reporting import mlflow_view
-from pipeline.reporting.mlflow_view import Published
+from pipeline.reporting import mlflow_publish
+from pipeline.reporting.mlflow_publish import Files, Published, Tracker
 
 # Lines are never broken, so that a link or a command in them can be copied.
 say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
@@ -25,7 +29,7 @@ def publish(config: PublishConfig) -> None:
     """
     published = published_by(config)
     if published is not None:
-        say(mlflow_view.how_to_open(published))
+        say(mlflow_publish.how_to_open(published))
 
 
 def published_by(config: PublishConfig) -> Published | None:
@@ -33,11 +37,12 @@ def published_by(config: PublishConfig) -> Published | None:
     if config.tracking.name == "none":
         say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
         return None
+    if config.input is None and config.runs is None:
+        raise UserError("input=null and runs=null leave nothing to publish; name a folder for one of them.")
     # A kernel outside of the repository is known by its folder's name.
     kernel = config.kernel and Path(config.kernel).expanduser().resolve().name
-    return mlflow_view.publish(
-        config.input, config.tracking.uri, say, kernel, config.reports, config.artifacts
-    )
+    files = Files(config.input, config.runs, kernel, config.reports, config.artifacts)
+    return mlflow_publish.publish(files, Tracker(config.tracking.name, config.tracking.uri), say)
 
 
 if __name__ == "__main__":

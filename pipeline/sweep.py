@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from time import monotonic
 
 import yaml
@@ -38,12 +37,13 @@ from pipeline.points.plan import Plan, Target, plan
 from pipeline.points.point import Point
 from pipeline.reporting import table
 from pipeline.reporting.progress import Progress
-from pipeline.store import commit, results
+from pipeline.store import commit, results, runs
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome
+from pipeline.store.runs import Heading, Recorder
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
@@ -75,7 +75,7 @@ def run(config: SweepConfig) -> None:
         sweep.compact()
         sweep.show()
     if config.tracking.name != "none":
-        publish(config, sweep.output)
+        publish(config, sweep)
 
 
 class Sweep:
@@ -104,6 +104,7 @@ class Sweep:
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.measured: set[Point] = set()
+        self.recorder: Recorder | None = None
         self.noise_floor: float | None = None
         self.begin = monotonic()
 
@@ -153,10 +154,19 @@ class Sweep:
         for worker in workers:
             worker.overhead = ceilings.overhead
         broken = self.build(points)
+        if runs.is_ad_hoc(self.output):
+            heading = Heading(
+                run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings
+            )
+            self.recorder = stack.enter_context(Recorder(self.output, heading))
         with Progress(console, f"{self.entry.name} on {self.slug}", len(points)) as progress:
 
             def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:
-                self.ledger.append(self.measurement(point, outcome, measured_on, ceilings))
+                row = self.measurement(point, outcome, measured_on, ceilings)
+                before = self.ledger.get(point, row.parts.settings)
+                self.ledger.append(row)
+                if self.recorder is not None:
+                    self.recorder.append(row, None if before is None else before.parts)
                 self.measured.add(point)
                 progress.advance(str(point))
 
@@ -205,8 +215,7 @@ class Sweep:
             results.environment_path(self.output, self.slug),
             self.environment.model_dump_json(indent=2).encode() + b"\n",
         )
-        # What names a tracker may hold a password.
-        options = self.config.model_dump(mode="json", exclude={"tracking"})
+        options = self.config.model_dump(mode="json")
         write_atomically(
             results.config_path(self.output, self.entry.name, self.slug),
             yaml.safe_dump(options, sort_keys=True).encode(),
@@ -265,6 +274,8 @@ class Sweep:
             self.ledger.compact(
                 lambda row: row.with_noise_floor(self.noise_floor) if row.origin.run == self.run else row
             )
+        if self.recorder is not None:
+            self.recorder.finish(self.noise_floor)
 
     def rows(self) -> list[Measurement]:
         """What the ledger holds of this sweep's points."""
@@ -302,14 +313,25 @@ class Sweep:
         return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
 
 
-def publish(config: SweepConfig, output: Path) -> None:
-    """Log the ledger to MLflow; a tracker in trouble has harmed no measurement."""
-    from pipeline.reporting import mlflow_view
+def publish(config: SweepConfig, sweep: Sweep) -> None:
+    """Log to MLflow what the table shows: the ad-hoc sweeps that measured its rows, or the repository's
+    results. A tracker in trouble has harmed no measurement."""
+    from pipeline.reporting import mlflow_publish
 
     say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
-    published = mlflow_view.publish(output, config.tracking.uri, say, config.entry.name)
+    files = mlflow_publish.Files(
+        input=config.output,
+        kernel=sweep.entry.name,
+        reports=ROOT / "reports",
+        artifacts=ROOT / "artifacts",
+    )
+    if runs.is_ad_hoc(sweep.output):
+        measured = frozenset(row.origin.run for row in sweep.rows())
+        files = mlflow_publish.Files(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
+    tracker = mlflow_publish.Tracker(config.tracking.name, config.tracking.uri)
+    published = mlflow_publish.publish(files, tracker, say)
     if published is not None:
-        say(mlflow_view.how_to_open(published))
+        say(mlflow_publish.how_to_open(published))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ from pipeline import UserError
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage
 from pipeline.publish import published_by, say
+from pipeline.reporting import mlflow_publish
 from pipeline.reporting import mlflow_store as tracking
+from pipeline.store.credentials import hidden, taken_apart
 
 HOST = "127.0.0.1"
 PORTS = range(5000, 5010)
@@ -44,10 +46,11 @@ def show(config: PublishConfig) -> None:
     if published is None:
         return
     if tracking.is_server(published.uri):
-        say(f"Open {tracking.page(published.uri, published.experiments)}")
+        say(mlflow_publish.how_to_open(published))
         return
-    with claimed_port() as port, _serving(published.uri, port) as server:
-        say(f"Open {tracking.page(f'http://{HOST}:{port}', published.experiments)} (Ctrl-C ends it)")
+    uri = tracking.store_of(config.tracking.name, config.tracking.uri)
+    with claimed_port() as port, _serving(uri, port) as server:
+        say(f"Open {mlflow_publish.page(published, f'http://{HOST}:{port}')} (Ctrl-C ends it)")
         try:
             server.wait()
         except KeyboardInterrupt:
@@ -87,24 +90,28 @@ def _serving(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A server that answers. It has a session of its own: Ctrl-C would make it end in tracebacks."""
     command = [sys.executable, "-W", "ignore", "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
     # One worker answers sooner than four, which share one database; jobs are for language models.
-    command += ["--workers", "1", "--backend-store-uri", uri]
+    command += ["--workers", "1"]
     env = os.environ | tracking.OFFLINE | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    # Not on its command line, which every user of this machine can read: a database's address may hold a
+    # password.
+    env["MLFLOW_BACKEND_STORE_URI"] = taken_apart(uri).whole
     with tempfile.TemporaryFile() as output:
         server = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
         try:
-            _wait_for_answer(server, port, output)
+            _wait_for_answer(server, port, output, uri)
             yield server
         finally:
             _end(server)
 
 
-def _wait_for_answer(server: subprocess.Popen[bytes], port: int, output: IO[bytes]) -> None:
+def _wait_for_answer(server: subprocess.Popen[bytes], port: int, output: IO[bytes], uri: str) -> None:
     deadline = time.monotonic() + START_S
     while not _answers(port):
         if server.poll() is not None or time.monotonic() > deadline:
             output.seek(0)
             lines = output.read().decode(errors="replace").strip().splitlines()
-            raise UserError(f"the MLflow server does not start: {lines[-1] if lines else 'it says nothing'}")
+            said = hidden(lines[-1], [uri]) if lines else "it says nothing"
+            raise UserError(f"the MLflow server does not start: {said}")
         time.sleep(0.1)
 
 

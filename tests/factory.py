@@ -23,6 +23,7 @@ from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Carried, Measurement, Origin, Outcome, Parts, State, Status, Timing
+from pipeline.store.runs import Heading, Recorder
 
 H200 = "nvidia-h200"
 H100 = "nvidia-h100-80gb-hbm3"
@@ -324,3 +325,21 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
         for path, text in texts.items():
             write_atomically(path, text.encode() + b"\n")
     return folder
+
+
+def write_record(
+    output: Path, rows: Sequence[Measurement], run: str, *, killed: bool = False, before: Parts | None = None
+) -> Path:
+    """Write what an ad-hoc sweep into the folder leaves that measured these rows in this run, or what it has
+    left when it is killed. Returns the record."""
+    gpu = rows[0].origin.gpu
+    heading = Heading(
+        run=run, kernel=rows[0].point.kernel, environment=environment(gpu), ceilings=ceilings(gpu)
+    )
+    with Recorder(output, heading) as recorder:
+        for row in rows:
+            origin = row.origin.model_copy(update={"run": run})
+            recorder.append(row.model_copy(update={"origin": origin}), before)
+        if not killed:
+            recorder.finish(0.01)
+    return recorder.path

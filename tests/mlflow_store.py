@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,15 @@ def log(results: Path, uri: str, **options: Any) -> None:
 
 def start(*arguments: str, stage: str = "publish", **env: str) -> subprocess.Popen[str]:
     """The command line itself."""
-    command = [sys.executable, "-m", f"pipeline.{stage}", "reports=null", "artifacts=null", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        f"pipeline.{stage}",
+        "runs=null",
+        "reports=null",
+        "artifacts=null",
+        *arguments,
+    ]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | env, stdout=pipe, stderr=pipe, text=True)
 
@@ -66,6 +77,38 @@ def server(folder: Path) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@contextmanager
+def behind_a_password(address: str, user: str, password: str) -> Iterator[str]:
+    """The address, without credentials, of a proxy that lets those to the server who know the password."""
+    expected = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+    class Proxy(BaseHTTPRequestHandler):
+        def forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.headers.get("Authorization") != expected:
+                self.answer(401, b"who are you?")
+                return
+            headers = {"Content-Type": self.headers.get("Content-Type", "")}
+            done = requests.request(self.command, address + self.path, data=body, headers=headers, timeout=60)
+            self.answer(done.status_code, done.content)
+
+        def answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = forward  # noqa: N815  # as http.server calls them
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_port}"
+        proxy.shutdown()
 
 
 def _answers(address: str) -> bool:

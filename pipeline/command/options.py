@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from omegaconf import ListConfig
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from kernels.contract import Value
 from pipeline import unknown
@@ -64,10 +64,20 @@ class PresetConfig(Record):
 
 
 class TrackingConfig(Record):
-    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is the repository's own SQLite file."""
+    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is what MLFLOW_TRACKING_URI names, else the
+    repository's own SQLite file, or with ``server`` the one on this machine. It may hold a password, so that
+    nothing that is kept or shown of a configuration has it."""
 
     name: Literal["local", "server", "none"]
-    uri: str | None
+    uri: str | None = Field(repr=False, exclude=True)
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.uri == "":
+            raise ValueError("uri is empty; write tracking.uri=ADDRESS, or leave it out")
+        if self.name == "none" and self.uri is not None:
+            raise ValueError("none publishes nothing, and uri says where; leave out one of them")
+        return self
 
 
 class KernelOptions(Record):
@@ -96,7 +106,7 @@ class PointsConfig(KernelOptions):
 class SweepConfig(PointsConfig):
     """conf/sweep.yaml."""
 
-    tracking: TrackingConfig
+    tracking: TrackingConfig = Field(exclude=True)
     device: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
     remeasure: bool
     point_timeout_s: float = Field(gt=0)
@@ -239,7 +249,8 @@ class NewConfig(Record):
 class PublishConfig(Record):
     """conf/publish.yaml."""
 
-    input: Path
+    input: Path | None
+    runs: Path | None = None
     reports: Path | None
     artifacts: Path | None = None
     kernel: str | None = None

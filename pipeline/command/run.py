@@ -1,7 +1,8 @@
 """A command line from its words to its end: composed by Hydra, checked, run, and every mistake one sentence.
 
 Names that Hydra does not know are a kernel's own dimensions and parameters: ``block_size=1024`` goes through
-Hydra as ``pin.block_size``, and the kernel says whether it has it.
+Hydra as ``pin.block_size``, and the kernel says whether it has it. Hydra never sees ``tracking.uri=``: it may
+hold a password, of any letters, and Hydra writes the overrides of a multirun to a file.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
+from pipeline.store.credentials import hidden
 
 CONF = ROOT / "conf"
 
 CHOSEN = "chosen"
 """Where a kernel's name passes through Hydra."""
+
+TRACKING_URI = "tracking.uri"
 
 PIN = "pin"
 """Where a kernel's own dimensions and parameters do."""
@@ -76,7 +80,11 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
     if {"--help", "-h"} & set(sys.argv[1:]):
         show_help(name, sys.argv[1:])
     written = sys.argv[1:]
-    sys.argv[1:] = for_hydra(written, schema)
+    try:
+        tracking_uri, words = without_tracking_uri(written)
+    except UserError as error:
+        fail(str(error))
+    sys.argv[1:] = for_hydra(words, schema)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
             signal.signal(number, _stop)
@@ -90,7 +98,7 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
                 raise UserError(
                     f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}."
                 )
-            made = checked(schema, config)
+            made = checked(schema, config, tracking_uri)
             check_pins(made)
             run(made)
         except UserError as error:
@@ -109,6 +117,24 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         fail(explain(error, schema))
     sys.exit(0)
+
+
+def without_tracking_uri(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The values of ``tracking.uri=``, taken as they are written, and the other words. Raises UserError for
+    ``tracking=ADDRESS``."""
+    found, others = [], []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name.lstrip("+~") == TRACKING_URI:
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+            found.append(value[1:-1] if quoted else value)
+        elif equals and name.lstrip("+~") == "tracking" and not re.fullmatch(r"[\w,]*", value):
+            raise UserError(
+                f"tracking= takes local, server or none, not an address; write {TRACKING_URI}=ADDRESS."
+            )
+        else:
+            others.append(word)
+    return found, others
 
 
 def for_hydra(words: Sequence[str], schema: type[Record]) -> list[str]:
@@ -181,8 +207,10 @@ def show_help(name: str, words: Sequence[str]) -> NoReturn:
 
 
 def fail(sentence: str) -> NoReturn:
-    """End the command with a sentence."""
-    print(f"error: {sentence}", file=sys.stderr)
+    """End the command with a sentence, in which no password of the command line or the environment is."""
+    given = [word for word in (*sys.orig_argv, *sys.argv) if "://" in word]
+    uris = [word.partition("=")[2] if re.match(r"[\w.+~]*=", word) else word for word in given]
+    print(f"error: {hidden(sentence, uris)}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -208,9 +236,15 @@ def with_preset(config: DictConfig) -> DictConfig:
     return OmegaConf.create(with_hydra)
 
 
-def checked(schema: type[C], config: DictConfig) -> C:
-    """The configuration as a typed record. Raises UserError that names every wrong option."""
-    return validated(schema, OmegaConf.to_container(config, resolve=True, throw_on_missing=False))
+def checked(schema: type[C], config: DictConfig, tracking_uri: Sequence[str] = ()) -> C:
+    """The configuration as a typed record, with what ``without_tracking_uri`` found. Raises UserError that
+    names every wrong option."""
+    values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    if tracking_uri:
+        if "tracking" not in schema.model_fields:
+            raise unknown("option", TRACKING_URI, options(schema))
+        values["tracking"]["uri"] = None if tracking_uri[-1] == "null" else tracking_uri[-1]
+    return validated(schema, values)
 
 
 def validated(schema: type[C], values: Any) -> C:

@@ -15,6 +15,7 @@ from typing import IO, Self
 
 from pipeline import UserError
 from pipeline.machine.device import Device
+from pipeline.store import commit
 
 POLL_S = 0.2
 
@@ -54,7 +55,7 @@ class DeviceLock:
                 sleep(POLL_S)
         self._file.seek(0)
         self._file.truncate()
-        self._file.write(f"process {os.getpid()} ({' '.join(sys.orig_argv[1:])})\n")
+        self._file.write(f"process {os.getpid()} ({' '.join(commit.words(sys.orig_argv[1:]))})\n")
         self._file.flush()
         return self
 

@@ -3,8 +3,11 @@
 The store shows each ledger once: a parent run for it, a child run for each configuration. A run carries its
 ``identity`` (whose it is) and a ``digest`` of all it shows. Publishing looks for the identities of a ledger
 and leaves a run with the right digest alone. MLflow can't take a metric back, so a run with another digest is
-replaced and then deleted as MLflow deletes: it can be restored until ``mlflow gc``. Runs without an identity
-are somebody else's and are never touched.
+replaced and then deleted as MLflow deletes: it can be restored until ``mlflow gc``. Runs without an identity,
+and those of other ledgers, are somebody else's and are never touched.
+
+What an ad-hoc sweep measured is shown once, too, and stays: its runs are completed where a publisher was
+killed, and neither replaced nor, where a person deleted them, made again.
 
 A run is complete once it has ended, which is written last: what a killed publish left is completed by the
 next. On SQLite a lock lets one publish in at a time. A server has none: publishers take a ledger's runs
@@ -25,13 +28,14 @@ import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import digest
+from pipeline.store.credentials import hidden, public, taken_apart
 
 if TYPE_CHECKING:
     from mlflow.exceptions import MlflowException
@@ -39,11 +43,18 @@ if TYPE_CHECKING:
 DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
 """One SQLite file at the repository's root."""
 
+LOCAL_SERVER = "http://127.0.0.1:5000"
+"""The server that ``tracking=server`` means where MLFLOW_TRACKING_URI names none."""
+
 OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 """Environment variables under which MLflow talks to nobody but its store."""
 
 IDENTITY, DIGEST, FILES = "identity", "digest", "files"
 """Tags: whose run it is, what it shows, and which files its artifacts are."""
+
+COMPLETE, SUPERSEDED = "complete", "superseded"
+"""Tags of what stays: on a parent, that all of its runs are there; on a run that was made twice, that a
+publisher, and no person, deleted it."""
 
 PARENT = "mlflow.parentRunId"
 RUNS_A_PAGE = 5000
@@ -87,22 +98,29 @@ class Run:
 
 @dataclass(frozen=True)
 class LedgerRuns:
-    """One ledger as MLflow shows it. ``files`` are the parent's artifacts, by their path there."""
+    """One ledger, or what one ad-hoc sweep measured, as MLflow shows it.
+
+    ``which`` is the filter by which MLflow finds the runs, and perhaps others. ``files`` are the parent's
+    artifacts, by their path there. ``stays`` tells a sweep's runs, which nothing replaces, from a ledger's.
+    """
 
     points: int
     parent: Run
     children: tuple[Run, ...]
+    which: str
     files: Mapping[str, Path] = field(default_factory=dict)
+    stays: bool = False
 
 
 class TrackerError(Exception):
     """The store can't be used; the text is a clause that says why."""
 
 
-def store_of(uri: str | None) -> str:
-    """The store that a configured URI means: it, else what MLFLOW_TRACKING_URI names, else our own."""
-    chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_STORE
-    path = sqlite_path(chosen)
+def store_of(name: str, uri: str | None) -> str:
+    """The store that ``tracking=NAME`` with ``tracking.uri=URI`` means: the URI, else what
+    MLFLOW_TRACKING_URI names, else this machine's server or our own file. It may hold a password."""
+    chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or (LOCAL_SERVER if name == "server" else "")
+    path = sqlite_path(chosen or DEFAULT_STORE)
     return f"sqlite:///{path}" if path else chosen
 
 
@@ -120,41 +138,62 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def page(server: str, experiments: Sequence[str]) -> str:
-    """Where a server shows the experiments: the charts of the only one, or the list of all."""
-    place = f"{public(server).rstrip('/')}/#/experiments"
+def page(server: str, experiments: Sequence[str], run: str | None = None) -> str:
+    """Where a server shows a run, else the charts of the only experiment, else the list of all."""
+    place = f"{server.rstrip('/')}/#/experiments"
     if len(experiments) != 1:
         return place
+    if run is not None:
+        return f"{place}/{experiments[0]}/runs/{run}"
     # Without a workflow type the UI opens its pages for language models.
     return f"{place}/{experiments[0]}/runs?workflowType=machine_learning&compareRunsMode=CHART"
-
-
-def public(text: str) -> str:
-    """A URI, or a sentence with one, as it may be printed: without a user, a password or a token."""
-    text = re.sub(r"(^(?!\S*://)|://)[^/\s]\S*@", r"\1", text)
-    return re.sub(r"(?i)([?&]\w*(?:user|password|token|secret|key)\w*=)[^&\s]+", r"\1...", text)
 
 
 @contextmanager
 def opened(uri: str, say: Callable[[str], None]) -> Iterator[Store]:
     """The store at the URI, held alone if it is SQLite; ``say`` gets a sentence if that means to wait.
 
-    Raises UserError for a URI that no store can have, and TrackerError when the store can't be used, then or
-    at any time later.
+    MLflow gets a server's user and password by its own environment variables, so that no address that it
+    keeps, logs or complains of holds them. Raises UserError for a URI that no store can have, and
+    TrackerError when the store can't be used, then or at any time later.
     """
     path = sqlite_path(uri)
+    address = taken_apart(uri)
+    shown = public(uri)
     if uri.startswith("file:") or not ("://" in uri or uri.startswith("databricks")):
         raise UserError(
-            f"tracking.uri={public(uri)} names a folder, and MLflow no longer keeps runs in folders; write "
+            f"tracking.uri={shown} names a folder, and MLflow no longer keeps runs in folders; write "
             "tracking.uri=sqlite:////absolute/path/mlflow.db or the http:// address of an MLflow server."
         )
     if path and path.name in ("", "sqlite:", ":memory:"):
         raise UserError(
-            f"tracking.uri={uri} names no file; write tracking.uri=sqlite:////absolute/path/mlflow.db."
+            f"tracking.uri={shown} names no file; write tracking.uri=sqlite:////absolute/path/mlflow.db."
         )
+    credentials: dict[str, str] = {}
+    if is_server(uri):
+        if re.search(r"[?#]", address.uri):
+            raise UserError(
+                f"the address of the MLflow server {shown} goes on with a query, which MLflow can't send; "
+                "leave it out, and set MLFLOW_TRACKING_TOKEN to a token."
+            )
+        if address.user is not None and not (address.user and address.password):
+            raise UserError(
+                f"the address of the MLflow server {shown} needs a user and a password before the @; "
+                "leave both out, and set MLFLOW_TRACKING_TOKEN to a token."
+            )
+        if address.user and address.password:
+            credentials = {
+                "MLFLOW_TRACKING_USERNAME": address.user,
+                "MLFLOW_TRACKING_PASSWORD": address.password,
+            }
     _keep_quiet()
-    with _alone(path, say), _as_tracker_error(), _without_gc(), _made_quickly(path):
-        yield Store(uri)
+    with ExitStack() as stack:
+        stack.enter_context(_environment(credentials))
+        stack.enter_context(_alone(path, say))
+        stack.enter_context(_as_tracker_error(uri))
+        stack.enter_context(_without_gc())
+        stack.enter_context(_made_quickly(path))
+        yield Store(address.uri if is_server(uri) else address.whole)
 
 
 class Store:
@@ -183,17 +222,19 @@ class Store:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def publish(self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]) -> Counter[Change]:
+    def publish(
+        self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]
+    ) -> tuple[str, Counter[Change]]:
         """Make the experiment show the sweep. ``tick`` is called once for each of its runs.
 
-        Returns how many runs are new, updated, unchanged or removed, the parent included.
+        Returns the parent's id, and how many runs are new, updated, unchanged or removed, it included.
         """
         from mlflow.exceptions import MlflowException
 
-        total: Counter[Change] = Counter()
+        parent, total = "", Counter[Change]()
         for look in range(LOOKS):
             try:
-                changes = self._look(experiment, sweep, tick if look == 0 else lambda: None)
+                parent, changes = self._look(experiment, sweep, tick if look == 0 else lambda: None)
             except MlflowException as error:
                 if not _met_another(error) or look == LOOKS - 1:
                     raise
@@ -201,9 +242,23 @@ class Store:
             total = total or changes
             if changes["unchanged"] == changes.total():
                 break
-        return total
+        if sweep.stays:
+            self._client.set_tag(parent, COMPLETE, "true")
+        return parent, total
 
-    def _look(self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]) -> Counter[Change]:
+    def settled(self, experiment: str, kind: str) -> dict[str, str]:
+        """The runs of that kind which stay and need nothing more, by identity: those that are complete, and
+        those that a person deleted."""
+        found: dict[str, str] = {}
+        for run in self._search(experiment, f"tags.kind = '{kind}'", deleted=True):
+            tags = run.data.tags
+            if SUPERSEDED not in tags and (_is_deleted(run) or COMPLETE in tags):
+                found[tags.get(IDENTITY, "")] = str(run.info.run_id)
+        return found
+
+    def _look(
+        self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]
+    ) -> tuple[str, Counter[Change]]:
         """Compare all runs of the sweep with what they should be, and put right what differs."""
         alone = sqlite_path(self.uri) is not None
         there = Glances(lambda: self._find(experiment, sweep), at_most=0 if alone else GLANCES)
@@ -212,12 +267,12 @@ class Store:
         of_parent: dict[str, str] = {}
         for run in (sweep.parent, *(sweep.children if alone else _shuffled(sweep.children))):
             existing = there.runs(run.identity)
-            run_id, change = self._show(experiment, run, existing, of_parent)
+            run_id, change = self._show(experiment, run, existing, of_parent, sweep.stays)
             if run is sweep.parent and change != "unchanged" and not alone:
                 # Whoever began at the same moment takes the same one.
                 there.look()
                 existing = there.runs(run.identity)
-                run_id, _ = self._show(experiment, run, existing, of_parent)
+                run_id, _ = self._show(experiment, run, existing, of_parent, sweep.stays)
             doomed |= {other.info.run_id for other in existing if other.info.run_id != run_id}
             if run is sweep.parent:
                 of_parent = {PARENT: run_id}
@@ -229,33 +284,45 @@ class Store:
         superseded = {
             run.info.run_id for name, runs in there.found.items() if name not in shown for run in runs
         }
-        for run_id in sorted(doomed | superseded):
+        for run_id in sorted(doomed if sweep.stays else doomed | superseded):
+            if sweep.stays:
+                self._client.set_tag(run_id, SUPERSEDED, "true")
             self._client.delete_run(run_id)
-        changes["removed"] += len(superseded)
-        return changes
+        changes["removed"] += 0 if sweep.stays else len(superseded)
+        return of_parent[PARENT], changes
 
     def _find(self, experiment: str, sweep: LedgerRuns) -> dict[str, list[Any]]:
         """The runs that show the sweep's ledger now, by identity, those with the smallest id first."""
-        which = f"tags.gpu = '{sweep.parent.params['gpu']}'"
-        page = self._client.search_runs([experiment], which, max_results=RUNS_A_PAGE)
-        runs = list(page)
-        while page.token:
-            page = self._client.search_runs(
-                [experiment], which, max_results=RUNS_A_PAGE, page_token=page.token
-            )
-            runs += page
         found: dict[str, list[Any]] = defaultdict(list)
+        runs = self._search(experiment, sweep.which)
         for run in sorted(runs, key=lambda run: str(run.info.run_id)):
             identity = run.data.tags.get(IDENTITY, "")
             if identity == sweep.parent.identity or identity.startswith(f"{sweep.parent.identity}/"):
                 found[identity].append(run)
         return found
 
+    def _search(self, experiment: str, which: str, deleted: bool = False) -> Iterator[Any]:
+        """The experiment's runs that MLflow finds by the filter, with ``deleted`` those, too."""
+        from mlflow.entities import ViewType
+
+        kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+        token: str | None = None
+        while True:
+            page = self._client.search_runs(
+                [experiment], which, kind, max_results=RUNS_A_PAGE, page_token=token
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
     def _show(
-        self, experiment: str, run: Run, existing: list[Any], of_parent: dict[str, str]
+        self, experiment: str, run: Run, existing: list[Any], of_parent: dict[str, str], stays: bool
     ) -> tuple[str, Change]:
         """Have one run show what it should; which one that is, and what had to be done for it."""
-        right = next((other for other in existing if other.data.tags.get(DIGEST) == run.digest), None)
+        right = next(
+            (other for other in existing if stays or other.data.tags.get(DIGEST) == run.digest), None
+        )
         if right is None:
             made = self._client.create_run(
                 experiment,
@@ -323,6 +390,10 @@ class Glances:
         return self.found.get(identity, [])
 
 
+def _is_deleted(run: Any) -> bool:
+    return bool(run.info.lifecycle_stage == "deleted")
+
+
 def _met_another(error: MlflowException) -> bool:
     """Whether another publisher deleted a run while it was being written, or wrote the same just then."""
     if error.error_code == "BAD_REQUEST":  # as MLflow names whatever the database refused
@@ -337,7 +408,7 @@ def _shuffled(children: Sequence[Run]) -> list[Run]:
 
 def _added_by_hand(existing: list[Any]) -> dict[str, str]:
     """Notes and tags that people gave to runs which are about to be replaced."""
-    ours = {IDENTITY, DIGEST, FILES}
+    ours = {IDENTITY, DIGEST, FILES, SUPERSEDED}
     return {
         key: value
         for run in existing
@@ -418,22 +489,23 @@ def _made_quickly(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _as_tracker_error() -> Iterator[None]:
-    """What can go wrong with a store, as one clause."""
+def _as_tracker_error(uri: str) -> Iterator[None]:
+    """What can go wrong with the store, as one clause without its credentials."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise TrackerError(str(error)) from error
+        raise TrackerError(_clause(error, uri)) from error
     except ImportError as error:
         raise TrackerError(f"the Python package {error.name} is missing") from error
     except Exception as error:
         if not type(error).__module__.startswith(("mlflow.", "sqlalchemy.", "requests.")):
             raise
-        raise TrackerError(_clause(error)) from error
+        raise TrackerError(_clause(error, uri)) from error
 
 
-def _clause(error: Exception) -> str:
-    text = str(error)
+def _clause(error: Exception, uri: str) -> str:
+    # Before it is cut: half an address can't be told from a word.
+    text = hidden(str(error), [uri])
     if "out-of-date database schema" in text:
         return (
             "its tables are of another MLflow version, `mlflow db upgrade` and its URI brings them up to date"

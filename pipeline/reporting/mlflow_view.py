@@ -1,9 +1,10 @@
-"""What MLflow shows of results: ``publish`` writes it, ``how_to_open`` says where to look at it.
+"""What MLflow shows of results and of ad-hoc sweeps, as ``mlflow_publish.py`` writes it.
 
 An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``), and below it a child run
 for each configuration on each line of problems (``lines.py``). A line runs along its workload's x axis, whose
 values are the steps of the metrics, so that the UI draws rates against it; dimensions that stay the same are
-the run's params. The store shows what the ledgers hold now, and all of it can be made again from them.
+the run's params. The same again for each ad-hoc sweep, under the id of its run. All of it can be made again
+from the files.
 """
 
 from __future__ import annotations
@@ -11,27 +12,21 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
+import platform
 import re
-import shlex
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-
-from rich.console import Console
+from types import MappingProxyType
 
 from kernels.contract import shown
-from pipeline import UserError
-from pipeline.points.frozen import Values
+from pipeline import ROOT, UserError
+from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.reporting import frames, lines
-from pipeline.reporting import mlflow_store as tracking
 from pipeline.reporting.lines import HOT, Line, Placed
-from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Run, Store, TrackerError, Value
-from pipeline.reporting.progress import Progress
+from pipeline.reporting.mlflow_store import LedgerRuns, Run, Value
 from pipeline.reporting.why import longest, native
 from pipeline.store import evidence, results
 from pipeline.store.ceilings import Ceilings
@@ -39,8 +34,7 @@ from pipeline.store.environment import TOLD, Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.record import Measurement, Origin
 from pipeline.store.results import Results
-
-Say = Callable[[str], None]
+from pipeline.store.runs import Heading, is_ad_hoc
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
 RATES = ("gbps", "tflops", "ceiling_fraction")
@@ -71,134 +65,126 @@ NOTE_LENGTH = 4000
 """Characters of notes that a tag takes with certainty."""
 
 
-@dataclass(frozen=True)
-class Published:
-    """The store that shows the results, the ids of the experiments that do, and the options of
-    ``python -m pipeline.publish`` that would write them again."""
-
-    uri: str
-    experiments: tuple[str, ...]
-    options: tuple[str, ...] = ()
-
-
-def publish(
-    input: Path,
-    uri: str | None,
-    say: Say,
-    kernel: str | None = None,
-    reports: Path | None = None,
-    artifacts: Path | None = None,
-) -> Published | None:
-    """Make the store at ``uri`` show all results below ``input``, or one kernel's; None, after a sentence,
-    when there are none. ``uri`` None is the store that MLFLOW_TRACKING_URI names, else the repository's own.
-
-    Files of ``reports`` and ``artifacts`` become artifacts. ``say`` gets sentences for the user.
-    Raises UserError when the input is not there or the store can't be used.
-    """
-    sweeps = read(input, kernel, reports, artifacts)
-    if not sweeps:
-        say(f"{input} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
-        return None
-    chosen = tracking.store_of(uri)
-    options = _options(input, uri, kernel, reports, artifacts)
-    try:
-        with tracking.opened(chosen, say=say) as store:
-            return Published(chosen, _log(store, sweeps, say), options)
-    except TrackerError as error:
-        again = shlex.join(["python", "-m", "pipeline.publish", *options])
-        unsaid = "tracking=server" in options and uri != os.environ.get("MLFLOW_TRACKING_URI")
-        how = " set MLFLOW_TRACKING_URI to it and run:" if unsaid else " run:"
-        raise UserError(
-            f"can't publish to {tracking.public(chosen)}: {tracking.public(str(error))}. Nothing measured is "
-            f"lost, it lies in {input}; once the store can be used,{how} {again}"
-        ) from error
-
-
-def how_to_open(published: Published) -> str:
-    """One line that says where the runs can be seen."""
-    uri, experiments = published.uri, published.experiments
-    if tracking.is_server(uri):
-        return f"Open {tracking.page(uri, experiments)}"
-    command = "make ui"
-    if uri != tracking.DEFAULT_STORE:
-        command = shlex.join(["python", "-m", "pipeline.ui", *published.options])
-    return f"Run `{command}` and open {tracking.page('http://127.0.0.1:5000', experiments)}"
-
-
-def _options(
-    input: Path, uri: str | None, kernel: str | None, reports: Path | None, artifacts: Path | None
-) -> tuple[str, ...]:
-    """The options of a command that does the same, without a password: a server's is in the environment."""
-    words = [f"input={input}", *([f"kernel={kernel}"] if kernel else [])]
-    words += [f"reports={reports or 'null'}", f"artifacts={artifacts or 'null'}"]
-    if uri is not None:
-        public = uri == tracking.public(uri) and uri != os.environ.get("MLFLOW_TRACKING_URI")
-        words.append(f"tracking.uri={uri}" if public else "tracking=server")
-    return tuple(words)
+AD_HOC = "ad_hoc"
+"""The kind of an ad-hoc sweep's parent run; a ledger's is ``sweep``."""
 
 
 def read(
     input: Path, kernel: str | None = None, reports: Path | None = None, artifacts: Path | None = None
 ) -> list[LedgerRuns]:
-    """What MLflow is to show, a sweep a ledger.
+    """What MLflow is to show of the ledgers below ``input``, or of one kernel's.
 
-    Raises UserError for an input or a kernel that is not there.
+    Raises UserError for an input that is not there.
     """
     if not any(folder.is_dir() for folder in results.folders_of(input)):
         raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
-
-    def warn(sentence: str) -> None:
-        print(f"warning: {sentence}", file=sys.stderr)
-
     loaded = results.load(input, warn)
     found = evidence.load(input, warn)
-    if kernel is not None and loaded.kernels and kernel not in loaded.kernels:
-        raise UserError(f"{input} holds no measurements of {kernel}, only of {', '.join(loaded.kernels)}.")
     ledgers = itertools.groupby(loaded.measurements, key=lambda row: (row.point.kernel, row.origin.gpu))
     return [
-        sweep(list(rows), loaded, found, files(name, gpu, loaded.kernels, input, reports, artifacts))
+        sweep(list(rows), loaded, found, files(name, gpu, loaded.kernels, input, reports, artifacts), input)
         for (name, gpu), rows in ledgers
         if kernel in (None, name)
     ]
+
+
+def warn(sentence: str) -> None:
+    """Tell the user of a file or a line that was skipped."""
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 # One ledger
 
 
 def sweep(
-    rows: Sequence[Measurement], loaded: Results, found: Evidence, artifacts: Mapping[str, Path]
+    rows: Sequence[Measurement],
+    loaded: Results,
+    found: Evidence,
+    artifacts: Mapping[str, Path],
+    input: Path = ROOT / "results",
 ) -> LedgerRuns:
-    """What MLflow shows of one ledger."""
+    """What MLflow shows of one ledger below ``input``."""
     kernel, gpu = rows[0].point.kernel, rows[0].origin.gpu
-    placed = lines.place(rows)
-    reasons = explained(found, kernel, gpu)
+    environment = loaded.environments.get(gpu)
+    parent, children = _family(
+        lines.place(rows),
+        identity=f"{kernel}/{gpu}{_whose(input, environment)}",
+        kind="sweep",
+        environment=environment,
+        ceilings=loaded.ceilings.get(gpu),
+        reasons=explained(found, kernel, gpu),
+    )
+    return LedgerRuns(len(rows), parent, children, f"tags.gpu = '{gpu}'", artifacts)
+
+
+def ad_hoc(heading: Heading, rows: Sequence[Measurement], record: Path) -> LedgerRuns:
+    """What MLflow shows of what one ad-hoc sweep measured."""
+    parent, children = _family(
+        lines.place(rows),
+        identity=ad_hoc_identity(heading),
+        kind=AD_HOC,
+        environment=heading.environment,
+        ceilings=heading.ceilings,
+        tags={"changed": ", ".join(f"{count} {what}" for what, count in heading.changed.items())},
+        suffix=f", {heading.run}",
+    )
+    files = {f"runs/{record.name}": record}
+    return LedgerRuns(len(rows), parent, children, f"tags.run = '{heading.run}'", files, stays=True)
+
+
+def ad_hoc_identity(heading: Heading) -> str:
+    """Whose the runs of an ad-hoc sweep are: its own, in whatever folder its record lies."""
+    return f"run/{heading.run}"
+
+
+def _whose(input: Path, environment: Environment | None) -> str:
+    """What tells ledgers of one kernel and machine apart, so that nobody's runs stand for another's: a CPU's
+    host, and a folder that is not the repository's own results."""
+    host = environment.host if environment else None
+    folder = input.resolve()
+    words = [f"on {host}"] if host else []
+    if is_ad_hoc(folder):
+        words.append(f"of {folder.name} {digest([platform.node(), str(folder)])}")
+    return "".join(f" {word}" for word in words)
+
+
+def _family(
+    placed: Sequence[Placed],
+    *,
+    identity: str,
+    kind: str,
+    environment: Environment | None,
+    ceilings: Ceilings | None,
+    reasons: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}),
+    suffix: str = "",
+) -> tuple[Run, tuple[Run, ...]]:
+    """A parent run for some measurements of one kernel on one machine, and a child run for each of their
+    configurations on a line. ``reasons`` are the metrics that explain a measurement, by its key; the names
+    end with ``suffix``."""
     groups: dict[tuple[str, Values, Line, str], list[Placed]] = {}
     for one in placed:
         key = (one.point.provider, one.point.parameters, one.line, one.cache)
         groups.setdefault(key, []).append(one)
-    environment = loaded.environments.get(gpu)
     parent = _run(
         placed,
-        identity=f"{kernel}/{gpu}",
-        name=kernel,
-        params=_machine(environment, loaded.ceilings.get(gpu)),
+        identity=identity,
+        name=placed[0].point.kernel,
+        params=_machine(environment, ceilings),
         values=_summary(placed),
-        tags={"kind": "sweep", "environment": environment.digest if environment else ""},
+        tags={**tags, "kind": kind, "environment": environment.digest if environment else ""},
+        suffix=suffix,
     )
-    return LedgerRuns(
-        points=len(placed),
-        parent=parent,
-        children=tuple(_child(group, parent.identity, reasons) for group in groups.values()),
-        files=artifacts,
-    )
+    return parent, tuple(_child(group, identity, reasons, suffix) for group in groups.values())
 
 
 # Runs
 
 
-def _child(group: Sequence[Placed], of_parent: str, reasons: Mapping[str, Mapping[str, float]]) -> Run:
-    """The run of a configuration on a line; ``reasons`` are the metrics that explain a measurement, by its
-    key."""
+def _child(
+    group: Sequence[Placed], of_parent: str, reasons: Mapping[str, Mapping[str, float]], suffix: str
+) -> Run:
+    """The run of a configuration on a line."""
     first = group[0]
     what = {
         "provider": first.point.provider,
@@ -219,6 +205,7 @@ def _child(group: Sequence[Placed], of_parent: str, reasons: Mapping[str, Mappin
             "headline": _joined(frames.headline(one.point.kernel, one.row.workload) for one in group),
             "environment": max(group, key=lambda one: one.at_ms).row.parts.environment,
         },
+        suffix=suffix,
     )
 
 
@@ -230,6 +217,7 @@ def _run(
     params: Mapping[str, str],
     values: tuple[Value, ...],
     tags: Mapping[str, str],
+    suffix: str,
 ) -> Run:
     """A run of some measurements: what those of a configuration and of a whole ledger have in common."""
     kernel, gpu = placed[0].point.kernel, placed[0].row.origin.gpu
@@ -257,7 +245,7 @@ def _run(
     }
     return Run(
         identity=identity,
-        name=f"{name} @ {gpu}",
+        name=f"{name} @ {gpu}{suffix}",
         failed=FAILED.issuperset(statuses),
         started_ms=min(one.at_ms for one in placed),
         ended_ms=max(one.at_ms for one in placed),
@@ -453,32 +441,3 @@ def _owner(part: str, kernels: Sequence[str]) -> str | None:
     """The kernel that a file or folder is named after: ``softmax.svg``, ``softmax-float32.svg``."""
     owners = [name for name in kernels if re.match(rf"{re.escape(name)}([.-]|$)", part)]
     return max(owners, key=len, default=None)
-
-
-# The store
-
-
-def _log(store: Store, sweeps: Sequence[LedgerRuns], say: Say) -> tuple[str, ...]:
-    """Make the store show the sweeps and say what that took. Returns the ids of the experiments."""
-    experiments: dict[str, str] = {}
-    began = time.monotonic()
-    for one in sweeps:
-        kernel, gpu = one.parent.params["kernel"], one.parent.params["gpu"]
-        if kernel not in experiments:
-            experiments[kernel] = store.experiment(kernel)
-        runs = 1 + len(one.children)
-        with Progress(Console(), one.parent.name, runs) as progress:
-            changes = store.publish(experiments[kernel], one, tick=lambda: progress.advance(""))
-        say(f"{kernel} on {gpu}: {one.points} points in {runs} runs, {_told(changes, runs)}.")
-    seconds = time.monotonic() - began
-    rows = sum(one.points for one in sweeps)
-    say(f"{rows} rows in {seconds:.1f} s, {rows / seconds:.0f} rows/s.")
-    return tuple(experiments.values())
-
-
-def _told(changes: Counter[Change], runs: int) -> str:
-    """What was done: ``all new``, ``2 updated, 9 unchanged``."""
-    done = {name: changes[name] for name in CHANGES if changes[name]}
-    if len(done) == 1 and runs in done.values():
-        return f"all {next(iter(done))}"
-    return ", ".join(f"{count} {name}" for name, count in done.items())

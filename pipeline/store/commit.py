@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pipeline.store.credentials import hidden
+
 SOURCES = ("kernels", "pipeline", "conf", "params.yaml", "constraints.txt")
 """What a measurement depends on; results and reports that a run itself writes make no tree dirty."""
 
@@ -35,8 +37,12 @@ def new_run() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
+def words(given: Sequence[str]) -> list[str]:
+    """The words of a command line that may be kept and shown: none that names a tracker, which may hold a
+    password, and no credentials in the others."""
+    return [hidden(word) for word in given if not word.lstrip("+~").startswith("tracking")]
+
+
 def command_line(name: str) -> str:
-    """This process's command as a user would write it, without what names a tracker, which may hold a
-    password."""
-    words = [word for word in sys.argv[1:] if not word.lstrip("+~").startswith("tracking")]
-    return shlex.join(["python", "-m", f"pipeline.{name}", *words])
+    """This process's command as a user would write it, as it may be kept."""
+    return shlex.join(["python", "-m", f"pipeline.{name}", *words(sys.argv[1:])])

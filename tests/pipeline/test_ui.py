@@ -94,6 +94,11 @@ def test_the_printed_link_shows_gpus_configurations_and_gbps_against_size(
         browser.save_screenshot(str(tmp_path / "configurations.png"))
         assert all(f"{name} (median_us)" in chart("median_us") for name in children)
 
+        # What a sweep prints opens one run: its page, with the metrics and what it was run by.
+        browser.get(page(address, ["1"], run_ids(tmp_path / "server" / "mlflow.db")[parents[0]]))
+        opened = [parents[0], "ceiling_copy_gbps", "4270"]
+        wait.until(lambda _: all(text in browser.find_element(By.TAG_NAME, "body").text for text in opened))
+
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
 def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: signal.Signals) -> None:
@@ -112,11 +117,22 @@ def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: s
     ledger = requests.get(f"{link[1]}/get-artifact", artifact, timeout=10)
     assert ledger.content == (results / "timings" / "softmax" / f"{H200}.jsonl").read_bytes()
 
+    told = b"".join(titles(process.pid))
+    assert b"mlflow" in told and bytes(database) not in told, "an address may hold a password"
+
     process.send_signal(ending)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
     with pytest.raises(requests.ConnectionError):
         requests.get(link[1], timeout=5)
+
+
+def titles(pid: int) -> list[bytes]:
+    """The command lines of a process's descendants, which every user of the machine can read."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found += [Path(f"/proc/{child}/cmdline").read_bytes(), *titles(int(child))]
+    return found
 
 
 def test_a_port_in_use_is_passed_over() -> None:

@@ -1,0 +1,204 @@
+"""Results and ad-hoc sweeps to MLflow: ``publish`` writes them, ``how_to_open`` says where to look at them.
+
+What the ledgers hold is shown as it is now. What an ad-hoc sweep measured stays as it was first shown. Both
+can be made again in an empty store.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline import UserError
+from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting import mlflow_view as view
+from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Store, TrackerError
+from pipeline.reporting.progress import Progress
+from pipeline.store import runs
+from pipeline.store.credentials import hidden, public, taken_apart
+from pipeline.store.runs import Heading
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """What ``tracking=NAME`` and ``tracking.uri=URI`` say of the store; ``uri`` may hold a password."""
+
+    name: str
+    uri: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is to be published: the ledgers below ``input`` with ``reports`` and ``artifacts``, and the
+    records of ad-hoc sweeps in ``runs``. None leaves a part out; ``kernel`` None is every kernel, and ``ids``
+    None every record."""
+
+    input: Path | None = None
+    runs: Path | None = None
+    kernel: str | None = None
+    reports: Path | None = None
+    artifacts: Path | None = None
+    ids: frozenset[str] | None = None
+
+    @property
+    def options(self) -> list[str]:
+        """The options of ``python -m pipeline.publish`` that publish these files."""
+        words = {"input": self.input, "runs": self.runs, "kernel": self.kernel}
+        words |= {"reports": self.reports, "artifacts": self.artifacts}
+        return [
+            f"{name}={'null' if value is None else value}"
+            for name, value in words.items()
+            if name != "kernel" or value is not None
+        ]
+
+
+@dataclass(frozen=True)
+class Published:
+    """The store that shows the files, without credentials; the ids of the experiments that do; the run of the
+    only ad-hoc sweep, where no more was asked for; and the options of ``python -m pipeline.publish`` that
+    would write them again."""
+
+    uri: str
+    experiments: tuple[str, ...]
+    run: str | None = None
+    options: tuple[str, ...] = ()
+
+
+def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
+    """Make the store show the files; None, after a sentence, when they hold no measurements.
+
+    ``say`` gets sentences for the user. Raises UserError when the input is not there, lacks the kernel, or
+    the store can't be used.
+    """
+    records = {
+        path: heading
+        for path, heading in (runs.records(files.runs, view.warn) if files.runs else {}).items()
+        if files.kernel in (None, heading.kernel) and (files.ids is None or heading.run in files.ids)
+    }
+    ledgers = []
+    if files.input is not None:
+        ledgers = view.read(files.input, files.kernel, files.reports, files.artifacts)
+        if files.kernel is not None and not ledgers and not records:
+            there = sorted({one.parent.params["kernel"] for one in view.read(files.input)})
+            if there:
+                raise UserError(
+                    f"{files.input} holds no measurements of {files.kernel}, only of {', '.join(there)}."
+                )
+    if not ledgers and not records:
+        place = files.input or files.runs
+        say(f"{place} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
+        return None
+    chosen = tracking.store_of(tracker.name, tracker.uri)
+    options = (*files.options, *_options(tracker))
+    try:
+        with tracking.opened(chosen, say=say) as store:
+            experiments, run = _log(store, ledgers, records, say)
+    except TrackerError as error:
+        again = shlex.join(["python", "-m", "pipeline.publish", *options])
+        unsaid = tracker.uri is not None and "tracking=server" in options
+        how = " set MLFLOW_TRACKING_URI to it and run:" if unsaid else " run:"
+        places = " and ".join(str(place) for place in (files.input, files.runs) if place)
+        raise UserError(
+            f"can't publish to {public(chosen)}: {hidden(str(error), [chosen])}. Nothing measured is lost, "
+            f"it lies in {places}; once the store can be used,{how} {again}"
+        ) from error
+    return Published(_kept(chosen), experiments, run, options)
+
+
+def how_to_open(published: Published) -> str:
+    """One line that says where the runs can be seen."""
+    uri = published.uri
+    if tracking.is_server(uri):
+        return f"Open {page(published, uri)}"
+    command = "make ui"
+    if uri != tracking.DEFAULT_STORE:
+        command = shlex.join(["python", "-m", "pipeline.ui", *published.options])
+    return f"Run `{command}` and open {page(published, 'http://127.0.0.1:5000')}"
+
+
+def page(published: Published, server: str) -> str:
+    """Where a server shows what was published."""
+    return tracking.page(server, published.experiments, published.run)
+
+
+def _kept(uri: str) -> str:
+    """The store as it may be kept and shown. No path is cut: a server may be mounted at one."""
+    return taken_apart(uri).uri if tracking.is_server(uri) else public(uri)
+
+
+def _options(tracker: Tracker) -> list[str]:
+    """The options that name the same store, without a password: that is for the environment to hold."""
+    if tracker.uri is None:
+        return ["tracking=server"] if tracker.name == "server" else []
+    return ["tracking=server"] if tracker.uri != public(tracker.uri) else [f"tracking.uri={tracker.uri}"]
+
+
+# The store
+
+
+def _log(
+    store: Store, ledgers: Sequence[LedgerRuns], records: Mapping[Path, Heading], say: Say
+) -> tuple[tuple[str, ...], str | None]:
+    """Make the store show both and say what that took. Returns the ids of the experiments and, of ad-hoc
+    sweeps alone, the run of the newest."""
+    experiments: dict[str, str] = {}
+    began, rows, already = time.monotonic(), 0, 0
+    shown: dict[str, str] = {}
+    for kernel in sorted({heading.kernel for heading in records.values()}):
+        experiments[kernel] = store.experiment(kernel)
+        there = store.settled(experiments[kernel], view.AD_HOC)
+        already += sum(view.ad_hoc_identity(heading) in there for heading in records.values())
+        for one in _unsettled(records, kernel, there):
+            there[one.parent.identity] = _show(store, experiments[kernel], one, say)
+            rows += one.points
+        shown |= there
+    for one in ledgers:
+        kernel = one.parent.params["kernel"]
+        if kernel not in experiments:
+            experiments[kernel] = store.experiment(kernel)
+        _show(store, experiments[kernel], one, say)
+        rows += one.points
+    if already:
+        say(f"{already} ad-hoc {'sweep was' if already == 1 else 'sweeps were'} published before.")
+    seconds = time.monotonic() - began
+    if rows:
+        say(f"{rows} rows in {seconds:.1f} s, {rows / seconds:.0f} rows/s.")
+    found = [shown.get(view.ad_hoc_identity(heading)) for heading in records.values()]
+    return tuple(experiments.values()), None if ledgers else next(filter(None, reversed(found)), None)
+
+
+def _unsettled(
+    records: Mapping[Path, Heading], kernel: str, settled: Mapping[str, str]
+) -> Iterator[LedgerRuns]:
+    """The kernel's ad-hoc sweeps of which the store lacks anything; a record without a row shows nothing."""
+    for path, heading in records.items():
+        if heading.kernel != kernel or view.ad_hoc_identity(heading) in settled:
+            continue
+        if rows := runs.rows(path, heading, view.warn):
+            yield view.ad_hoc(heading, rows, path)
+
+
+def _show(store: Store, experiment: str, one: LedgerRuns, say: Say) -> str:
+    """Make the store show a ledger or a sweep and say what that took. Returns the parent run's id."""
+    count = 1 + len(one.children)
+    with Progress(Console(), one.parent.name, count) as progress:
+        parent, changes = store.publish(experiment, one, tick=lambda: progress.advance(""))
+    what = one.parent.name if one.stays else "{kernel} on {gpu}".format(**one.parent.params)
+    say(f"{what}: {one.points} points in {count} runs, {_told(changes, count)}.")
+    return parent
+
+
+def _told(changes: Counter[Change], runs: int) -> str:
+    """What was done: ``all new``, ``2 updated, 9 unchanged``."""
+    done = {name: changes[name] for name in CHANGES if changes[name]}
+    if len(done) == 1 and runs in done.values():
+        return f"all {next(iter(done))}"
+    return ", ".join(f"{count} {name}" for name, count in done.items())

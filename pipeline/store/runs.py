@@ -1,0 +1,156 @@
+"""What ad-hoc sweeps measured, a file each: ``outputs/runs/<id>.jsonl``.
+
+A ledger holds the newest row of each point, so a later sweep takes an earlier one's place there. A record
+keeps what one sweep measured: its first line says of what and where, each further line is a row as the ledger
+has it. It is written as the sweep goes, and nothing changes it after that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Self
+
+from pydantic import Field, ValidationError
+
+from pipeline import UserError
+from pipeline.points.frozen import Record
+from pipeline.store import ledger, results
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.environment import Environment
+from pipeline.store.files import write_atomically
+from pipeline.store.record import Measurement, Parts
+
+
+class Heading(Record):
+    """The first line of a record. The command and the commit are in the rows' origin.
+
+    ``changed`` counts the points by what led to their being measured: ``new`` ones, those of whose older row
+    a part had changed (``source``, ``environment``, ...), and those measured ``again``. It is empty for a
+    sweep that was killed.
+    """
+
+    run: str = Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}$")
+    kernel: str
+    environment: Environment
+    ceilings: Ceilings | None
+    changed: dict[str, int] = Field(default_factory=dict)
+
+
+def is_ad_hoc(output: Path) -> bool:
+    """Whether a sweep into the folder is one of its own, and not a part of the repository's results."""
+    own = results.LOCAL / "results"
+    return output.resolve() not in (own, own.parent.parent / "results")
+
+
+def folder_in(output: Path) -> Path:
+    """The folder of the records of sweeps into a folder."""
+    return output / "runs"
+
+
+class Recorder:
+    """The record of a sweep that measures. A context manager; there is no file before the first row.
+
+    While it is open no other process takes the record for a finished one.
+    """
+
+    def __init__(self, output: Path, heading: Heading) -> None:
+        self.path = folder_in(output) / f"{heading.run}.jsonl"
+        self._heading = heading
+        self._rows: dict[ledger.Slot, Measurement] = {}
+        self._changed: Counter[str] = Counter()
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def append(self, row: Measurement, before: Parts | None) -> None:
+        """Add a row and make sure that it is on the disk; ``before`` is what the ledger's older row of the
+        point was made of, None where there was none.
+
+        Raises UserError when the disk is full or the file can't be written.
+        """
+        try:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self.path.open("xb")
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+                self._file.write(self._first_line())
+            self._file.write(ledger.encode(row))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(
+                f"can't write {self.path}: {error.strerror}. What was measured before is kept; "
+                "make room and run the same command again to go on from here."
+            ) from error
+        if row.slot not in self._rows:
+            parts = ["new"] if before is None else before.differences(row.parts) or ["again"]
+            self._changed.update(parts)
+        self._rows[row.slot] = row
+
+    def finish(self, noise_floor: float | None) -> None:
+        """Write the record as it stays: each point once, with the sweep's noise floor and what had changed.
+        Without a row there is no file. Raises UserError when it can't be written; what there was stays."""
+        if not self._rows:
+            return
+        self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
+        rows = [row.with_noise_floor(noise_floor) for row in self._rows.values()]
+        write_atomically(self.path, self._first_line() + b"".join(map(ledger.encode, rows)))
+
+    def _first_line(self) -> bytes:
+        return self._heading.model_dump_json().encode() + b"\n"
+
+
+def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
+    """The finished records of a folder by their files, the oldest first; also those of killed sweeps.
+
+    One that is still being written is left out, and so is, with a sentence to ``warn``, a file that is no
+    record.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            line = file.readline()
+        try:
+            heading = Heading.model_validate(json.loads(line))
+        except (ValueError, TypeError, RecursionError, ValidationError):
+            warn(f"{path} does not begin as the record of a sweep does; skipped.")
+            continue
+        if heading.run != path.stem:
+            warn(f"{path} is the record of {heading.run} by its first line; skipped.")
+            continue
+        found[path] = heading
+    return found
+
+
+def rows(path: Path, heading: Heading, warn: Callable[[str], None]) -> Sequence[Measurement]:
+    """The rows of a record. One that is torn, or of another kernel, machine or sweep than the record, is
+    skipped with a sentence to ``warn``."""
+    mine = heading.run, heading.kernel, heading.environment.gpu
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[1:], start=2):
+        if not line.strip():
+            continue
+        try:
+            row = Measurement.model_validate(json.loads(line))
+        except (ValueError, TypeError, RecursionError, ValidationError):
+            warn(f"{path}:{number} is not a measurement (torn or edited); skipped.")
+            continue
+        if (row.origin.run, row.point.kernel, row.origin.gpu) == mine:
+            found.append(row)
+        else:
+            warn(f"{path}:{number} is of another sweep, kernel or machine than its file; skipped.")
+    return found
