@@ -37,12 +37,12 @@ from pipeline.points.plan import Plan, Target, plan
 from pipeline.points.point import Point
 from pipeline.reporting import table
 from pipeline.reporting.progress import Progress
-from pipeline.store import commit, results
+from pipeline.store import commit, results, retry
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.ledger import Ledger
-from pipeline.store.record import Measurement, Origin, Outcome
+from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
@@ -126,8 +126,13 @@ class Sweep:
         """The points that have to be measured."""
         if self.config.remeasure:
             return list(self.plan.points)
-        known = {row.key for row in self.ledger.rows()}
-        return [point for point in self.plan.points if self.identity.key(point) not in known]
+        known = {row.key: row for row in self.ledger.rows()}
+
+        def is_due(point: Point) -> bool:
+            row = known.get(self.identity.key(point))
+            return row is None or retry.is_due(row, self.config.retry)
+
+        return [point for point in self.plan.points if is_due(point)]
 
     def measure(self, points: Sequence[Point], stack: ExitStack) -> None:
         """Measure the points and append each to the ledger; ``stack`` ends the processes that do it."""
@@ -241,6 +246,7 @@ class Sweep:
             outcome=outcome,
             rate=timing and rate(timing.median_us, work, ceilings),
             parts=parts,
+            attempts=self.attempts(point, parts),
             origin=Origin(
                 gpu=self.slug,
                 device=str(measured_on),
@@ -254,6 +260,13 @@ class Sweep:
                 base_image=self.environment.base_image,
             ),
         )
+
+    def attempts(self, point: Point, parts: Parts) -> int:
+        """How many runs have tried the point by now, from its last success or ``remeasure`` on."""
+        before = self.ledger.get(point, parts.settings)
+        if self.config.remeasure or before is None or before.key != parts.key:
+            return 1
+        return before.attempts + 1 if retry.has_failed(before) else 1
 
     def compact(self) -> None:
         """Compact the ledger; every row stays, and those of this run are given its noise floor."""
@@ -281,6 +294,27 @@ class Sweep:
             highlight=False,
             soft_wrap=True,
         )
+        for line in self.failures(rows):
+            console.print(line, highlight=False, soft_wrap=True)
+
+    def failures(self, rows: Sequence[Measurement]) -> list[str]:
+        """How many failures the next run tries again, and how many only when told to."""
+        failed = [row for row in rows if row.key == self.identity.key(row.point) and retry.has_failed(row)]
+        due = [row for row in failed if retry.is_due(row, "passing")]
+        lines = []
+        if due:
+            statuses = Counter(row.outcome.status for row in due)
+            lines.append(
+                f"{_points(len(due))} failed in a way that may pass "
+                f"({', '.join(f'{count} {status}' for status, count in sorted(statuses.items()))}): "
+                f"the next run tries {'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
+            )
+        if len(failed) > len(due):
+            lines.append(
+                f"{_points(len(failed) - len(due))} failed and will not be tried again, "
+                "unless you write retry=failed."
+            )
+        return lines
 
     def stale(self, rows: Sequence[Measurement]) -> list[Measurement]:
         """Those of a sweep that was stopped before it came to them."""
@@ -296,6 +330,10 @@ class Sweep:
         )
         reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
         return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
+
+
+def _points(count: int) -> str:
+    return f"{count} point{'s' * (count != 1)}"
 
 
 def publish(config: SweepConfig, output: Path) -> None:

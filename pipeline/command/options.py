@@ -17,6 +17,7 @@ from pipeline.inspection.occupancy import LIMITS
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
+from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
 
@@ -98,6 +99,7 @@ class SweepConfig(PointsConfig):
     tracking: TrackingConfig
     device: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
     remeasure: bool
+    retry: Retry
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
