@@ -304,10 +304,10 @@ class Sweep:
         lines = []
         if due:
             statuses = Counter(row.outcome.status for row in due)
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
             lines.append(
-                f"{_points(len(due))} failed in a way that may pass "
-                f"({', '.join(f'{count} {status}' for status, count in sorted(statuses.items()))}): "
-                f"the next run tries {'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
+                f"{_points(len(due))} failed in a way that may pass ({counts}): the next run tries "
+                f"{'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
             )
         if len(failed) > len(due):
             lines.append(
