@@ -68,10 +68,10 @@ def run(config: SweepConfig) -> None:
         except BaseException:
             # A full disk stops both; the first error's sentence is the one that says how to go on.
             with suppress(UserError):
-                sweep.compact()
+                sweep.finish()
             sweep.show()
             raise
-        sweep.compact()
+        sweep.finish()
         sweep.show()
     if config.tracking.name != "none":
         publish(config, sweep.output)
@@ -102,6 +102,7 @@ class Sweep:
         self.dirty = dirty or tool_dirty
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
+        self.beside: dict[Path, bytes] = {}
         self.measured: set[Point] = set()
         self.noise_floor: float | None = None
         self.begin = monotonic()
@@ -136,6 +137,12 @@ class Sweep:
 
     def measure(self, points: Sequence[Point], stack: ExitStack) -> None:
         """Measure the points and append each to the ledger; ``stack`` ends the processes that do it."""
+        workers = [
+            stack.enter_context(
+                Supervisor(chosen, self.config.timing, self.config.seed, self.config.point_timeout_s)
+            )
+            for chosen in self.devices
+        ]
         if not points:
             if self.plan.points:
                 console.print(
@@ -143,13 +150,9 @@ class Sweep:
                     "Write remeasure=true to measure again.",
                     highlight=False,
                 )
+                if not self.is_described():
+                    self.describe(workers[0])
             return
-        workers = [
-            stack.enter_context(
-                Supervisor(chosen, self.config.timing, self.config.seed, self.config.point_timeout_s)
-            )
-            for chosen in self.devices
-        ]
         for worker in workers:
             worker.start()
         compiling = self.compile_ahead(points, stack)
@@ -201,22 +204,43 @@ class Sweep:
         return pool.submit(self.loaded.where, triton)
 
     def describe(self, worker: Supervisor) -> Ceilings:
-        """Write beside the ledger what it can't be read without: the environment, the ceilings and the
-        configuration. Returns the ceilings."""
-        write_atomically(
-            results.environment_path(self.output, self.slug),
-            self.environment.model_dump_json(indent=2).encode() + b"\n",
-        )
+        """Write beside the ledger what it can't be read without: the environment, the configuration, and the
+        ceilings unless the repository's results have them. Returns the ceilings."""
         # What names a tracker may hold a password.
         options = self.config.model_dump(mode="json", exclude={"tracking"})
-        write_atomically(
-            results.config_path(self.output, self.entry.name, self.slug),
-            yaml.safe_dump(options, sort_keys=True).encode(),
-        )
-        path = results.ceilings_path(self.output, self.slug)
+        environment, configuration, *ceilings = self.descriptions()
+        self.beside = {
+            environment: self.environment.model_dump_json(indent=2).encode() + b"\n",
+            configuration: yaml.safe_dump(options, sort_keys=True).encode(),
+        }
+        for path, content in self.beside.items():
+            write_atomically(path, content)
+        found = calibration.known_or_measured(worker, self.environment, ceilings, ceilings[0])
+        if ceilings[0].exists():
+            self.beside[ceilings[0]] = ceilings[0].read_bytes()
+        return found
+
+    def descriptions(self) -> tuple[Path, Path, Path, Path]:
+        """Where the environment, the configuration and the ceilings are, and the repository's ceilings."""
         repository = results.folder_for(ROOT / "results", self.devices[0].kind)
-        known = [path, results.ceilings_path(repository, self.slug)]
-        return calibration.known_or_measured(worker, self.environment, known, path)
+        return (
+            results.environment_path(self.output, self.slug),
+            results.config_path(self.output, self.entry.name, self.slug),
+            results.ceilings_path(self.output, self.slug),
+            results.ceilings_path(repository, self.slug),
+        )
+
+    def is_described(self) -> bool:
+        """Whether what the ledger can't be read without is there."""
+        environment, configuration, *ceilings = self.descriptions()
+        return environment.exists() and configuration.exists() and any(path.exists() for path in ceilings)
+
+    def finish(self) -> None:
+        """Compact the ledger, and write again what was removed from beside it meanwhile."""
+        self.compact()
+        for path, content in self.beside.items():
+            if not path.exists():
+                write_atomically(path, content)
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""
