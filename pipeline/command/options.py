@@ -198,6 +198,19 @@ class CarryConfig(KernelOptions):
     wait_s: float | None = Field(ge=0)
 
 
+class PruneConfig(Record):
+    """conf/prune.yaml. ``parts`` are those of a key, by which a row may be old."""
+
+    kernel: str
+    input: Path
+    parts: Annotated[
+        tuple[Literal["point", "source", "instrument", "environment", "settings"], ...],
+        BeforeValidator(as_list),
+        AfterValidator(_not_empty),
+    ]
+    remove: bool
+
+
 class MigrateConfig(Record):
     """conf/migrate.yaml."""
 
