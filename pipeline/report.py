@@ -171,8 +171,8 @@ def changed_since(
         if (kernel, provider) not in today:
             today[kernel, provider] = source_of(kernel, provider)
         if (kernel, provider, gpu) not in felt:
-            environment = environments.get(gpu)
-            felt[kernel, provider, gpu] = environment and pages.felt_by(kernel, provider, environment)
+            known = environments.get(gpu)
+            felt[kernel, provider, gpu] = pages.felt_by(kernel, provider, known) if known else None
         kind = "cpu" if gpu.startswith("cpu-") else "cuda"
         now = {
             "source": today[kernel, provider],
