@@ -36,7 +36,8 @@ machine's environment."""
 
 OLD = "†"
 OLD_NOTE = (
-    f"{OLD} old: measured by another source or instrument than those of this commit, or in an earlier environment."
+    f"{OLD} old: measured by another source or instrument than those of this commit, "
+    "or in an earlier environment."
 )
 
 
