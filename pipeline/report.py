@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,6 +35,7 @@ from pipeline.reporting.frames import (
 )
 from pipeline.reporting.pages import About, Content, Plot
 from pipeline.reporting.roofline import dram_bytes, roofline
+from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
 from pipeline.store.files import write_atomically
@@ -110,7 +111,7 @@ def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Cont
     results = dataclasses.replace(results, measurements=tuple(comparable(results.measurements)))
     rows = frame(results.measurements)
     rows["environment"] = [row.parts.environment for row in results.measurements]
-    rows["stale"] = changed_since(results.measurements)
+    rows["stale"] = changed_since(results.measurements, results.environments)
     about = {
         name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in results.kernels
     }
@@ -156,18 +157,28 @@ def machines_of(lines: pd.DataFrame, panels: dict[str, plots.Panel]) -> list[plo
     return [panel for slug, panel in panels.items() if slug in set(lines["gpu"])]
 
 
-def changed_since(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
+def changed_since(
+    measurements: Sequence[Measurement], environments: Mapping[str, Environment]
+) -> list[tuple[str, ...]]:
     """What of ``pages.STALE`` a row was measured by that is not what is here now: another source, or none;
-    and another instrument."""
+    another instrument; and another environment than its machine's, where that is known."""
     timer = TimingSettings().timer
     today: dict[tuple[str, str], str] = {}
+    felt: dict[tuple[str, str, str], str | None] = {}
     found = []
     for row in measurements:
-        kernel, provider = row.point.kernel, row.point.provider
+        kernel, provider, gpu = row.point.kernel, row.point.provider, row.origin.gpu
         if (kernel, provider) not in today:
             today[kernel, provider] = source_of(kernel, provider)
-        kind = "cpu" if row.origin.gpu.startswith("cpu-") else "cuda"
-        now = {"source": today[kernel, provider], "instrument": identity.instrument(kind, timer)}
+        if (kernel, provider, gpu) not in felt:
+            known = environments.get(gpu)
+            felt[kernel, provider, gpu] = pages.felt_by(kernel, provider, known) if known else None
+        kind = "cpu" if gpu.startswith("cpu-") else "cuda"
+        now = {
+            "source": today[kernel, provider],
+            "instrument": identity.instrument(kind, timer),
+            "environment": felt[kernel, provider, gpu] or row.parts.environment,
+        }
         found.append(
             tuple(part for part in pages.STALE if not now[part] or getattr(row.parts, part) != now[part])
         )

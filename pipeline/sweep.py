@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from time import monotonic
 
 import yaml
@@ -37,12 +38,12 @@ from pipeline.points.plan import Plan, Target, plan
 from pipeline.points.point import Point
 from pipeline.reporting import table
 from pipeline.reporting.progress import Progress
-from pipeline.store import commit, results, runs
+from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.ledger import Ledger
-from pipeline.store.record import Measurement, Origin, Outcome
+from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -69,10 +70,10 @@ def run(config: SweepConfig) -> None:
         except BaseException:
             # A full disk stops both; the first error's sentence is the one that says how to go on.
             with suppress(UserError):
-                sweep.compact()
+                sweep.finish()
             sweep.show()
             raise
-        sweep.compact()
+        sweep.finish()
         sweep.show()
     if config.tracking.name != "none":
         publish(config, sweep)
@@ -103,6 +104,7 @@ class Sweep:
         self.dirty = dirty or tool_dirty
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
+        self.beside: dict[Path, bytes] = {}
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
         self.noise_floor: float | None = None
@@ -128,11 +130,22 @@ class Sweep:
         """The points that have to be measured."""
         if self.config.remeasure:
             return list(self.plan.points)
-        known = {row.key for row in self.ledger.rows()}
-        return [point for point in self.plan.points if self.identity.key(point) not in known]
+        known = {row.key: row for row in self.ledger.rows()}
+
+        def is_due(point: Point) -> bool:
+            row = known.get(self.identity.key(point))
+            return row is None or retry.is_due(row, self.config.retry)
+
+        return [point for point in self.plan.points if is_due(point)]
 
     def measure(self, points: Sequence[Point], stack: ExitStack) -> None:
         """Measure the points and append each to the ledger; ``stack`` ends the processes that do it."""
+        workers = [
+            stack.enter_context(
+                Supervisor(chosen, self.config.timing, self.config.seed, self.config.point_timeout_s)
+            )
+            for chosen in self.devices
+        ]
         if not points:
             if self.plan.points:
                 console.print(
@@ -140,13 +153,9 @@ class Sweep:
                     "Write remeasure=true to measure again.",
                     highlight=False,
                 )
+                if not self.is_described():
+                    self.describe(workers[0])
             return
-        workers = [
-            stack.enter_context(
-                Supervisor(chosen, self.config.timing, self.config.seed, self.config.point_timeout_s)
-            )
-            for chosen in self.devices
-        ]
         for worker in workers:
             worker.start()
         compiling = self.compile_ahead(points, stack)
@@ -209,21 +218,42 @@ class Sweep:
         return pool.submit(self.loaded.where, triton)
 
     def describe(self, worker: Supervisor) -> Ceilings:
-        """Write beside the ledger what it can't be read without: the environment, the ceilings and the
-        configuration. Returns the ceilings."""
-        write_atomically(
-            results.environment_path(self.output, self.slug),
-            self.environment.model_dump_json(indent=2).encode() + b"\n",
-        )
+        """Write beside the ledger what it can't be read without: the environment, the configuration, and the
+        ceilings unless the repository's results have them. Returns the ceilings."""
         options = self.config.model_dump(mode="json")
-        write_atomically(
-            results.config_path(self.output, self.entry.name, self.slug),
-            yaml.safe_dump(options, sort_keys=True).encode(),
-        )
-        path = results.ceilings_path(self.output, self.slug)
+        environment, configuration, *ceilings = self.descriptions()
+        self.beside = {
+            environment: self.environment.model_dump_json(indent=2).encode() + b"\n",
+            configuration: yaml.safe_dump(options, sort_keys=True).encode(),
+        }
+        for path, content in self.beside.items():
+            write_atomically(path, content)
+        found = calibration.known_or_measured(worker, self.environment, ceilings, ceilings[0])
+        if ceilings[0].exists():
+            self.beside[ceilings[0]] = ceilings[0].read_bytes()
+        return found
+
+    def descriptions(self) -> tuple[Path, Path, Path, Path]:
+        """Where the environment, the configuration and the ceilings are, and the repository's ceilings."""
         repository = results.folder_for(ROOT / "results", self.devices[0].kind)
-        known = [path, results.ceilings_path(repository, self.slug)]
-        return calibration.known_or_measured(worker, self.environment, known, path)
+        return (
+            results.environment_path(self.output, self.slug),
+            results.config_path(self.output, self.entry.name, self.slug),
+            results.ceilings_path(self.output, self.slug),
+            results.ceilings_path(repository, self.slug),
+        )
+
+    def is_described(self) -> bool:
+        """Whether what the ledger can't be read without is there."""
+        environment, configuration, *ceilings = self.descriptions()
+        return environment.exists() and configuration.exists() and any(path.exists() for path in ceilings)
+
+    def finish(self) -> None:
+        """Compact the ledger, and write again what was removed from beside it meanwhile."""
+        self.compact()
+        for path, content in self.beside.items():
+            if not path.exists():
+                write_atomically(path, content)
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""
@@ -254,6 +284,7 @@ class Sweep:
             outcome=outcome,
             rate=rated,
             parts=parts,
+            attempts=self.attempts(point, parts),
             origin=Origin(
                 gpu=self.slug,
                 device=str(measured_on),
@@ -267,6 +298,13 @@ class Sweep:
                 base_image=self.environment.base_image,
             ),
         )
+
+    def attempts(self, point: Point, parts: Parts) -> int:
+        """How many runs have tried the point by now, from its last success or ``remeasure`` on."""
+        before = self.ledger.get(point, parts.settings)
+        if self.config.remeasure or before is None or before.key != parts.key:
+            return 1
+        return before.attempts + 1 if retry.has_failed(before) else 1
 
     def compact(self) -> None:
         """Compact the ledger; every row stays, and those of this run are given its noise floor."""
@@ -296,6 +334,27 @@ class Sweep:
             highlight=False,
             soft_wrap=True,
         )
+        for line in self.failures(rows):
+            console.print(line, highlight=False, soft_wrap=True)
+
+    def failures(self, rows: Sequence[Measurement]) -> list[str]:
+        """How many failures the next run tries again, and how many only when told to."""
+        failed = [row for row in rows if row.key == self.identity.key(row.point) and retry.has_failed(row)]
+        due = [row for row in failed if retry.is_due(row, "passing")]
+        lines = []
+        if due:
+            statuses = Counter(row.outcome.status for row in due)
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+            lines.append(
+                f"{_points(len(due))} failed in a way that may pass ({counts}): the next run tries "
+                f"{'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
+            )
+        if len(failed) > len(due):
+            lines.append(
+                f"{_points(len(failed) - len(due))} failed and will not be tried again, "
+                "unless you write retry=failed."
+            )
+        return lines
 
     def stale(self, rows: Sequence[Measurement]) -> list[Measurement]:
         """Those of a sweep that was stopped before it came to them."""
@@ -311,6 +370,10 @@ class Sweep:
         )
         reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
         return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
+
+
+def _points(count: int) -> str:
+    return f"{count} point{'s' * (count != 1)}"
 
 
 def publish(config: SweepConfig, sweep: Sweep) -> None:

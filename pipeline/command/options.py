@@ -18,6 +18,7 @@ from pipeline.inspection.sanitizer import TOOLS
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
+from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
 
@@ -109,6 +110,7 @@ class SweepConfig(PointsConfig):
     tracking: TrackingConfig = Field(exclude=True)
     device: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
     remeasure: bool
+    retry: Retry
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
@@ -224,6 +226,19 @@ class CarryConfig(KernelOptions):
     seed: int
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
+
+
+class PruneConfig(Record):
+    """conf/prune.yaml. ``parts`` are those of a key, by which a row may be old."""
+
+    kernel: str
+    input: Path
+    parts: Annotated[
+        tuple[Literal["point", "source", "instrument", "environment", "settings"], ...],
+        BeforeValidator(as_list),
+        AfterValidator(_not_empty),
+    ]
+    remove: bool
 
 
 class MigrateConfig(Record):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Self
 
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
+from pipeline.machine.process import under_warden
 from pipeline.points.point import Point
 
 
@@ -31,9 +31,10 @@ class CompilePool:
         jobs = max(1, cpu_threads() // 2)
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
-        words = [fd, os.getpid(), capability.replace(".", ""), jobs]
+        words = [fd, capability.replace(".", ""), jobs]
+        # Through a warden: an assembler that a compiler has started would outlive a pool that is killed.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)],
+            under_warden([sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)]),
             pass_fds=[fd],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -68,7 +69,7 @@ class CompilePool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
+        self._process.terminate()
         self._process.wait()
         if self._reader.ident is not None:
             self._reader.join()

@@ -1,7 +1,7 @@
 """The process that compiles ahead: imports torch and Triton once and forks itself for each core it may use.
 
-Started by ``compiler`` as ``python -m pipeline.execution.compile_server FD PARENT CAPABILITY JOBS``; FD is
-its end of a socket pair. It is told points, and answers with each as it is compiled.
+Started by ``compile_pool``, below a warden, as ``python -m pipeline.execution.compile_server FD CAPABILITY
+JOBS``; FD is its end of a socket pair. It is told points, and answers with each as it is compiled.
 
 It holds no CUDA context: every launch ends once its kernel is compiled, and the tensors have no data. The
 specialization is that of the later launch on aligned data.
@@ -89,9 +89,8 @@ def _compile(where: str, points: Sequence[Point]) -> None:
             compile_point(where, point)
 
 
-def main(fd: int, parent: int, capability: int, jobs: int) -> None:
+def main(fd: int, capability: int, jobs: int) -> None:
     """Compile what is asked for until the other end closes."""
-    die_with(parent)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     connection = Connection(fd)
     compile_for(capability)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pipeline.execution.warden import children
+from pipeline.machine.warden import children
 from pipeline.store.environment import FLAGS, PLACES
 
 TORCH_FUNCTIONS = (

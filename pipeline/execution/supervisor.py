@@ -14,6 +14,7 @@ from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.partner import FailedError, GoneError, Partner
 from pipeline.execution.protocol import Done, Rate, Release, Setup
 from pipeline.machine.device import Device
+from pipeline.machine.process import under_warden
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD, Rates
@@ -28,8 +29,6 @@ JUDGE_TIMEOUT_S = 600.0
 
 LEAD = 0.98
 """A time below this fraction of the best one so far at its problem is worth an audit."""
-
-WARDEN = Path(__file__).with_name("warden.py")
 
 
 class Supervisor:
@@ -82,8 +81,8 @@ class Supervisor:
             self._memory = os.memfd_create("pipeline")
         if not self._worker.is_running:
             # Through a warden, which ends whatever the provider has started.
-            command = [sys.executable, "-m", "pipeline.execution.worker"]
-            self._worker.start([sys.executable, "-S", str(WARDEN), str(os.getpid()), *command], self._memory)
+            command = under_warden([sys.executable, "-m", "pipeline.execution.worker"])
+            self._worker.start(command, self._memory)
         if not self._judge.is_running:
             command = [sys.executable, "-m", "pipeline.execution.judge", str(os.getpid())]
             self._judge.start(command, self._memory)

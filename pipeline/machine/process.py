@@ -6,8 +6,18 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+
+WARDEN = Path(__file__).with_name("warden.py")
+
+
+def under_warden(command: Sequence[str]) -> list[str]:
+    """The command line that runs a command so that it ends, with every process that it has started, when this
+    process or the thread that starts it does, however that ends. SIGTERM ends it all, too."""
+    return [sys.executable, "-I", "-S", str(WARDEN), str(os.getpid()), *command]
 
 
 def die_with(parent: int) -> None:

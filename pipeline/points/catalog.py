@@ -20,7 +20,7 @@ CONF = ROOT / "conf" / "kernel"
 
 RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
-    *("remeasure", "wait_s", "point_timeout_s", "size", "x", "problems", "headline", "workloads"),
+    *("remeasure", "retry", "wait_s", "point_timeout_s", "size", "x", "problems", "headline", "workloads"),
 }
 """Names that command lines and YAML have for other things than a dimension or a parameter."""
 

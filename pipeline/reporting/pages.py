@@ -30,8 +30,15 @@ TEMPLATES = Path(__file__).with_name("templates")
 WORDLESS = "all"
 """What metrics call the problems of a kernel that has no words among its dimensions."""
 
-STALE = ("source", "instrument")
-"""The parts of a row's key that can be old: what its provider runs, and the code that times and verifies."""
+STALE = ("source", "instrument", "environment")
+"""The parts of a row's key that can be old: what its provider runs, the code that times and verifies, and the
+machine's environment."""
+
+OLD = "†"
+OLD_NOTE = (
+    f"{OLD} old: measured by another source or instrument than those of this commit, "
+    "or in an earlier environment."
+)
 
 
 @dataclass(frozen=True)
@@ -281,7 +288,7 @@ def _elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
             sentences.append(f"{name}: its environment was not recorded.")
             continue
         felt = {
-            (kernel, provider): _felt(kernel, provider, environment)
+            (kernel, provider): felt_by(kernel, provider, environment)
             for kernel, provider in set(zip(rows["kernel"], rows["provider"], strict=True))
         }
         old = sum(
@@ -298,7 +305,7 @@ def _elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
     return sentences
 
 
-def _felt(kernel: str, provider: str, environment: Environment) -> str | None:
+def felt_by(kernel: str, provider: str, environment: Environment) -> str | None:
     """The digest of an environment as a provider feels it; None where that can't be told: of a provider that
     is not there, and of a peer, whose package only the machine itself has."""
     entry = entry_of(kernel)
@@ -405,7 +412,11 @@ def _kernel(content: Content, name: str, machine_names: Mapping[str, str]) -> di
             for slug in order
             if not rows[rows["gpu"] == slug]["status"].eq("ok").all()
         ],
-        "ties": TIE_NOTE if best["tied"].any() else None,
+        "ties": " ".join(
+            note
+            for note, told in ((TIE_NOTE, best["tied"].any()), (OLD_NOTE, best["stale"].map(bool).any()))
+            if told
+        ),
         "distrusted": sorted(
             {
                 f"{machine_names[row['gpu']]}: {row['invalid_reason'] or 'no reason was recorded'}"
@@ -440,7 +451,7 @@ def _lines(
                 "label": row["label"],
                 "style": styles[row["provider"]].name,
                 "baseline": row["provider"] == about.baseline,
-                "us": number(row["median_us"]),
+                "us": number(row["median_us"]) + OLD * bool(row["stale"]),
                 "error": f"{100 * row['rel_ci']:.1f} %",
                 "distrusted": row["valid"] is False,
                 "rates": [number(row[name]) if row["headline"] == name else "" for name in rates],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     if path.exists() and path.read_bytes() == content:
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # Containers that share the folder count their processes each from 1.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -37,14 +39,37 @@ def write_atomically(path: Path, content: bytes) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a file for this process alone, by a lock file beside it that the operating system lets go of when
-    the process ends in any way. Raises UserError when the lock file can't be made."""
+    the process ends in any way. Waits for another process that holds it.
+
+    Raises UserError when the lock file can't be made, opened or locked; nothing was written then.
+    """
     beside = path.with_name(f".{path.name}.lock")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = beside.open("a")
+        descriptor = _lock(beside)
     except OSError as error:
-        raise UserError(f"can't write {path}: {error.strerror}.") from error
-    with file:
-        # POSIX record locks, which NFS passes on to its server, too.
-        fcntl.lockf(file, fcntl.LOCK_EX)
+        raise UserError(
+            f"can't write {path}: its lock {beside.name} can't be taken: {error.strerror}. Nothing was "
+            "written; the file must lie in a folder that you may write to, on a file system that has locks."
+        ) from error
+    try:
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(beside: Path) -> int:
+    """The descriptor of a lock file that this process holds until it is closed."""
+    while True:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        # A link that someone else put there is not followed.
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            # A byte-range lock: what every NFS client passes on to its server.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), beside.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the folder was removed meanwhile: this one is nobody else's lock

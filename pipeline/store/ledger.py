@@ -26,12 +26,10 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     """Every readable measurement of a ledger, in file order; none if there is no file.
 
     A line that is torn (a crash or a full disk while it was written) or foreign is skipped, and
-    ``warn`` gets a sentence about it.
+    ``warn`` gets a sentence about it. Raises UserError for a file that can't be read.
     """
-    if not path.exists():
-        return []
     rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+    for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -41,6 +39,16 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     return rows
 
 
+def _content(path: Path) -> bytes:
+    try:
+        # Opened, not asked for first: opening is what makes an NFS client ask its server.
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except OSError as error:
+        raise UserError(f"can't read {path}: {error.strerror}.") from error
+
+
 class Ledger:
     """An open ledger that a sweep appends to."""
 
@@ -48,6 +56,7 @@ class Ledger:
         self.path = path
         self.warn = warn
         self._rows: dict[Slot, Measurement] = {row.slot: row for row in read_rows(path, warn)}
+        self._appended: dict[Slot, Measurement] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -77,15 +86,24 @@ class Ledger:
                 f"can't write {self.path}: {error.strerror}. What was measured before is kept; "
                 "make room and run the same command again to go on from here."
             ) from error
-        self._rows[row.slot] = row
+        self._rows[row.slot] = self._appended[row.slot] = row
 
-    def compact(self, change: Callable[[Measurement], Measurement] = lambda row: row) -> None:
+    def compact(self, change: Callable[[Measurement], Measurement | None] = lambda row: row) -> None:
         """Rewrite the file atomically: sorted, the newest line of each point and settings, each as ``change``
-        gives it. What other processes have appended meanwhile is there, too; so are, as they were, rows that
-        another version of this code wrote and this one can't read."""
+        gives it, without those for which it gives None.
+
+        What other processes have appended meanwhile is there, too; so are, as they were, rows that another
+        version of this code wrote and this one can't read. What was appended here and is gone, as the file
+        was removed since, is written again. Raises UserError when the file can't be written.
+        """
         with locked(self.path):
             newest = {row.slot: row for row in read_rows(self.path, lambda sentence: None)}
-            self._rows = {slot: change(row) for slot, row in newest.items()}
+            lost = self._appended.keys() - newest.keys()
+            if lost:
+                self.warn(f"{len(lost)} rows of this run were gone from {self.path}; they are written again.")
+            newest |= {slot: self._appended[slot] for slot in lost}
+            self._rows = {slot: new for slot, row in newest.items() if (new := change(row)) is not None}
+            self._appended.clear()
             foreign = b"".join(line + b"\n" for line in _foreign(self.path))
             write_atomically(self.path, b"".join(map(encode, self.rows())) + foreign)
 
@@ -98,7 +116,7 @@ class Ledger:
 def _foreign(path: Path) -> list[bytes]:
     """The lines of a ledger that are whole, but no measurements as this code knows them."""
     found = []
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+    for line in _content(path).split(b"\n"):
         try:
             row = json.loads(line)
             Measurement.model_validate(row)

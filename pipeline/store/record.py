@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.points.frozen import Record, Values, digest
 from pipeline.points.point import Point
@@ -184,7 +184,8 @@ class Outcome(Record):
 class Measurement(Record):
     """One line of a ledger: a point, its outcome, what the time means, and where it came from.
 
-    ``workload`` is the family of problems that it was measured as one of.
+    ``workload`` is the family of problems that it was measured as one of, and ``attempts`` how many runs it
+    took: more than one if earlier ones failed.
     """
 
     key: str
@@ -194,6 +195,7 @@ class Measurement(Record):
     rate: Rate | None
     parts: Parts
     origin: Origin
+    attempts: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -216,5 +218,5 @@ class Measurement(Record):
         return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
 
     def row(self) -> dict[str, Any]:
-        """The form that a ledger holds: what has no meaning is null."""
-        return self.model_dump(mode="json")
+        """The form that a ledger holds: what has no meaning is null, and a first attempt is not counted."""
+        return self.model_dump(mode="json", exclude={"attempts"} if self.attempts == 1 else None)

@@ -12,6 +12,7 @@ import ninja
 from ninja.ninja_syntax import Writer, escape
 
 from pipeline import UserError
+from pipeline.machine.process import under_warden
 
 
 class CompileError(UserError):
@@ -50,9 +51,9 @@ def compile_all(jobs: Sequence[Job], folder: Path, working_directory: Path) -> d
     with ninja_file.open("w") as text:
         _write(Writer(text), jobs, folder)  # type: ignore[arg-type]  # its stub takes a str
     command = [str(Path(ninja.BIN_DIR, "ninja")), "-k", "0", "-f", str(ninja_file)]
-    result = subprocess.run(command, cwd=working_directory, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise CompileError(_failures(jobs) or result.stdout + result.stderr)
+    code, said = _run(command, working_directory)
+    if code != 0:
+        raise CompileError(_failures(jobs) or said)
     dependencies = {job: job.file(".d").read_text() for job in jobs}
     for path in passing:
         path.unlink()
@@ -60,6 +61,23 @@ def compile_all(jobs: Sequence[Job], folder: Path, working_directory: Path) -> d
         lines = job.file(".log").read_text().splitlines(keepends=True)
         job.file(".log").write_text("".join(line for line in lines if "Compile time" not in line))
     return dependencies
+
+
+def _run(command: Sequence[str], working_directory: Path) -> tuple[int, str]:
+    """The exit status of a command and what it printed. No compiler outlives this process, or Ctrl-C."""
+    with subprocess.Popen(
+        under_warden(command),
+        cwd=working_directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            raise
+    return process.returncode, said
 
 
 def _write(writer: Writer, jobs: Sequence[Job], folder: Path) -> None:

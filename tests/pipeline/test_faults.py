@@ -3,6 +3,7 @@ the tree."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -82,6 +83,53 @@ def test_stale_memory_does_not_pass_for_an_output(tmp_path: Path) -> None:
     done = tree.sweep("kernel=faulty", "size=20000", "provider=[writes_once,never_writes,remembers]")
     assert done.returncode == 0, done.stderr
     assert [row.outcome.status for row in tree.rows("faulty")] == ["incorrect"] * 3
+
+
+def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told_to(tmp_path: Path) -> None:
+    tree = cpu_tree(tmp_path, "faulty")
+    torch = tree.root / "kernels" / "faulty" / "torch.py"
+    once = "Path('once').exists() or Path('once').touch() or ctypes.string_at(0)\n    return x * 2"
+    torch.write_text(torch.read_text().replace("ctypes.string_at(0)\n    return x", once))
+    words = ("kernel=faulty", "size=64", "timing.cache=hot", "provider=[segfaults,is_killed,wrong,raises]")
+
+    def fates(*options: str) -> tuple[dict[str, tuple[str, int]], str]:
+        done = tree.sweep(*words, *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        rows = tree.rows("faulty")
+        return {row.point.provider: (row.outcome.status, row.attempts) for row in rows}, done.stdout
+
+    known = {"wrong": ("incorrect", 1), "raises": ("runtime_error", 1)}
+    found, said = fates()
+    assert found == {**known, "segfaults": ("runtime_error", 1), "is_killed": ("runtime_error", 1)}
+    assert (
+        "2 points failed in a way that may pass (2 runtime_error): the next run tries them again, 3" in said
+    )
+    assert "2 points failed and will not be tried again, unless you write retry=failed." in said
+
+    # As if another run had tried it in vain meanwhile.
+    path = tree.ledger("faulty")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all("attempts" not in line for line in lines), (
+        "a first attempt's line is as before there were others"
+    )
+    for line in lines:
+        if line["point"]["provider"] == "is_killed":
+            line["attempts"] = 2
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found, said = fates()
+    assert "2 points measured" in said
+    assert found == {**known, "segfaults": ("ok", 2), "is_killed": ("runtime_error", 3)}
+    assert "may pass" not in said
+    assert "3 points failed and will not be tried again" in said
+
+    found, said = fates("retry=failed")
+    assert "3 points measured" in said
+    assert found == {
+        "segfaults": ("ok", 2),
+        "is_killed": ("runtime_error", 4),
+        "wrong": ("incorrect", 2),
+        "raises": ("runtime_error", 2),
+    }
 
 
 QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 201)))}]", "timing.cache=hot")

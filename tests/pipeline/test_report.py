@@ -25,7 +25,7 @@ from pipeline.reporting.frames import best_configurations, entry_of, frame
 from pipeline.reporting.table import number, percent
 from pipeline.store import ledger, results
 from pipeline.store.record import Carried
-from tests.factory import COMMIT, CPU, H100, H200, flat, grid, measurement, write_results
+from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, write_results
 
 # The command draws for long, and most of the tests look at what it drew once.
 pytestmark = pytest.mark.xdist_group("report")
@@ -265,7 +265,7 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
     lines = set()
     for (kernel, problem, _, gpu), row in winners(rows).items():
         ratio = baseline_us(rows, row) / row["median_us"]
-        mark = "" if row["valid"] else "!"
+        mark = "†" if row["valid"] else "†!"  # no made-up row has a source that there is
         label = f"{row['provider']} {configuration_of(row)}".strip()
         lines.add(
             (
@@ -361,7 +361,12 @@ def test_what_is_stale_about_a_row_is_told():
         ("source",): measurement("softmax", "triton_row", 1024, source=triton[::-1], instrument=on_gpu),
         ("instrument",): measurement("softmax", "triton_row", 1024, source=triton, instrument=on_cpu),
     }
-    assert report.changed_since(list(of.values())) == list(of)
+    known = {gpu: environment(gpu) for gpu in (H200, CPU)}
+    assert report.changed_since(list(of.values()), known) == list(of)
+    later = {H200: environment(H200).model_copy(update={"driver": "590.1"})}
+    rows = [of[()], measurement("softmax", "quack", source=quack, instrument=on_gpu)]
+    assert report.changed_since(rows, later) == [("environment",), ()], "a peer's can't be told"
+    assert report.changed_since(rows, {}) == [(), ()]
     others = [
         measurement("softmax", "triton_row", gpu=CPU, status="verified", source=triton, instrument=on_cpu),
         measurement("softmax", "quack", source=quack, instrument=on_gpu),
@@ -370,8 +375,26 @@ def test_what_is_stale_about_a_row_is_told():
         measurement("relu", "torch", source="", instrument=on_gpu),
     ]
     both = ("source", "instrument")
-    assert report.changed_since(others) == [(), (), both, ("source",), ("source",)]
-    assert report.changed_since([]) == []
+    assert report.changed_since(others, known) == [(), (), both, ("source",), ("source",)]
+    assert report.changed_since([], known) == []
+
+
+def test_times_that_are_old_are_marked(report_on, tmp_path):
+    softmax = entry_of("softmax").loaded
+    source = identity.source(softmax, softmax.kernel.provider("triton_row"))
+    instrument = identity.instrument("cuda", "auto")
+    rows = [
+        measurement("softmax", "triton_row", 256, median_us=7.0, source=source, instrument=instrument),
+        measurement("softmax", "triton_row", 512, median_us=8.0, source="0" * 16, instrument=instrument),
+    ]
+    note = "† old: measured by another source or instrument than those of this commit, or in an earlier"
+    output = report_on(write_results(tmp_path / "results", rows))
+    for name in ("report.html", "report.md"):
+        text = (output / name).read_text()
+        assert "8.00†" in text and "7.00†" not in text and "7.00" in text
+        assert note in text
+    output = report_on(write_results(tmp_path / "current", rows[:1]))
+    assert "†" not in (output / "report.html").read_text()
 
 
 def test_rows_that_were_carried_and_rows_that_were_left_out_are_told(report_on, tmp_path):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from pipeline.machine import device
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.store.environment import Environment
+from pipeline.store.ledger import read_rows
 from pipeline.store.record import Measurement
 from tests.planted.tree import Tree, cpu_tree, size
 
@@ -248,6 +252,79 @@ def test_a_cpus_results_of_the_repository_go_to_a_folder_of_its_own(tree: Tree) 
     left = [path for path in (tree.root / "results").rglob("*") if not path.is_dir()]
     assert left == [], "the repository's own hold what GPUs gave"
     assert (tree.root / "results/timings/quick").is_dir(), "DVC expects the folder"
+
+
+def beside(tree: Tree) -> list[str]:
+    """The files of a results folder, less the ledger's lock."""
+    found = (path.relative_to(tree.root / "outputs") for path in (tree.root / "outputs").rglob("*.*"))
+    slug = device.cpu().slug
+    return sorted(str(path).replace(slug, "cpu") for path in found if path.suffix != ".lock")
+
+
+DESCRIBED = [
+    "ceilings/cpu.json",
+    "environment/cpu.json",
+    "timings/quick/cpu.jsonl",
+    "timings/quick/cpu.yaml",
+]
+
+
+def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree) -> None:
+    known = tree.root / "local/results/ceilings"
+    (tree.root / "outputs").mkdir()
+    shutil.move(known, tree.root / "outputs/ceilings")  # as a sweep has them that measured them itself
+    many = ("kernel=quick", HOT, f"size=[{','.join(map(str, range(1, 101)))}]")
+    process = tree.start(*many)
+    while process.poll() is None and lines(tree) < 20:
+        time.sleep(0.002)
+    # A line may be written right now.
+    while (tree.root / "outputs/timings").exists():
+        shutil.rmtree(tree.root / "outputs", ignore_errors=True)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, ""), out
+    assert "rows of this run were gone from outputs/timings/quick/" in out
+    assert "200 of 200 are in outputs/timings/quick/" in out
+    assert len(in_order(tree)) == 200
+    assert beside(tree) == DESCRIBED
+
+    # And if all but the ledger is gone, a sweep with nothing to measure writes it.
+    for name in DESCRIBED:
+        path = tree.root / "outputs" / name.replace("cpu.", f"{device.cpu().slug}.")
+        if path.suffix != ".jsonl":
+            path.unlink()
+    tree.know_ceilings(device.cpu())
+    done = tree.sweep(*many)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Nothing to measure" in done.stdout
+    assert beside(tree) == DESCRIBED[1:], "the ceilings are those of the repository's own results"
+
+
+def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) -> None:
+    """Two containers, two nodes: a folder for temporary files each, and so no lock on the device in common.
+    One is stopped while the other measures, and both compact the ledger."""
+    sizes = {name: list(range(first, 121, 2)) for name, first in (("odd", 1), ("even", 2))}
+
+    def start(name: str) -> subprocess.Popen[str]:
+        tree.temporary = tree.root.parent / name
+        tree.temporary.mkdir()
+        return tree.start("kernel=quick", HOT, f"size=[{','.join(map(str, sizes[name]))}]")
+
+    first, second = start("odd"), start("even")
+    while second.poll() is None and not any(size(row.point) % 2 == 0 for row in whole_rows(tree)):
+        time.sleep(0.002)
+    second.send_signal(signal.SIGINT)
+    (said, _), (all_said, _) = second.communicate(), first.communicate()
+    assert (first.returncode, second.returncode) in ((0, 130), (0, 0)), all_said + said
+    measured = [int(re.search(r"(\d+) points measured", text)[1]) for text in (all_said, said)]  # type: ignore[index]
+    found = [size(row.point) % 2 for row in in_order(tree)]
+    assert [found.count(1), found.count(0)] == measured
+    assert measured[0] == 120 and measured[1] > 0
+
+
+def whole_rows(tree: Tree) -> list[Measurement]:
+    """What can be read while others write."""
+    paths = list((tree.root / "outputs").glob("timings/quick/*.jsonl"))
+    return [row for path in paths for row in read_rows(path, lambda sentence: None)]
 
 
 def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(tree: Tree) -> None:

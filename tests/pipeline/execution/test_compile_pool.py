@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import wait
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -49,7 +51,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def servers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if "compile_server" in " ".join(p.cmdline())]
+    """Of this process; their wardens are none."""
+    below = psutil.Process().children(recursive=True)
+    return [p for p in below if p.cmdline()[1:3] == ["-m", "pipeline.execution.compile_server"]]
 
 
 def test_what_a_point_launches_is_compiled_when_its_future_is_done(cache: Path) -> None:
@@ -84,33 +88,66 @@ def test_a_point_that_its_provider_refuses_is_not_compiled(cache: Path) -> None:
 def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
     with CompilePool("9.0") as pool:
         futures = pool.submit("softmax", POINTS)
+        while not servers():
+            time.sleep(0.01)
         (server,) = servers()
         server.send_signal(signal.SIGKILL)
         done, _ = wait(futures.values(), timeout=60)
         assert len(done) == len(POINTS)
 
 
-def test_no_compiler_outlives_the_process_that_holds_the_pool() -> None:
-    code = (
-        "import os, signal, time\n"
-        "from pipeline.points.point import Point\n"
-        "from pipeline.execution.compile_pool import CompilePool\n"
-        "pool = CompilePool('9.0')\n"
-        f"points = [Point.model_validate(one) for one in {[one.model_dump() for one in POINTS]}]\n"
-        "futures = pool.submit('softmax', points)\n"
-        "next(iter(futures.values())).result()\n"
-        "print('compiled', flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+ASKED = [one.model_dump() for one in POINTS]
+
+HOLD = f"""
+import sys, time
+from pipeline.points.point import Point
+from pipeline.execution.compile_pool import CompilePool
+pool = CompilePool("9.0")
+futures = pool.submit("softmax", [Point.model_validate(one) for one in {ASKED}])
+if sys.argv[1] == "compiled":
+    next(iter(futures.values())).result()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+PTXAS = """#!/bin/sh
+echo $$ >> "$0.started"
+exec sleep 600
+"""
+
+
+def marked(mark: Path) -> list[psutil.Process]:
+    """The processes that have a path in their environment, whoever started them."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(mark) in process.environ().values() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("moment", ["started", "compiled", "assembling"])
+def test_no_compiler_outlives_the_process_that_holds_the_pool(
+    moment: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while the server starts, when the first point is compiled, and while an assembler runs that
+    takes ten minutes."""
+    started = tmp_path / "ptxas.started"
+    if moment == "assembling":
+        (tmp_path / "ptxas").write_text(PTXAS)
+        (tmp_path / "ptxas").chmod(0o755)
+        monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "ptxas"))
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, moment], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
-    assert holder.stdout.readline() == "compiled\n"
-    processes = psutil.Process(holder.pid).children(recursive=True)
-    assert len(processes) >= 2, "the server and its forks"
+    assert holder.stdout.readline() == "ready\n"
+    while moment == "assembling" and not started.exists():
+        time.sleep(0.01)
+    processes = marked(cache)
+    assert len(processes) >= {"started": 2, "compiled": 3, "assembling": 4}[moment]
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
-    _, alive = psutil.wait_procs(processes, timeout=30)
-    assert alive == []
+    psutil.wait_procs(processes, timeout=60)
+    assert marked(cache) == []
 
 
 def test_points_that_differ_in_the_numbers_of_their_problems_alone_share_a_compiler() -> None:

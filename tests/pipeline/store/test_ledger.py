@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import UserError
-from pipeline.store.files import write_atomically
+from pipeline.store.files import locked, write_atomically
 from pipeline.store.ledger import Ledger, encode, read_rows
 from tests import factory
 
@@ -175,6 +180,147 @@ def test_what_another_process_appended_is_there_after_compact(tmp_path: Path) ->
     assert read_rows(path, silent) == [newer, second]
 
 
+def test_what_was_appended_here_is_written_again_where_the_file_was_removed(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "ledger.jsonl"
+    warnings: list[str] = []
+    before, mine, last = (factory.measurement(size=size) for size in (1, 2, 3))
+    Ledger(path, silent).append(before)
+    ledger = Ledger(path, warnings.append)
+    ledger.append(mine)
+    shutil.rmtree(path.parent)
+    ledger.append(last)
+    ledger.compact()
+    assert ledger.rows() == read_rows(path, silent) == [mine, last]
+    assert warnings == [f"1 rows of this run were gone from {path}; they are written again."]
+    path.unlink()
+    ledger.compact()
+    assert read_rows(path, silent) == [], "what is gone after the run is gone"
+
+
+def test_compaction_leaves_out_what_it_is_told_to_also_of_what_others_append(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    rows = [factory.measurement(size=size) for size in (1, 2, 3)]
+    other = Ledger(path, silent)
+    for row in rows[:2]:
+        other.append(row)
+    ledger = Ledger(path, silent)
+    other.append(rows[2])
+    ledger.compact(lambda row: None if row.point.problem["columns"] == 2 else row)
+    assert read_rows(path, silent) == ledger.rows() == [rows[0], rows[2]]
+
+
+def cant_be_taken(path: Path, why: int) -> str:
+    return re.escape(f"can't write {path}: its lock .{path.name}.lock can't be taken: {os.strerror(why)}. ")
+
+
+@pytest.mark.parametrize(("planted", "why"), [("link", errno.ELOOP), ("folder", errno.EISDIR)])
+def test_a_lock_that_is_no_file_is_a_sentence(tmp_path: Path, planted: str, why: int) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl", silent)
+    lock = tmp_path / ".ledger.jsonl.lock"
+    lock.mkdir() if planted == "folder" else lock.symlink_to(tmp_path / "elsewhere")
+    for write in (ledger.compact, lambda: ledger.append(factory.measurement())):
+        with pytest.raises(UserError, match=cant_be_taken(ledger.path, why)):
+            write()
+    assert not (tmp_path / "elsewhere").exists()
+    assert not ledger.path.exists()
+
+
+def test_a_file_system_without_locks_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NFS answers whose lock daemon does not run."""
+
+    def none(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", none)
+    ledger = Ledger(tmp_path / "ledger.jsonl", silent)
+    for write in (ledger.compact, lambda: ledger.append(factory.measurement())):
+        with pytest.raises(UserError, match=cant_be_taken(ledger.path, errno.ENOLCK)):
+            write()
+    assert not ledger.path.exists()
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """In a folder that everyone may reach: become a user that nothing belongs to."""
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # the folders above it are their owner's alone
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    yield lambda: os.seteuid(65534)
+    os.seteuid(0)
+
+
+def test_a_folder_or_a_lock_of_another_user_is_a_sentence(nobody: Callable[[], None]) -> None:
+    read_only, shared = Path("read_only/ledger.jsonl"), Path("shared/ledger.jsonl")
+    for path in (read_only, shared):
+        Ledger(path, silent).append(factory.measurement())
+    read_only.with_name(f".{read_only.name}.lock").unlink()
+    shared.parent.chmod(0o777)
+    shared.with_name(f".{shared.name}.lock").chmod(0o644)
+    nobody()
+    for path in (read_only, shared):
+        ledger = Ledger(path, silent)
+        assert len(ledger) == 1, "to read needs no lock"
+        for write in (ledger.compact, lambda: ledger.append(factory.measurement())):  # noqa: B023
+            with pytest.raises(UserError, match=cant_be_taken(path, errno.EACCES)):
+                write()
+
+
+def test_a_ledger_that_may_not_be_read_is_a_sentence(nobody: Callable[[], None]) -> None:
+    path = Path("ledger.jsonl")
+    Ledger(path, silent).append(factory.measurement())
+    path.chmod(0o600)
+    nobody()
+    with pytest.raises(UserError, match=r"can't read ledger\.jsonl: Permission denied\."):
+        Ledger(path, silent)
+
+
+def test_who_waited_for_a_lock_that_was_removed_takes_the_one_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "ledger.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == b"held\n"
+        taken, free = Event(), Event()
+
+        def wait() -> None:
+            with locked(path):
+                taken.set()
+                free.wait()
+
+        waiting = Thread(target=wait)
+        waiting.start()
+        while not blocked(path):
+            time.sleep(0.01)
+        shutil.rmtree(path.parent)
+        holder.stdin.close()
+        taken.wait()
+        # It holds what a newcomer finds.
+        asked = [sys.executable, "-c", TRY, str(path.with_name(f".{path.name}.lock"))]
+        assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout == b"held by another\n"
+        free.set()
+        waiting.join()
+
+
+TRY = """
+import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], "r+"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("held by another")
+"""
+
+
+def blocked(path: Path) -> bool:
+    """Whether a process waits for a file's lock, as the kernel lists it."""
+    number = path.with_name(f".{path.name}.lock").stat().st_ino
+    return any(
+        "->" in line and f":{number} " in line for line in Path("/proc/locks").read_text().splitlines()
+    )
+
+
 @given(cut=st.integers(min_value=0), data=st.data())
 def test_a_file_cut_anywhere_keeps_its_whole_lines_and_takes_new_ones(
     tmp_path_factory: pytest.TempPathFactory, cut: int, data: st.DataObject
@@ -265,6 +411,29 @@ def test_write_atomically_touches_nothing_that_is_right_and_leaves_nothing_behin
     write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert path.stat().st_ino != before.st_ino, "replaced, not written over: a reader sees one or the other"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_that_write_one_file_at_once_leave_it_whole(tmp_path: Path) -> None:
+    """With the same process id, as two containers may have on one folder: here they are threads."""
+    path = tmp_path / "file"
+    contents = [letter * 100_000 for letter in (b"a", b"b")]
+    failed: list[BaseException] = []
+
+    def write(content: bytes) -> None:
+        try:
+            for turn in range(40):
+                write_atomically(path, content + bytes(turn))
+                assert len(set(path.read_bytes().strip(b"\0"))) == 1
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=write, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -1,8 +1,8 @@
 """Starts a process, and ends it with all that it started when it ends or when its own parent does.
 
-Run as a file, ``python -S warden.py PARENT COMMAND ...``, with nothing but the standard library, so that it
-is there at once. It adopts what its descendants leave behind (prctl(2), PR_SET_CHILD_SUBREAPER), in whatever
-session or process group that is, and ends as the process did that it started.
+Run as a file, ``python -I -S warden.py PARENT COMMAND ...``, with nothing but the standard library, so that
+it is there at once. It adopts what its descendants leave behind (prctl(2), PR_SET_CHILD_SUBREAPER), in
+whatever session or process group that is, and ends as the process did that it started.
 """
 
 import ctypes
@@ -70,6 +70,7 @@ def main(parent: int, command: list[str]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         # A group of its own: what it sends to its group reaches nobody else.
         os.setpgid(0, 0)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         os.execv(command[0], command)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 

@@ -1,0 +1,38 @@
+"""Which failures may pass, so that the next run tries their points again, and which are known for good."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pipeline.store.record import Measurement
+
+MOST_ATTEMPTS = 3
+"""So many runs try a point that fails each time in a way that may pass."""
+
+WORKER_ENDED = "the worker "
+"""How the error begins of a point whose worker ended without an answer. That of an exception begins with the
+exception's name."""
+
+Retry = Literal["passing", "failed"]
+"""What is tried again: the failures that may pass, or all."""
+
+
+def has_failed(row: Measurement) -> bool:
+    """Whether the point has no right output."""
+    return row.outcome.status not in ("ok", "verified")
+
+
+def may_pass(row: Measurement) -> bool:
+    """Whether the failure may be the machine's of that moment: too little memory, no time, a worker that was
+    killed. A wrong output, a compiler's error and an exception of the provider's come again."""
+    status, error = row.outcome.status, row.outcome.error or ""
+    return status in ("timeout", "out_of_memory") or (
+        status == "runtime_error" and error.startswith(WORKER_ENDED)
+    )
+
+
+def is_due(row: Measurement, retry: Retry) -> bool:
+    """Whether a point of which this is known is measured again."""
+    if retry == "failed":
+        return has_failed(row)
+    return may_pass(row) and row.attempts < MOST_ATTEMPTS

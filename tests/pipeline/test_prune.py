@@ -1,0 +1,112 @@
+"""Rows are removed for being old by one command alone, when it is told to, and by what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernels
+from pipeline.execution import identity
+from pipeline.points.frozen import Values, digest
+from pipeline.prune import settings_digest
+from pipeline.store import ledger, results
+from pipeline.store.record import Measurement
+from pipeline.timing.settings import TimingSettings
+from tests import factory
+
+ROOT = Path(__file__).parents[2]
+LOADED = kernels.load("softmax")
+TIMING = TimingSettings(min_samples=9)
+NOW = settings_digest(TIMING, 3)
+
+
+def row(provider: str, size: int, **parts: str) -> Measurement:
+    """A row that is as new as can be, but for some parts."""
+    source = identity.source(LOADED, LOADED.kernel.provider(provider))
+    today = {"source": source, "instrument": identity.instrument("cuda", "auto"), "settings": NOW}
+    environment = parts.pop("environment", None)
+    made = factory.measurement("softmax", provider, size, **today | parts)  # type: ignore[arg-type]
+    told = made.parts.model_copy(update={"environment": environment} if environment else {})
+    return made.model_copy(update={"parts": told, "key": told.key})
+
+
+def without_a_place(provider: str, problem: dict[str, int | str]) -> Measurement:
+    """A row of a point that the kernel does not have."""
+    made = row("torch", 64)
+    point = made.point.model_copy(update={"provider": provider, "problem": Values(problem)})
+    told = made.parts.model_copy(update={"point": digest(point.model_dump())})
+    return made.model_copy(update={"point": point, "parts": told, "key": told.key})
+
+
+PROBLEM = dict(row("torch", 64).point.problem)
+CURRENT = [
+    row("torch", 256),
+    row("triton_online", 256),
+    row("torch", 257),  # of a width that no preset has
+    row("torch", 256, settings="hot", instrument=identity.instrument("cuda", "event")),
+    row("quack", 256, environment="0" * 16),  # whose version is not known
+]
+OLD = {
+    "removed: 1 by point": without_a_place("removed", PROBLEM),
+    "torch: 1 by point": without_a_place("torch", {**PROBLEM, "dtype": "float8"}),
+    "torch: 1 by source": row("torch", 1024, source="0" * 16),
+    "triton_row: 1 by source, instrument": row("triton_row", 1024, source="", instrument=""),
+    "triton_online: 1 by instrument": row("triton_online", 2048, instrument="0" * 16),
+    "torch: 1 by environment": row("torch", 4096, environment="0" * 16),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = factory.write_results(tmp_path / "results", [*CURRENT, *OLD.values()])
+    told = {"timing": TIMING.model_dump(), "seed": 3}
+    results.config_path(made, "softmax", factory.H200).write_text(str(told))
+    foreign = made / "timings" / "elsewhere" / f"{factory.H200}.jsonl"
+    foreign.parent.mkdir()
+    ledger.write_rows(foreign, [row("torch", 256, source="0" * 16)])
+    return made
+
+
+def prune(folder: Path, *options: str) -> list[str]:
+    """The lines that the command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.prune", f"input={folder}", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def keys(path: Path) -> set[str]:
+    return {one.key for one in ledger.read_rows(path, print)}
+
+
+def test_what_is_old_is_told_with_its_reason_and_removed_when_told_to(folder: Path) -> None:
+    path = results.ledger_path(folder, "softmax", factory.H200)
+    other = results.ledger_path(folder, "elsewhere", factory.H200)
+    before, others = path.read_bytes(), other.read_bytes()
+    said = prune(folder)
+    assert f"{path}: {len(OLD)} of {len(OLD) + len(CURRENT)} rows are old" in said
+    assert {line.strip() for line in said if re.match(r"  \w", line)} == set(OLD)
+    alone = "is left alone: no kernel here has its name. Write kernel=FOLDER/elsewhere."
+    assert f"{other} {alone}" in said
+    assert said[-1] == "6 rows are old. Write remove=true to remove them."
+    assert path.read_bytes() == before, "it was not told to"
+
+    said = prune(folder, "kernel=softmax", "parts=[point,environment]", "remove=true")
+    assert said[-1] == "3 rows removed."
+    kept = [one for reason, one in OLD.items() if not reason.endswith(("point", "environment"))]
+    assert keys(path) == {one.key for one in [*CURRENT, *kept]}
+
+    said = prune(folder, "remove=true", "parts=[settings,source,instrument]")
+    assert "  torch: 1 by settings" in said
+    assert said[-1] == "4 rows removed."
+    assert keys(path) == {one.key for one in CURRENT if one.parts.settings == NOW}
+    assert other.read_bytes() == others
