@@ -27,7 +27,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
-from rich.console import Console
 
 import kernels
 from pipeline import ROOT, UserError, unknown
@@ -37,6 +36,7 @@ from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
+from pipeline.reporting import terminal
 
 CONF = ROOT / "conf"
 
@@ -46,7 +46,7 @@ CHOSEN = "chosen"
 PIN = "pin"
 """Where a kernel's own dimensions and parameters do."""
 
-console = Console()
+console = terminal.Terminal()
 """Where a command talks to the user: progress, tables, the closing line."""
 
 
@@ -182,7 +182,7 @@ def show_help(name: str, words: Sequence[str]) -> NoReturn:
 
 def fail(sentence: str) -> NoReturn:
     """End the command with a sentence."""
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {terminal.lines(sentence)}", file=sys.stderr)
     sys.exit(2)
 
 
