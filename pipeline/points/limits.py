@@ -1,7 +1,7 @@
 """What a record may hold of text and numbers: results come from others, too.
 
-Names become parts of paths, of URLs and of queries; text is shown on terminals and pages; numbers are divided,
-logged and drawn. What is checked here once, when a record is made or read, needs no care later.
+Names become parts of paths, of URLs and of queries; text is shown on terminals and pages; numbers are
+divided, logged and drawn. What is checked here once, when a record is made or read, needs no care later.
 """
 
 from __future__ import annotations

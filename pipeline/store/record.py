@@ -231,6 +231,8 @@ class Measurement(Record):
             raise ValueError("a rate needs a timing, and a timing has a rate")
         if self.rate and self.outcome.timing and not self.rate.is_of(self.outcome.timing.median_us):
             raise ValueError("the rates are not those of the time")
+        if self.parts.point != digest(self.point.model_dump()):
+            raise ValueError("the key is that of another point")
         if self.key != self.parts.key:
             raise ValueError("the key is not that of the parts")
         return self

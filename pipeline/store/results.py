@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import Record
 from pipeline.points.limits import NAME, visible
-from pipeline.points.point import Point
+from pipeline.points.point import Point, order
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
-from pipeline.store.ledger import Ledger
+from pipeline.store.ledger import read_rows
 from pipeline.store.record import Measurement
 
 R = TypeVar("R", bound=Record)
@@ -162,12 +162,14 @@ def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Resul
 
 
 def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
-    """What a ledger holds of the kernel and the machine that it is named after."""
-    rows = Ledger(path, warn).rows()
+    """What a ledger holds of the kernel and the machine that it is named after: the newest of each point by
+    each of the settings, sorted."""
+    rows = read_rows(path, warn)
     own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem)]
     if count := len(rows) - len(own):
         warn(f"{path} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
-    return own
+    newest = {row.slot: row for row in own}
+    return sorted(newest.values(), key=lambda row: (order(row.point), row.parts.settings))
 
 
 M = TypeVar("M", Environment, Ceilings)

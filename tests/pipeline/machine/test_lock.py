@@ -102,8 +102,8 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, of: str) -> None:
 
 
 def test_what_others_could_write_is_refused(tmp_path: Path) -> None:
-    """A second name of another file, a pipe without a reader, a folder that is open to all, and one of another
-    user's."""
+    """A second name of another file, a pipe without a reader, a folder that is open to all, and one that is
+    another user's."""
     with DeviceLock(CPU, 0, silent) as lock:
         path = lock.path
     (tmp_path / "precious").write_text("precious")
