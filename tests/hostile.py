@@ -115,22 +115,22 @@ def _at(*at: str, value: Any) -> bytes:
     return encoded(changed(base()[0], at, value))
 
 
-def _same_time(us: float) -> bytes:
-    """A line all of whose times are this."""
+def in_time(line: dict[str, Any], us: float) -> bytes:
+    """The line with this for all of its times."""
+    made: dict[str, Any] = json.loads(json.dumps(line))
     names = ("median_us", "p20_us", "p80_us", "min_us")
-    return _timed(**dict.fromkeys(names, us), samples_us=[us] * 20)
+    made["outcome"]["timing"].update({**dict.fromkeys(names, us), "samples_us": [us] * 20})
+    return encoded(consistent(made))
+
+
+INFINITE = float("inf")
+TIMES = {"nan": float("nan"), "infinite": INFINITE, "zero": 0, "minus": -5, "tiny": 1e-300, "huge": 1e300}
+"""Times that no call takes."""
 
 
 KNOWN = {
-    **{
-        name: _same_time(us)
-        for name, us in {"nan": float("nan"), "zero": 0, "minus": -5, "tiny": 1e-300}.items()
-    },
-    **{
-        "infinite": _same_time(float("inf")),
-        "huge": _same_time(1e300),
-        "a googol": _timed(n_samples=10**400),
-    },
+    **{name: in_time(base()[0], us) for name, us in TIMES.items()},
+    "a googol": _timed(n_samples=10**400),
     "not in order": _timed(p20_us=1e6),
     "another rate": encoded(base()[0] | {"rate": base()[0]["rate"] | {"gbps": 1e6}}),
     "another point's key": encoded(base()[0] | {"point": base()[1]["point"]}),

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline import ROOT, UserError, report, sweep
@@ -227,8 +227,9 @@ def test_every_committed_row_reads_as_it_is() -> None:
     evidence.load(ROOT / "results", pytest.fail, local=False)
 
 
-@settings(CHEAP, max_examples=6)
+@settings(CHEAP, max_examples=3)
 @given(some=hostile.lines())
+@example(some=[*hostile.KNOWN.values(), *hostile.SHOWN.values()])
 def test_any_ledger_is_reported_and_published(
     some: list[bytes],
     tmp_path_factory: pytest.TempPathFactory,
@@ -247,7 +248,7 @@ def test_any_ledger_is_reported_and_published(
     assert readable == 0 or "Nothing was measured" in text or "points in" in text
 
 
-@settings(CHEAP, max_examples=60)
+@settings(CHEAP, max_examples=40)
 @given(some=hostile.lines())
 def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], tmp_path: Path) -> None:
     """What report and publish make of rows, without drawing and without a store."""
@@ -282,7 +283,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
     here = device.resolve("cpu")
     (point,) = plan(config.entry, "smoke", Target("cpu"), config.pin, config.provider).points
     parts = Identity(config.entry.loaded, fingerprint(here), config.timing, config.seed).parts(point)
-    row = factory.measurement("square", "torch_square", gpu=here.slug)
+    row = factory.measurement("square", "torch_square", gpu=here.slug, median_us=12.3)
     work = factory.work_of(point)
     row = row.model_copy(update={"point": point, "parts": parts, "key": parts.key})
     assert row.outcome.timing is not None
@@ -290,7 +291,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
     return config, results.ledger_path(output, "square", here.slug), ledger.encode(row).strip()
 
 
-@settings(CHEAP, max_examples=15)
+@settings(CHEAP, max_examples=8)
 @given(data=st.data())
 def test_any_ledger_can_be_swept_into(
     measured: tuple[SweepConfig, Path, bytes],
@@ -299,6 +300,9 @@ def test_any_ledger_can_be_swept_into(
 ) -> None:
     config, path, line = measured
     some = data.draw(hostile.lines(path.stem, "square"))
-    hostile.write(path, [*some, *hostile.KNOWN.values(), line])
+    wrong = [hostile.in_time(json.loads(line), us) for us in hostile.TIMES.values()]
+    hostile.write(path, [line, *some, *hostile.KNOWN.values(), *wrong])
     sweep.run(config)
-    assert "1 of 1 are in" in " ".join(said(capsys).split())
+    text = " ".join(said(capsys).split())
+    assert "1 of 1 are in" in text
+    assert "torch_square (baseline) float32 12.3 " in text, "and no time that no call takes"
