@@ -430,7 +430,7 @@ def files(
             results.profile_path(folder, kernel, gpu),
             results.counters_path(folder, kernel, gpu),
         )
-        if results.inside(folder, path)
+        if path.is_file() and results.inside(folder, path)
     }
     if artifacts:
         for kind in ("profile", "counters", "codegen"):

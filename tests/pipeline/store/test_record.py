@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kernels.contract import Value
-from pipeline.points.frozen import Values, digest
+from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.record import Carried, Launch, Measurement, Outcome, Parts, State, Status
 from tests import factory
@@ -83,8 +83,7 @@ def test_a_line_gives_back_the_measurement(
 ) -> None:
     made = factory.measurement(status=status, error=error, median_us=median_us, dirty=dirty)
     point = Point(kernel="k", provider="p", problem=Values(problem), parameters=Values(parameters))
-    parts = made.parts.model_copy(update={"point": digest(point.model_dump())})
-    row = made.model_copy(update={"point": point, "parts": parts, "key": parts.key})
+    row = factory.moved(made, point)
     line = json.dumps(row.row())
     assert "\n" not in line
     back = Measurement.model_validate(json.loads(line))
