@@ -40,7 +40,7 @@ from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Measurement, Status
-from pipeline.store.results import Results, asked_for, folder_for, folders_of, load
+from pipeline.store.results import Results, asked_for, folder_for, folders_of, inside, load
 from pipeline.timing.settings import TimingSettings
 
 PLOT_COLUMNS = [
@@ -250,6 +250,11 @@ def write(content: Content, folder: Path) -> None:
         texts[f"plots/{plot.drawing.name}.svg"] = plot.svg
         texts[f"plots/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
     texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
+    for place in (folder, folder / "plots", folder / "roofline"):
+        if not inside(folder, place):
+            raise UserError(
+                f"{place} is a link that leads out of {folder}, where the report goes; remove it."
+            )
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     for path in sorted([*(folder / "plots").glob("*.*"), *(folder / "roofline").glob("*.svg")]):

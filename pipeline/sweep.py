@@ -130,7 +130,7 @@ class Sweep:
         """The points that have to be measured."""
         if self.config.remeasure:
             return list(self.plan.points)
-        known = {row.key: row for row in self.ledger.rows()}
+        known = {row.key: row for row in self.ledger.rows() if row.origin.gpu == self.slug}
 
         def is_due(point: Point) -> bool:
             row = known.get(self.identity.key(point))

@@ -235,6 +235,12 @@ def measurement(
     )
 
 
+def moved(row: Measurement, point: Point) -> Measurement:
+    """The same measurement of another point, under that point's key."""
+    parts = row.parts.model_copy(update={"point": digest(point.model_dump())})
+    return row.model_copy(update={"point": point, "parts": parts, "key": parts.key})
+
+
 def felt(kernel: str, provider: str, gpu: str) -> str:
     """The digest of the environment as a provider feels it; of one that is not there of all of it."""
     entry = entry_of(kernel)

@@ -28,7 +28,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
-from rich.console import Console
 
 import kernels
 from pipeline import ROOT, UserError, unknown
@@ -38,6 +37,7 @@ from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
+from pipeline.reporting import terminal
 from pipeline.store.credentials import hidden
 
 CONF = ROOT / "conf"
@@ -50,7 +50,7 @@ TRACKING_URI = "tracking.uri"
 PIN = "pin"
 """Where a kernel's own dimensions and parameters do."""
 
-console = Console()
+console = terminal.Terminal()
 """Where a command talks to the user: progress, tables, the closing line."""
 
 
@@ -210,7 +210,7 @@ def fail(sentence: str) -> NoReturn:
     """End the command with a sentence, in which no password of the command line or the environment is."""
     given = [word for word in (*sys.orig_argv, *sys.argv) if "://" in word]
     uris = [word.partition("=")[2] if re.match(r"[\w.+~]*=", word) else word for word in given]
-    print(f"error: {hidden(sentence, uris)}", file=sys.stderr)
+    print(f"error: {terminal.lines(hidden(sentence, uris))}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -43,6 +43,9 @@ from pipeline.timing.statistics import quantile, relative_half_width
 from pipeline.timing.stopwatch import Stopwatch
 from pipeline.timing.timers import Rotation, Samples, checked_outputs, graph
 
+SHORTEST_US = 1e-3
+"""A sample below it is of a clock that stood still."""
+
 
 @dataclass
 class Running:
@@ -118,6 +121,8 @@ class Trial:
             running.found.call, running.inputs, running.bytes, running.in_place
         )
         running.samples = samples
+        if not min(samples.samples_us) >= SHORTEST_US:
+            raise FaultyError("incorrect", f"took {min(samples.samples_us):.3g} us, which no call takes")
         timing = summary(samples, self.stopwatch.cache(samples))
         return Timed(timing=timing, state=state, sets=len(samples.rotation.inputs))
 

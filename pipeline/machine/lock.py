@@ -1,9 +1,10 @@
-"""One measuring command a device at a time, across processes."""
+"""One measuring command a device at a time, across the processes of a user."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import IO, Self
 
 from pipeline import UserError
 from pipeline.machine.device import Device
-from pipeline.store import commit
+from pipeline.points.limits import visible
 
 POLL_S = 0.2
 
@@ -25,16 +26,23 @@ class DeviceLock:
 
     The operating system lets go of it when the process ends in any way, so it can't be stale. ``wait_s``
     is how long to wait for another holder (None: as long as it takes); ``say`` gets a sentence about it.
+    Processes of other users, and those with other temporary folders, hold locks of their own.
     """
 
     def __init__(self, device: Device, wait_s: float | None, say: Callable[[str], None]) -> None:
         self.device = device
         self.wait_s = wait_s
         self.say = say
-        self.path = Path(tempfile.gettempdir()) / f"kernel-pipeline-{device.uuid or device.slug}.lock"
         self._file: IO[str] | None = None
 
+    @property
+    def path(self) -> Path:
+        """The lock's file."""
+        return runtime_folder() / f"{self.device.uuid or self.device.slug}.lock"
+
     def __enter__(self) -> Self:
+        """Wait for the device. Raises UserError when it is still held after ``wait_s``, and where a lock
+        can't be kept safely."""
         self._file = self._open()
         begin, told = monotonic(), False
         while True:
@@ -42,7 +50,8 @@ class DeviceLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                holder = self.path.read_text().strip() or "another process"
+                self._file.seek(0)
+                holder = visible(self._file.read(100).strip()) or "another process"
                 if self.wait_s is not None and monotonic() - begin >= self.wait_s:
                     self._file.close()
                     raise UserError(
@@ -55,7 +64,8 @@ class DeviceLock:
                 sleep(POLL_S)
         self._file.seek(0)
         self._file.truncate()
-        self._file.write(f"process {os.getpid()} ({' '.join(commit.words(sys.orig_argv[1:]))})\n")
+        # Which command, but not with what: an option may hold a password.
+        self._file.write(f"process {os.getpid()} ({Path(sys.argv[0]).stem})\n")
         self._file.flush()
         return self
 
@@ -66,11 +76,46 @@ class DeviceLock:
             self._file.close()
 
     def _open(self) -> IO[str]:
+        path = self.path
+        # No link is followed, nor does opening wait for the other end of a pipe.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            # Without O_CREAT: Linux refuses it in /tmp for a file of another user, to root as well.
-            descriptor = os.open(self.path, os.O_RDWR)
-        except FileNotFoundError:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        with suppress(PermissionError):
-            os.fchmod(descriptor, 0o666)  # other users of this machine share the device
-        return os.fdopen(descriptor, "r+")
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise UserError(f"can't lock {path}: {error.strerror}; remove it.") from error
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+            os.close(descriptor)
+            raise UserError(f"can't lock {path}: it is not a file of this user alone; remove it.")
+        return os.fdopen(descriptor, "r+", errors="replace")
+
+
+def runtime_folder() -> Path:
+    """A folder that only this user can write, for what lasts as long as processes: ``kernel-pipeline-UID``
+    among the temporary files. Not $XDG_RUNTIME_DIR, which a user's sessions have and cron jobs have not.
+
+    Raises UserError when it is somebody else's, or can't be made.
+    """
+    path = Path(tempfile.gettempdir(), f"kernel-pipeline-{os.geteuid()}")
+    try:
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        own = _is_own(path)
+    except OSError as error:
+        raise UserError(f"can't make {path} for locks: {error.strerror}.") from error
+    if not own:
+        raise UserError(
+            f"{path} is not a folder of this user alone, and locks are kept there; remove it, or set TMPDIR "
+            "to a folder of yours that nobody else can write."
+        )
+    return path
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder, no link to one, that this user owns and no other can write."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import kernels
 from kernels.contract import ContractError, Value, Variable
 from pipeline import ROOT, UserError, unknown
 from pipeline.points.frozen import Record
+from pipeline.points.limits import NAME, Name
 
 CONF = ROOT / "conf" / "kernel"
 
@@ -78,7 +80,7 @@ class Group(Record):
 class KernelConfig(Record):
     """A kernel's YAML: its workloads, and for each preset the groups of them that it measures."""
 
-    workloads: dict[str, Workload]
+    workloads: dict[Name, Workload]
     presets: dict[
         str,
         Annotated[tuple[Group, ...], BeforeValidator(as_list), Field(min_length=1)],
@@ -135,6 +137,11 @@ def find(where: str) -> Entry:
             f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "
             "give the folder another name."
         )
+    for name in (loaded.name, *(provider.name for provider in loaded.kernel.providers)):
+        if not re.fullmatch(NAME, name):
+            raise UserError(
+                f"kernel={where}: '{name}' is no name for files; write letters, digits and any of '_.+-'."
+            )
     parameters = {name for provider in loaded.kernel.providers for name in provider.variables()}
     if taken := sorted(RESERVED & {*loaded.kernel.dimensions(), *parameters}):
         raise UserError(

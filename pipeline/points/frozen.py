@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from kernels.contract import Value
+from pipeline.points.limits import IDENTIFIER, MOST, WORD
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, and nothing unknown gets in."""
+    """Base of all records: frozen, and nothing unknown gets in, nor a number that is none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Values(Mapping[str, Value]):
@@ -56,12 +57,13 @@ class Values(Mapping[str, Value]):
         scalar = core_schema.union_schema(
             [
                 core_schema.bool_schema(strict=True),
-                core_schema.int_schema(strict=True),
-                core_schema.str_schema(strict=True),
+                core_schema.int_schema(strict=True, ge=-MOST, le=MOST),
+                core_schema.str_schema(strict=True, pattern=WORD, max_length=100),
             ]
         )
+        name = core_schema.str_schema(pattern=IDENTIFIER, max_length=50)
         of_dict = core_schema.no_info_after_validator_function(
-            cls, core_schema.dict_schema(core_schema.str_schema(), scalar)
+            cls, core_schema.dict_schema(name, scalar, max_length=24)
         )
         return core_schema.json_or_python_schema(
             json_schema=of_dict,

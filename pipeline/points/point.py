@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernels.contract import shown
 from pipeline.points.frozen import Record, Values
+from pipeline.points.limits import Name
 
 
 class Point(Record):
@@ -12,8 +13,8 @@ class Point(Record):
     Its JSON form is the one that the worker, the ledger and the command line share.
     """
 
-    kernel: str
-    provider: str
+    kernel: Name
+    provider: Name
     problem: Values
     parameters: Values = Values()
 

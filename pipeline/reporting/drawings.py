@@ -116,7 +116,7 @@ def _on_lines(
 
 
 def _point(kernel: str, problem: Values) -> Point:
-    return Point(kernel=kernel, provider="", problem=problem)
+    return Point(kernel=kernel, provider="any", problem=problem)
 
 
 def _fixed(problem: Values, moving: set[str], x: str | None) -> dict[str, int]:

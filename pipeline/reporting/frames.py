@@ -101,7 +101,7 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
     import pandas as pd
 
     measurements = list(measurements)
-    places = sorted({order(row.point)[0:1] + order(row.point)[2:4] for row in measurements})
+    places = sorted({_place(row.point) for row in measurements})
     ranks = {place: rank for rank, place in enumerate(places)}
     rows = []
     for one in measurements:
@@ -119,7 +119,7 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
             "label": notation.label(point),
             "x": point.problem.get(x_name(point.kernel, one.workload, point)),
             "headline": headline(point.kernel, one.workload),
-            "rank": ranks[order(point)[0:1] + order(point)[2:4]],
+            "rank": ranks[_place(point)],
         }
         row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
         parts = {
@@ -133,6 +133,12 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
             row |= empty if part is None else part.model_dump(mode="json")
         rows.append(row)
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _place(point: Point) -> tuple[object, ...]:
+    """A problem among others: by the kernel and the values, and by the names of these."""
+    kernel, _, words, numbers, _ = order(point)
+    return kernel, words, numbers, tuple(point.problem)
 
 
 def best_configurations(table: pd.DataFrame) -> pd.DataFrame:

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-
 from pipeline import UserError
 from pipeline.reporting import mlflow_store as tracking
 from pipeline.reporting import mlflow_view as view
 from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Store, TrackerError
 from pipeline.reporting.progress import Progress
+from pipeline.reporting.terminal import Terminal
 from pipeline.store import runs
 from pipeline.store.credentials import hidden, public, taken_apart
 from pipeline.store.runs import Heading
@@ -189,7 +188,7 @@ def _unsettled(
 def _show(store: Store, experiment: str, one: LedgerRuns, say: Say) -> str:
     """Make the store show a ledger or a sweep and say what that took. Returns the parent run's id."""
     count = 1 + len(one.children)
-    with Progress(Console(), one.parent.name, count) as progress:
+    with Progress(Terminal(), one.parent.name, count) as progress:
         parent, changes = store.publish(experiment, one, tick=lambda: progress.advance(""))
     what = one.parent.name if one.stays else "{kernel} on {gpu}".format(**one.parent.params)
     say(f"{what}: {one.points} points in {count} runs, {_told(changes, count)}.")

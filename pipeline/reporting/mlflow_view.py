@@ -403,7 +403,7 @@ def files(
     """The files that belong to one ledger, by their path among the parent run's artifacts.
 
     Of the reports, those that no other kernel's name is part of the path of. On a host without a GPU they lie
-    with what is this host's own.
+    with what is this host's own. A file that a link leads to outside of its folder is not among them.
     """
     found = {
         f"results/{path.relative_to(folder)}": path
@@ -418,13 +418,13 @@ def files(
             results.profile_path(folder, kernel, gpu),
             results.counters_path(folder, kernel, gpu),
         )
-        if path.is_file()
+        if path.is_file() and results.inside(folder, path)
     }
     if artifacts:
         for kind in ("profile", "counters", "codegen"):
             folder = artifacts / kind / kernel
             for path in sorted([*folder.glob(f"{gpu}.*"), *(folder / gpu).rglob("*")]):
-                if path.suffix not in BESIDE:
+                if path.suffix not in BESIDE and results.inside(artifacts, path):
                     found[f"artifacts/{kind}/{path.name}"] = path
     if reports:
         own = results.folder_for(reports, "cpu")
@@ -432,7 +432,8 @@ def files(
         for path in sorted(chosen.rglob("*")):
             parts = path.relative_to(chosen).parts
             owners = {owner for part in parts if (owner := _owner(part, kernels))}
-            if owners <= {kernel} and not any(part.startswith(".") for part in parts):
+            hidden = any(part.startswith(".") for part in parts)
+            if owners <= {kernel} and not hidden and results.inside(chosen, path):
                 found[f"reports/{'/'.join(parts)}"] = path
     return {name: path for name, path in found.items() if path.is_file()}
 

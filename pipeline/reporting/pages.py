@@ -15,6 +15,7 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.points.frozen import digest
+from pipeline.points.limits import visible
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import Meeting, scores
 from pipeline.reporting.frames import best_providers, entry_of
@@ -93,7 +94,7 @@ def machines(results: Results) -> dict[str, str]:
 
 def markdown(content: Content) -> str:
     """The report as Markdown; its plots are files beside it."""
-    return _jinja().get_template("report.md.j2").render(_view(content))
+    return _markdown().get_template("report.md.j2").render(_view(content))
 
 
 def html(content: Content) -> str:
@@ -107,31 +108,50 @@ def html(content: Content) -> str:
         svg = content.rooflines.get(kernel["name"])
         description = escape(f"{kernel['name']}: TFLOP/s against flops a byte on {where}")
         kernel["roofline"] = svg and Markup(inline(svg, content.styles, description))
-    return _jinja().get_template("report.html.j2").render(view)
+    return _html().get_template("report.html.j2").render(view)
 
 
 def field_markdown(content: Content) -> str:
     """The page "against the field" as Markdown."""
-    return _jinja().get_template("field.md.j2").render(_field_view(content))
+    return _markdown().get_template("field.md.j2").render(_field_view(content))
 
 
 def field_html(content: Content) -> str:
     """The page "against the field" as an HTML file that needs nothing else."""
-    return _jinja().get_template("field.html.j2").render(_field_view(content))
+    return _html().get_template("field.html.j2").render(_field_view(content))
 
 
-def _jinja() -> Jinja:
-    jinja = Jinja(
+def plain_markdown(value: object) -> str:
+    """A value as Markdown that says no more than its text: no tag, no link, no code, no further cell. What is
+    ``Markup`` is Markdown already."""
+    if isinstance(value, Markup):
+        return value
+    text = re.sub(r"[\\`\[\]|]", r"\\\g<0>", visible(str(value)))
+    return Markup(re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;"))
+
+
+def _markdown() -> Jinja:
+    jinja = _jinja(finalize=plain_markdown)
+    jinja.filters["cells"] = lambda values: Markup(" | ".join(map(plain_markdown, values)))
+    jinja.filters["code"] = lambda text: Markup(text.replace("``", "`"))
+    return jinja
+
+
+def _html() -> Jinja:
+    jinja = _jinja(autoescape=True)
+    jinja.filters["code"] = lambda text: Markup(re.sub("``(.+?)``", r"<code>\1</code>", str(escape(text))))
+    return jinja
+
+
+def _jinja(**options: Any) -> Jinja:
+    return Jinja(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
-        autoescape=lambda name: bool(name and name.endswith(".html.j2")),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        **options,
     )
-    jinja.filters["code"] = lambda text: Markup(re.sub("``(.+?)``", r"<code>\1</code>", str(escape(text))))
-    jinja.filters["cell"] = lambda text: str(text).replace("|", "\\|")
-    return jinja
 
 
 def _view(content: Content) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def rate_against_x(drawing: Drawing, panels: Sequence[Panel], style: Mapping[str
             for row, name in enumerate(drawing.panels):
                 axes = grid[row, column]
                 axes.set_gid(f"panel-{drawing.name}-{panel.gpu}-{plain(name)}")
-                axes.set_title(" · ".join(filter(None, (panel.name, name))))
+                title(axes, panel.name, name)
                 alike = [
                     one[drawing.headline] for other, one in shown.items() if limits[other] == limits[name]
                 ]
@@ -142,6 +142,11 @@ def rate_against_x(drawing: Drawing, panels: Sequence[Panel], style: Mapping[str
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return out.getvalue()
+
+
+def title(axes: Any, *parts: str) -> None:
+    """A panel's title; a dollar in it begins no formula."""
+    axes.set_title(" · ".join(filter(None, parts)), parse_math=False)
 
 
 def plain(text: str) -> str:
@@ -238,8 +243,11 @@ def _draw(
 
 
 def _x_axis(axes: Any, values: Iterable[int]) -> None:
-    """A log2 axis with ticks at measured values, as many as can be read."""
+    """A log2 axis with ticks at measured values, as many as can be read; one that is not all above 0 is as
+    it is."""
     ordered = sorted(int(value) for value in values)
+    if ordered[0] <= 0:
+        return
     axes.set_xscale("log", base=2)
     axes.set_xlim(ordered[0] / 2**0.4, ordered[-1] * 2**0.4)
     apart = math.log2(ordered[-1] / ordered[0]) / 6

@@ -23,12 +23,12 @@ class Progress:
         self.done = 0
         self._spoke = monotonic()
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[step]}"),
+            TextColumn("{task.fields[step]}", style="dim", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from pipeline.reporting.frames import compute_ceiling
-from pipeline.reporting.plots import INK, Panel, Style, legend, plain, settings
+from pipeline.reporting.plots import INK, Panel, Style, legend, plain, settings, title
 from pipeline.reporting.table import number
 from pipeline.store.ceilings import Rates
 from pipeline.store.evidence import CounterRow
@@ -54,13 +54,15 @@ def largest(best: pd.DataFrame) -> pd.DataFrame:
 
 
 def marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
-    """The marks of one machine's rows of one problem; ``counted`` are the bytes that the device moved, by
-    key."""
+    """The marks of one machine's rows of one problem that compute anything; ``counted`` are the bytes that
+    the device moved, by key."""
     found = []
     for row in rows.to_dict("records"):
         moved = counted.get(row["key"])
-        intensity = row["flops"] / (moved or row["bytes"])
-        found.append(Mark(row["provider"], intensity, row["tflops"], bool(moved)))
+        moved_at_least = moved or row["bytes"]
+        if row["flops"] and moved_at_least > 0:  # a logarithm has no place for others
+            intensity = row["flops"] / moved_at_least
+            found.append(Mark(row["provider"], intensity, row["tflops"], bool(moved)))
     return found
 
 
@@ -87,7 +89,7 @@ def roofline(
                 axes = grid[row, column]
                 axes.set_gid(f"roofline-{kernel}-{panel.gpu}-{plain(name)}")
                 points = largest(best[(best["gpu"] == panel.gpu) & (best["words"] == name)])
-                axes.set_title(" · ".join(filter(None, (panel.name, name, _at(points)))))
+                title(axes, panel.name, name, _at(points))
                 peak = (
                     None
                     if points.empty

@@ -191,10 +191,8 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
             table.add_section()
         is_baseline = row["provider"] == baselines.get(row["kernel"])
         table.add_row(
-            row["kernel"],
-            row["extent"],
-            row["label"] + " (baseline)" * is_baseline,
-            row["words"],
+            *map(Text, (row["kernel"], row["extent"], row["label"] + " (baseline)" * is_baseline)),
+            Text(row["words"]),
             number(row["median_us"]) + "!" * (row["valid"] is False),
             *(number(row[name]) if row["headline"] == name else "" for name in names),
             percent(row["ceiling_fraction"]),

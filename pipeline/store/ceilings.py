@@ -6,6 +6,7 @@ from typing import Literal
 
 from kernels.contract import Work
 from pipeline.points.frozen import Record
+from pipeline.points.limits import Ceiling, Name, Quantity, Text
 from pipeline.store.record import Rate
 
 
@@ -14,8 +15,8 @@ class Overhead(Record):
     launches, and once a replay. ``per_call_us`` is 0 where CUPTI can't be read: the gap is then part of every
     number."""
 
-    per_call_us: float
-    per_replay_us: float
+    per_call_us: Quantity
+    per_replay_us: Quantity
 
 
 NO_OVERHEAD = Overhead(per_call_us=0.0, per_replay_us=0.0)
@@ -25,16 +26,16 @@ class Rates(Record):
     """A copy's GB/s (bytes read plus bytes written, of a tensor far larger than any cache), a large matrix
     product's TFLOP/s by arithmetic, and what a launch costs at least, which the graph timer takes off."""
 
-    copy_gbps: float
-    matmul_tflops: dict[str, float]
+    copy_gbps: Ceiling
+    matmul_tflops: dict[Name, Ceiling]
     overhead: Overhead = NO_OVERHEAD
 
 
 class Ceilings(Rates):
     """The rates measured on one device in one environment."""
 
-    gpu: str
-    environment: str
+    gpu: Name
+    environment: Text
 
 
 def rate(time_us: float, work: Work, ceilings: Ceilings | None) -> Rate:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kernels.contract import Provider
 from pipeline.points.frozen import Record, digest
+from pipeline.points.limits import Count, Name, Text
 
 FLAGS = {
     "all": ("CUDA_", "NVIDIA_TF32_OVERRIDE", "CUBLAS", "CUDNN_", "PYTORCH_", "TORCH_"),
@@ -55,25 +56,25 @@ class Environment(Record):
     with its digest. They are told and not part of the identity: an image that was built again is another one,
     and what a result depends on in it, the other fields say."""
 
-    gpu: str
-    name: str
+    gpu: Name
+    name: Text
     kind: Literal["cpu", "cuda"]
-    compute_capability: str | None
-    memory_mib: int
-    driver: str | None
-    cuda: str | None
-    torch: str
-    triton: str
-    python: str
-    nvcc: str | None
-    cxx: str | None
-    cpu: str
-    cpu_threads: int
-    platform: str
-    host: str | None = None
-    flags: dict[str, str] = Field(default_factory=dict)
-    image: str | None = None
-    base_image: str | None = None
+    compute_capability: Text | None
+    memory_mib: Count
+    driver: Text | None
+    cuda: Text | None
+    torch: Text
+    triton: Text
+    python: Text
+    nvcc: Text | None
+    cxx: Text | None
+    cpu: Text
+    cpu_threads: Count
+    platform: Text
+    host: Text | None = None
+    flags: dict[Text, Text] = Field(default_factory=dict)
+    image: Text | None = None
+    base_image: Text | None = None
 
     @property
     def digest(self) -> str:

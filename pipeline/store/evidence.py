@@ -7,14 +7,15 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from pipeline.points.frozen import Record
+from pipeline.points.limits import Below, Integer, Name, Quantity, Text
 from pipeline.points.point import Point
 from pipeline.store.files import write_atomically
-from pipeline.store.results import folders_of
+from pipeline.store.results import folders_of, listed
 
 
 class Joined(Record):
@@ -23,9 +24,15 @@ class Joined(Record):
     Both are None for a function of which it is not known here which points launch it.
     """
 
-    key: str | None
-    kernel: str
+    key: Text | None
+    kernel: Name
     point: Point | None
+
+    @model_validator(mode="after")
+    def _of_one_kernel(self) -> Self:
+        if self.point is not None and self.point.kernel != self.kernel:
+            raise ValueError(f"the point is one of {self.point.kernel}, not of {self.kernel}")
+        return self
 
 
 class Mix(Record):
@@ -40,27 +47,27 @@ class Mix(Record):
     reciprocal, ...).
     """
 
-    instructions: int
-    global_loads_128: int
-    global_loads_64: int
-    global_loads_32: int
-    global_loads_narrow: int
-    global_stores_128: int
-    global_stores_64: int
-    global_stores_32: int
-    global_stores_narrow: int
-    predicated: int
-    shared_loads: int
-    shared_stores: int
-    local_loads: int
-    local_stores: int
-    spill_load_bytes: int
-    spill_store_bytes: int
-    fma: int
-    special: int
-    exchanges: int
-    barriers: int
-    tensor_core: int
+    instructions: Integer
+    global_loads_128: Integer
+    global_loads_64: Integer
+    global_loads_32: Integer
+    global_loads_narrow: Integer
+    global_stores_128: Integer
+    global_stores_64: Integer
+    global_stores_32: Integer
+    global_stores_narrow: Integer
+    predicated: Integer
+    shared_loads: Integer
+    shared_stores: Integer
+    local_loads: Integer
+    local_stores: Integer
+    spill_load_bytes: Integer
+    spill_store_bytes: Integer
+    fma: Integer
+    special: Integer
+    exchanges: Integer
+    barriers: Integer
+    tensor_core: Integer
 
     @property
     def spilled_bytes(self) -> int:
@@ -81,48 +88,48 @@ class CodeRow(Joined):
     """
 
     language: Literal["triton", "gluon", "cuda", "inductor"]
-    architecture: str | None
+    architecture: Text | None
     native: bool
-    function: str
-    error: str | None = None
-    registers: int | None = None
-    shared: int | None = None
-    stack: int | None = None
-    threads: int | None = None
+    function: Text
+    error: Text | None = None
+    registers: Integer | None = None
+    shared: Integer | None = None
+    stack: Integer | None = None
+    threads: Integer | None = None
     launch_known: bool = False
-    blocks_per_sm: int | None = None
-    occupancy: float | None = None
-    limited_by: str | None = None
+    blocks_per_sm: Integer | None = None
+    occupancy: Quantity | None = None
+    limited_by: Text | None = None
     mix: Mix | None = None
-    compiler: str
-    environment: str
-    artifact: str | None = None
-    source: str | None = None
-    strategy: str | None = None
-    basis: str = ""
+    compiler: Text
+    environment: Text
+    artifact: Below | None = None
+    source: Text | None = None
+    strategy: Text | None = None
+    basis: Text = ""
 
 
 class Operator(Record):
     """A row of the table ``key_averages``: calls, microseconds and bytes over all recorded calls; ``self`` is
     without what the operator calls. On a CPU the device columns are 0."""
 
-    name: str
-    shapes: str
-    calls: int
-    self_cpu_us: float
-    cpu_us: float
-    self_device_us: float
-    device_us: float
-    self_cpu_bytes: int
-    self_device_bytes: int
+    name: Text
+    shapes: Text
+    calls: Integer
+    self_cpu_us: Quantity
+    cpu_us: Quantity
+    self_device_us: Quantity
+    device_us: Quantity
+    self_cpu_bytes: Integer
+    self_device_bytes: Integer
 
 
 class DeviceKernel(Record):
     """A device kernel, how often one call launches it, and its microseconds a call."""
 
-    name: str
-    launches: float
-    us: float
+    name: Text
+    launches: Quantity
+    us: Quantity
 
 
 class ProfileRow(Joined):
@@ -136,31 +143,31 @@ class ProfileRow(Joined):
     ``instrument`` is the digest of the code that looked.
     """
 
-    status: str
-    reason: str | None = None
+    status: Text
+    reason: Text | None = None
     operators: tuple[Operator, ...] = ()
     kernels: tuple[DeviceKernel, ...] = ()
-    outermost: tuple[str, ...] = ()
-    chain: str | None = None
-    host_us: float | None = None
-    device_us: float | None = None
-    launches: float | None = None
-    sentence: str
-    environment: str
-    instrument: str = ""
-    table: str | None = None
-    trace: str | None = None
+    outermost: tuple[Text, ...] = ()
+    chain: Text | None = None
+    host_us: Quantity | None = None
+    device_us: Quantity | None = None
+    launches: Quantity | None = None
+    sentence: Text
+    environment: Text
+    instrument: Text = ""
+    table: Below | None = None
+    trace: Below | None = None
 
 
 class Rule(Record):
     """What one of ncu's rules says; ``speedup_pct`` is what it estimates could be gained, locally or over the
     whole kernel."""
 
-    name: str
-    kind: str
-    text: str
-    speedup_pct: float | None
-    scope: str
+    name: Text
+    kind: Text
+    text: Text
+    speedup_pct: Quantity | None
+    scope: Text
 
     @property
     def gain_pct(self) -> float | None:
@@ -178,44 +185,44 @@ class CounterRow(Joined):
     ``instrument`` is the digest of the code and options that looked.
     """
 
-    role: str
+    role: Text
     status: Literal["ok", "unavailable", "error"]
-    reason: str | None = None
-    fix: str | None = None
-    launch: int | None = None
-    function: str | None = None
-    demangled: str | None = None
-    duration_us: float | None = None
-    compute_throughput_pct: float | None = None
-    memory_throughput_pct: float | None = None
-    dram_throughput_pct: float | None = None
-    dram_gbps: float | None = None
-    dram_read_bytes: float | None = None
-    dram_write_bytes: float | None = None
-    l1_hit_pct: float | None = None
-    l2_hit_pct: float | None = None
-    achieved_occupancy_pct: float | None = None
-    theoretical_occupancy_pct: float | None = None
-    limited_by: str | None = None
-    registers: float | None = None
-    shared_static_bytes: float | None = None
-    shared_dynamic_bytes: float | None = None
-    grid_size: float | None = None
-    block_size_threads: float | None = None
-    waves_per_sm: float | None = None
-    sectors_per_load: float | None = None
-    sectors_per_store: float | None = None
-    local_bytes: float | None = None
-    stalls: dict[str, float] = Field(default_factory=dict)
-    estimated_speedup_pct: float | None = None
-    runtime_improvement_us: float | None = None
+    reason: Text | None = None
+    fix: Text | None = None
+    launch: Integer | None = None
+    function: Text | None = None
+    demangled: Text | None = None
+    duration_us: Quantity | None = None
+    compute_throughput_pct: Quantity | None = None
+    memory_throughput_pct: Quantity | None = None
+    dram_throughput_pct: Quantity | None = None
+    dram_gbps: Quantity | None = None
+    dram_read_bytes: Quantity | None = None
+    dram_write_bytes: Quantity | None = None
+    l1_hit_pct: Quantity | None = None
+    l2_hit_pct: Quantity | None = None
+    achieved_occupancy_pct: Quantity | None = None
+    theoretical_occupancy_pct: Quantity | None = None
+    limited_by: Text | None = None
+    registers: Quantity | None = None
+    shared_static_bytes: Quantity | None = None
+    shared_dynamic_bytes: Quantity | None = None
+    grid_size: Quantity | None = None
+    block_size_threads: Quantity | None = None
+    waves_per_sm: Quantity | None = None
+    sectors_per_load: Quantity | None = None
+    sectors_per_store: Quantity | None = None
+    local_bytes: Quantity | None = None
+    stalls: dict[Text, Quantity] = Field(default_factory=dict)
+    estimated_speedup_pct: Quantity | None = None
+    runtime_improvement_us: Quantity | None = None
     rules: tuple[Rule, ...] = ()
     bound: Literal["memory", "compute", "latency", "grid"] | None = None
-    sentence: str
-    tool: str | None = None
-    report: str | None = None
-    environment: str
-    instrument: str = ""
+    sentence: Text
+    tool: Text | None = None
+    report: Below | None = None
+    environment: Text
+    instrument: Text = ""
 
 
 def joined(point: Point, key: str | None) -> dict[str, Any]:
@@ -224,6 +231,7 @@ def joined(point: Point, key: str | None) -> dict[str, Any]:
 
 
 R = TypeVar("R", bound=Record)
+J = TypeVar("J", bound=Joined)
 
 
 def write_lines(path: Path, rows: Iterable[Record]) -> None:
@@ -259,13 +267,21 @@ NOTHING = Evidence({}, {}, {})
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Evidence:
     """Read every file of rows below the folder, and with ``local`` of the repository's own results this
-    host's too; a line that can't be read is skipped with a sentence."""
+    host's too; a line that can't be read, or is of another kernel than its folder, is skipped with a
+    sentence."""
 
-    def every(name: str, kind: type[R]) -> dict[tuple[str, str], list[R]]:
+    def own(path: Path, kind: type[J]) -> list[J]:
+        rows = read_lines(path, kind, warn)
+        found = [row for row in rows if row.kernel == path.parent.name]
+        if count := len(rows) - len(found):
+            warn(f"{path} holds {count} row{'s' * (count > 1)} of another kernel; skipped.")
+        return found
+
+    def every(name: str, kind: type[J]) -> dict[tuple[str, str], list[J]]:
         paths = [
-            path for place in folders_of(folder, local) for path in sorted((place / name).glob("*/*.jsonl"))
+            path for place in folders_of(folder, local) for path in listed(place, f"{name}/*/*.jsonl", warn)
         ]
-        return {(path.parent.name, path.stem): read_lines(path, kind, warn) for path in paths}
+        return {(path.parent.name, path.stem): own(path, kind) for path in paths}
 
     return Evidence(
         profiles=every("profile", ProfileRow),

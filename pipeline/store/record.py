@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Literal, Self
+import itertools
+from math import isclose
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from pipeline.points.frozen import Record, Values, digest
+from pipeline.points.limits import (
+    Count,
+    Integer,
+    Microseconds,
+    Name,
+    NotNegative,
+    Quantity,
+    Text,
+    When,
+    visible,
+)
 from pipeline.points.point import Point
 
 Status = Literal["ok", "verified", "incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"]
 """``ok``: right and timed. ``verified``: right, but this machine can't time it (a Triton kernel under the
 interpreter). All others: no number."""
+
+
+Commit = Annotated[str, StringConstraints(pattern=r"^\w{1,64}$")]
+"""A commit's hash, or ``unknown``."""
+
+Error = Annotated[float, Field(ge=0)]
+"""How far a number is off, at most."""
+
+Ratio = Annotated[float, Field(ge=1e-9, le=1e9)]
+
+ROUNDING = 1e-6
+"""Numbers that differ by less of themselves are the same."""
 
 
 class Timing(Record):
@@ -22,16 +46,24 @@ class Timing(Record):
     ``overhead_us``. ``rel_ci`` is the half-width of the median's 95 % confidence interval over the median.
     """
 
-    timer: str
+    timer: Name
     cache: Literal["cold", "hot"]
-    median_us: float
-    p20_us: float
-    p80_us: float
-    min_us: float
-    rel_ci: float
-    overhead_us: float
-    n_samples: int
-    samples_us: tuple[float, ...]
+    median_us: Microseconds
+    p20_us: Microseconds
+    p80_us: Microseconds
+    min_us: Microseconds
+    rel_ci: NotNegative
+    overhead_us: Quantity
+    n_samples: Count
+    samples_us: tuple[Microseconds, ...]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        ordered = (self.min_us, self.p20_us, self.median_us, self.p80_us)
+        # A quantile between two samples that are the same may be off by a rounding.
+        if any(low > high * (1 + ROUNDING) for low, high in itertools.pairwise(ordered)):
+            raise ValueError(f"min, p20, median and p80 are not in order: {ordered}")
+        return self
 
 
 class Rate(Record):
@@ -41,12 +73,18 @@ class Rate(Record):
     the rate over that ceiling (None where no ceiling was measured).
     """
 
-    bytes: int
-    flops: int
-    gbps: float
-    tflops: float
+    bytes: Count
+    flops: Count
+    gbps: NotNegative
+    tflops: NotNegative
     bound: Literal["memory", "compute"] | None
-    ceiling_fraction: float | None
+    ceiling_fraction: NotNegative | None
+
+    def is_of(self, time_us: float) -> bool:
+        """Whether the rates are those of this time."""
+        return isclose(self.gbps, self.bytes / time_us / 1e3, rel_tol=ROUNDING) and isclose(
+            self.tflops, self.flops / time_us / 1e6, rel_tol=ROUNDING
+        )
 
 
 class State(Record):
@@ -57,15 +95,15 @@ class State(Record):
     sweep's control point from its start to its end: smaller differences than that mean nothing.
     """
 
-    sm_clock_mhz: int | None = None
-    mem_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    throttle: str | None = None
-    threads: int | None = None
-    noise_floor: float | None = None
+    sm_clock_mhz: Count | None = None
+    mem_clock_mhz: Count | None = None
+    temperature_c: Integer | None = None
+    power_w: NotNegative | None = None
+    throttle: Text | None = None
+    threads: Count | None = None
+    noise_floor: NotNegative | None = None
     valid: bool = True
-    invalid_reason: str | None = None
+    invalid_reason: Text | None = None
 
 
 class Launch(Record):
@@ -73,13 +111,13 @@ class Launch(Record):
     problem, blocks and threads by dimension, blocks of a cluster, bytes of dynamic shared memory a block, and
     pipeline stages (0 for none)."""
 
-    function: str
-    strategy: str | None = None
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    cluster: tuple[int, ...] = (1, 1, 1)
-    shared_bytes: int = 0
-    stages: int = 0
+    function: Text
+    strategy: Text | None = None
+    grid: tuple[Integer, ...]
+    block: tuple[Integer, ...]
+    cluster: tuple[Integer, ...] = (1, 1, 1)
+    shared_bytes: Integer = 0
+    stages: Integer = 0
 
 
 class Parts(Record):
@@ -89,11 +127,11 @@ class Parts(Record):
     Two rows that differ in one of these can't stand for each other, and this says in which.
     """
 
-    point: str
-    source: str
-    instrument: str
-    environment: str
-    settings: str
+    point: Text
+    source: Text
+    instrument: Text
+    environment: Text
+    settings: Text
 
     @property
     def key(self) -> str:
@@ -110,11 +148,11 @@ class Carried(Record):
     commit it was of, the commit of the instrument that it has since, of how many points both were timed, and
     the geometric mean of new over old times."""
 
-    instrument: str
-    commit: str
-    to: str
-    points: int
-    ratio: float
+    instrument: Text
+    commit: Commit
+    to: Commit
+    points: Count
+    ratio: Ratio
 
 
 class Origin(Record):
@@ -126,22 +164,17 @@ class Origin(Record):
     base.
     """
 
-    gpu: str
-    device: str
-    run: str
-    command: str
-    commit: str
+    gpu: Name
+    device: Text
+    run: Text
+    command: Text
+    commit: Commit
     dirty: bool
-    tool: str | None = None
-    measured_at: datetime
-    image: str | None = None
-    base_image: str | None = None
+    tool: Commit | None = None
+    measured_at: When
+    image: Text | None = None
+    base_image: Text | None = None
     carried: tuple[Carried, ...] = ()
-
-    @field_validator("measured_at")
-    @classmethod
-    def _seconds(cls, value: datetime) -> datetime:
-        return value.replace(microsecond=0)
 
 
 class Outcome(Record):
@@ -156,12 +189,12 @@ class Outcome(Record):
     status: Status
     error: str | None = None
     interpreted: Values | None = None
-    max_abs_err: float | None = None
-    max_rel_err: float | None = None
+    max_abs_err: Error | None = None
+    max_rel_err: Error | None = None
     launch: tuple[Launch, ...] | None = None
     timing: Timing | None = None
     state: State | None = None
-    audit_us: float | None = None
+    audit_us: Microseconds | None = None
 
     @model_validator(mode="after")
     def _no_number_without_right(self) -> Self:
@@ -178,7 +211,7 @@ class Outcome(Record):
     @field_validator("error")
     @classmethod
     def _one_line(cls, value: str | None) -> str | None:
-        return value and " ".join(value.split())[:500]
+        return value and visible(" ".join(value.split()))[:500]
 
 
 class Measurement(Record):
@@ -188,19 +221,23 @@ class Measurement(Record):
     took: more than one if earlier ones failed.
     """
 
-    key: str
+    key: Text
     point: Point
-    workload: str
+    workload: Name
     outcome: Outcome
     rate: Rate | None
     parts: Parts
     origin: Origin
-    attempts: int = Field(default=1, ge=1)
+    attempts: int = Field(default=1, ge=1, le=1000)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.rate is None) != (self.outcome.timing is None):
             raise ValueError("a rate needs a timing, and a timing has a rate")
+        if self.rate and self.outcome.timing and not self.rate.is_of(self.outcome.timing.median_us):
+            raise ValueError("the rates are not those of the time")
+        if self.parts.point != digest(self.point.model_dump()):
+            raise ValueError("the key is that of another point")
         if self.key != self.parts.key:
             raise ValueError("the key is not that of the parts")
         return self

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -11,10 +12,11 @@ from pydantic import ValidationError
 
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import Record
-from pipeline.points.point import Point
+from pipeline.points.limits import NAME, visible
+from pipeline.points.point import Point, order
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
-from pipeline.store.ledger import Ledger
+from pipeline.store.ledger import read_rows
 from pipeline.store.record import Measurement
 
 R = TypeVar("R", bound=Record)
@@ -92,6 +94,28 @@ def counters_path(folder: Path, kernel: str, gpu: str) -> Path:
     return folder / "counters" / kernel / f"{gpu}.jsonl"
 
 
+def inside(folder: Path, path: Path) -> bool:
+    """Whether a path lies in the folder when all links are followed: results come from others, and git keeps
+    links."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+
+
+def listed(folder: Path, pattern: str, warn: Callable[[str], None]) -> Iterator[Path]:
+    """The files of a pattern below the folder, in order. One whose name or folder's name is no plain word, or
+    that a link leads out of the folder, is skipped with a sentence to ``warn``."""
+    for path in sorted(folder.glob(pattern)):
+        words = [*path.relative_to(folder).parts[1:-1], path.stem]
+        if not all(re.fullmatch(NAME, word) for word in words):
+            warn(f"{visible(str(path))} is not named after a kernel and a machine; skipped.")
+        elif not path.is_file() or not inside(folder, path):
+            warn(f"{path} is not a file in {folder}; skipped.")
+        else:
+            yield path
+
+
 def machines_first_gpus(slugs: Iterable[str]) -> list[str]:
     """Devices in the order in which all tables and plots show them: GPUs first, then CPUs."""
     return sorted(set(slugs), key=lambda slug: (slug.startswith("cpu-"), slug))
@@ -121,19 +145,41 @@ def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Resul
     repository's own results this host's too; sorted, so the same for all hosts.
 
     Of a point that a ledger holds twice, as one does after a sweep was killed, the newest line counts.
-    Unreadable ledger lines are skipped with a sentence to ``warn``; a broken environment or ceilings file
-    raises UserError, for no result can be read without them.
+    Unreadable ledger lines, and rows of another kernel or machine than their file, are skipped with a
+    sentence to ``warn``; a broken environment or ceilings file raises UserError, for no result can be read
+    without them.
     """
     rows: list[Measurement] = []
     environments: dict[str, Environment] = {}
     ceilings: dict[str, Ceilings] = {}
     for place in folders_of(folder, local):
-        for path in sorted((place / "timings").glob("*/*.jsonl")):
-            rows += Ledger(path, warn).rows()
-        environments |= {p.stem: read(Environment, p) for p in sorted((place / "environment").glob("*.json"))}
-        ceilings |= {p.stem: read(Ceilings, p) for p in sorted((place / "ceilings").glob("*.json"))}
+        for path in listed(place, "timings/*/*.jsonl", warn):
+            rows += own_rows(path, warn)
+        environments |= {p.stem: _of(Environment, p) for p in listed(place, "environment/*.json", warn)}
+        ceilings |= {p.stem: _of(Ceilings, p) for p in listed(place, "ceilings/*.json", warn)}
     rows.sort(key=lambda row: (row.point.kernel, row.origin.gpu))
     return Results(tuple(rows), environments, ceilings)
+
+
+def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
+    """What a ledger holds of the kernel and the machine that it is named after: the newest of each point by
+    each of the settings, sorted."""
+    rows = read_rows(path, warn)
+    own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem)]
+    if count := len(rows) - len(own):
+        warn(f"{path} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
+    newest = {row.slot: row for row in own}
+    return sorted(newest.values(), key=lambda row: (order(row.point), row.parts.settings))
+
+
+M = TypeVar("M", Environment, Ceilings)
+
+
+def _of(model: type[M], path: Path) -> M:
+    found = read(model, path)
+    if found.gpu != path.stem:
+        raise UserError(f"{path} is of {found.gpu}, not of {path.stem}; delete it and run `dvc repro` again.")
+    return found
 
 
 def read(model: type[R], path: Path) -> R:
@@ -152,10 +198,9 @@ def timed(
     """What the ledger of one kernel on one GPU timed by these settings, from the first of the folders that
     has any."""
     for folder in folders:
-        rows = Ledger(ledger_path(folder, kernel, gpu), warn).rows()
         found = {
             row.point: row
-            for row in rows
+            for row in own_rows(ledger_path(folder, kernel, gpu), warn)
             if row.outcome.timing is not None and row.parts.settings == settings
         }
         if found:

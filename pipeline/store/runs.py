@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 
 from pipeline import UserError
 from pipeline.points.frozen import Record
+from pipeline.points.limits import Count, Name
 from pipeline.store import ledger, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
@@ -35,10 +36,10 @@ class Heading(Record):
     """
 
     run: str = Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}$")
-    kernel: str
+    kernel: Name
     environment: Environment
     ceilings: Ceilings | None
-    changed: dict[str, int] = Field(default_factory=dict)
+    changed: dict[Name, Count] = Field(default_factory=dict)
 
 
 def is_ad_hoc(output: Path) -> bool:
@@ -118,6 +119,9 @@ def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
     """
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
+        if not path.is_file() or not results.inside(folder, path):
+            warn(f"{path} is not a file in {folder}; skipped.")
+            continue
         with path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

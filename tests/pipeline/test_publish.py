@@ -35,6 +35,7 @@ from tests.factory import (
     environment,
     grid,
     measurement,
+    moved,
     write_results,
 )
 from tests.mlflow_store import content, log, run_ids, server, shown, start
@@ -411,7 +412,7 @@ def test_two_workloads_share_a_line_or_have_another_x(tmp_path: Path, database: 
 def of_problem(problem: dict[str, Value], **parameters: Value) -> Measurement:
     """A row of a kernel that this repository does not have, of that problem."""
     row = measurement("attention", "own", workload="causal", **parameters)
-    return row.model_copy(update={"point": row.point.model_copy(update={"problem": Values(problem)})})
+    return moved(row, row.point.model_copy(update={"problem": Values(problem)}))
 
 
 def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, database: Path) -> None:

@@ -72,13 +72,56 @@ def test_no_lock_outlives_its_process(tmp_path: Path) -> None:
             pass
 
 
-def test_another_users_lock_file_is_no_obstacle(tmp_path: Path) -> None:
-    """Linux refuses to create what exists as another user's file in a folder such as /tmp, to root as well
-    (fs.protected_regular)."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to give a file away")
+def test_the_lock_lies_where_only_this_user_writes_and_names_no_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pipeline/sweep.py", "tracking.uri=https://me:secret@host"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "pipeline.sweep", *sys.argv[1:]])
     tmp_path.chmod(0o1777)
     with DeviceLock(CPU, 0, silent) as lock:
-        os.chown(lock.path, 12345, 12345)
-    with DeviceLock(CPU, 0, silent):
-        pass
+        assert lock.path.read_text() == f"process {os.getpid()} (sweep)\n"
+        assert (lock.path.stat().st_mode & 0o777, lock.path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("of", ["file", "folder"])
+def test_a_planted_link_is_not_followed(tmp_path: Path, of: str) -> None:
+    with DeviceLock(CPU, 0, silent) as lock:
+        path = lock.path
+    target = tmp_path / "precious"
+    path.unlink()
+    if of == "file":
+        target.write_text("precious")
+        path.symlink_to(target)
+    else:
+        path.parent.rmdir()
+        target.mkdir()
+        path.parent.symlink_to(target)
+    with pytest.raises(UserError, match="remove it"):
+        DeviceLock(CPU, 0, silent).__enter__()
+    assert target.read_text() == "precious" if of == "file" else not list(target.iterdir())
+
+
+def test_what_others_could_write_is_refused(tmp_path: Path) -> None:
+    """A second name of another file, a pipe without a reader, a folder that is open to all, and one that is
+    another user's."""
+    with DeviceLock(CPU, 0, silent) as lock:
+        path = lock.path
+    (tmp_path / "precious").write_text("precious")
+    path.unlink()
+    path.hardlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match="not a file of this user alone"):
+        DeviceLock(CPU, 0, silent).__enter__()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="not a file of this user alone"):
+        DeviceLock(CPU, 0, silent).__enter__()
+    path.unlink()
+    path.parent.chmod(0o777)
+    with pytest.raises(UserError, match="not a folder of this user alone"):
+        DeviceLock(CPU, 0, silent).__enter__()
+    if os.geteuid() == 0:
+        path.parent.chmod(0o700)
+        os.chown(path.parent, 12345, 12345)
+        with pytest.raises(UserError, match="not a folder of this user alone"):
+            DeviceLock(CPU, 0, silent).__enter__()
+    assert (tmp_path / "precious").read_text() == "precious"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,13 @@ def test_a_value_that_no_provider_takes_is_said_with_its_place(read: Read) -> No
     told = {"workloads": "columns", "*": {"block_size": [1000]}}
     with pytest.raises(UserError, match=r"preset smoke: block_size: must be one of 256, 512, .*, not 1000\."):
         read(top=GOOD | {"presets": {"smoke": told}})
+
+
+def test_names_that_files_are_named_after_are_words(read: Read, tmp_path: Path) -> None:
+    workload = GOOD["workloads"]["columns"]
+    with pytest.raises(UserError, match=r"workloads\.\.\./\.\./plot"):
+        read(top=GOOD | {"workloads": {"../../plot": workload}, "presets": {}})
+    folder = tmp_path / "my kernel"
+    shutil.copytree(Path(outside.__file__).with_name("doubled"), folder)
+    with pytest.raises(UserError, match="'my kernel' is no name for files; write letters, digits and"):
+        catalog.find(str(folder))

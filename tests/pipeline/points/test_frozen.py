@@ -15,7 +15,12 @@ from kernels.contract import Value
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 
-values = st.dictionaries(st.text(), st.booleans() | st.integers() | st.text())
+words = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
+values = st.dictionaries(
+    st.from_regex(r"[^\W\d]\w{0,9}", fullmatch=True).filter(str.isidentifier),
+    st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | words,
+    max_size=5,
+)
 
 
 @given(values)

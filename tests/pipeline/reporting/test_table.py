@@ -7,7 +7,9 @@ import re
 import pytest
 from rich.console import Console
 
+from pipeline.points.frozen import Values
 from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, number, percent, show, speedup
+from pipeline.reporting.terminal import Terminal
 from pipeline.store.ledger import encode
 from tests.factory import flat, grid, measurement
 
@@ -198,3 +200,15 @@ def test_shares_and_ratios():
         "12.3",
         "",
     ]
+
+
+def test_text_is_no_markup_and_no_command_to_the_terminal():
+    row = measurement("relu", "torch", 64)
+    problem = Values({"n": 64, "dtype": "[/x] [bold]"})
+    row = row.model_copy(update={"point": row.point.model_copy(update={"problem": problem})})
+    assert "[/x] [bold]" in printed([row], width=120)
+    out = io.StringIO()
+    Terminal(file=out, force_terminal=True, width=80).print(
+        "\x1b[2J [/x] :smile:\nnext", style="bold", highlight=False
+    )
+    assert out.getvalue() == "\x1b[1m\\x1b[2J [/x] :smile:\x1b[0m\n\x1b[1mnext\x1b[0m\n"

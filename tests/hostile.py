@@ -1,0 +1,182 @@
+"""Results as somebody might send them: ledgers whose lines were edited, by accident or to do harm.
+
+``lines`` are Hypothesis's strategy for a ledger's lines, ``KNOWN`` those that have stopped a stage before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pipeline.points.frozen import digest
+from pipeline.store.record import Measurement
+from tests import factory
+
+ESCAPE, SCRIPT, MARKUP = "\x1b]0;owned\x07\x1b[2J", "<script>alert(1)</script>", "[/x]"
+
+TEXTS = (
+    *("", " ", ESCAPE, SCRIPT, MARKUP, "[bold]", "\ud800", "\x00", "a|b", "`a`", "[a](javascript:b)"),
+    *("![a](https://example.com/a.png)", "$\\frac{", "&#60;script&#62;", "--> ]]>", "\u202eevil", "\ufffe"),
+    *("../../escaped", "/etc/passwd", "..", ".", "a/b", "a'b", "_a", "=1+1", "x" * 10_000, "\n\n# A title\n"),
+    *("0001-01-01T00:00:00Z", "2026-01-01T00:00:00", "9999-12-31T23:59:59-23:59", "softmax", "ok", "true"),
+)
+NUMBERS = (
+    *(0, -1, 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 10**400),
+    *(float("nan"), float("inf"), float("-inf"), -0.0, -5.0, 1e-300, 5e-324, 1e-3, 1e12, 1e24, 1e300),
+)
+OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [1], {"a": 1}, [None] * 3)
+
+VALUES = st.sampled_from([*TEXTS, *NUMBERS, *OTHERS]) | st.text(max_size=20) | st.floats() | st.integers()
+
+GARBAGE = (
+    *(b"", b"NaN", b"null", b"[]", b"{}", b"\xff\xfe", b"\x00" * 50, b'{"a":' * 500 + b"1" + b"}" * 500),
+    *(b"[" * 200_000, b'{"a":' * 100_000, b'"\\ud800"', b"1" * 5000, b"\x1b[2J", b"\r"),
+)
+
+
+def base(gpu: str = factory.H200, kernel: str = "softmax") -> list[dict[str, Any]]:
+    """Lines with all that a line may hold."""
+    rows = [
+        factory.measurement(kernel, "torch", 1024, gpu=gpu),
+        factory.measurement(kernel, "torch", 4096, "bfloat16", gpu=gpu, valid=False),
+        factory.measurement(kernel, "triton_online", 4096, gpu=gpu),
+        factory.measurement(kernel, "cuda", 1024, gpu=gpu, status="runtime_error", error="why"),
+        factory.measurement(kernel, "quack", 1024, gpu=gpu, workload="few_rows", rows=1),
+    ]
+    return [json.loads(json.dumps(row.row())) for row in rows]
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in a line."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        yield (*at, name)
+        yield from places(inner, (*at, name))
+
+
+def changed(line: dict[str, Any], at: tuple[Any, ...], value: Any, *, name: bool = False) -> dict[str, Any]:
+    """The line with another value, or another name of the value, at a place; its key and rates are put right,
+    as whoever edits a line can."""
+    made: dict[str, Any] = json.loads(json.dumps(line))
+    *way, last = at
+    inner = made
+    for part in way:
+        inner = inner[part]
+    if name and isinstance(inner, dict):
+        inner[str(value)] = inner.pop(last)
+    else:
+        inner[last] = value
+    return consistent(made)
+
+
+def consistent(line: dict[str, Any]) -> dict[str, Any]:
+    """The line with the key of its point and the rates of its time, where it has them."""
+    try:
+        time = line["outcome"]["timing"] and line["outcome"]["timing"]["median_us"]
+        if time:
+            line["rate"]["gbps"] = line["rate"]["bytes"] / time / 1e3
+            line["rate"]["tflops"] = line["rate"]["flops"] / time / 1e6
+        line["parts"]["point"] = digest(line["point"])
+        line["key"] = digest(line["parts"])
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        pass
+    return line
+
+
+def encoded(line: dict[str, Any]) -> bytes:
+    """A line as JSON, with ``Infinity`` and half a surrogate where they are asked for."""
+    return json.dumps(line).encode()
+
+
+@st.composite
+def lines(draw: st.DrawFn, gpu: str = factory.H200, kernel: str = "softmax") -> list[bytes]:
+    """Some lines of a ledger: whole ones, edited ones and garbage."""
+    found = []
+    for whole in base(gpu, kernel):
+        edited = whole
+        for _ in range(draw(st.integers(0, 2))):
+            at = draw(st.sampled_from(list(places(edited))))
+            edited = changed(edited, at, draw(VALUES), name=draw(st.integers(0, 4)) == 0)
+        found.append(encoded(edited))
+    return [*found, draw(st.sampled_from(GARBAGE))]
+
+
+def _timed(**changes: Any) -> bytes:
+    line = base()[0]
+    line["outcome"]["timing"].update(changes)
+    return encoded(consistent(line))
+
+
+def _at(*at: str, value: Any) -> bytes:
+    return encoded(changed(base()[0], at, value))
+
+
+def in_time(line: dict[str, Any], us: float) -> bytes:
+    """The line with this for all of its times."""
+    made: dict[str, Any] = json.loads(json.dumps(line))
+    names = ("median_us", "p20_us", "p80_us", "min_us")
+    made["outcome"]["timing"].update({**dict.fromkeys(names, us), "samples_us": [us] * 20})
+    return encoded(consistent(made))
+
+
+INFINITE = float("inf")
+TIMES = {"nan": float("nan"), "infinite": INFINITE, "zero": 0, "minus": -5, "tiny": 1e-300, "huge": 1e300}
+"""Times that no call takes."""
+
+
+KNOWN = {
+    **{name: in_time(base()[0], us) for name, us in TIMES.items()},
+    "a googol": _timed(n_samples=10**400),
+    "not in order": _timed(p20_us=1e6),
+    "another rate": encoded(base()[0] | {"rate": base()[0]["rate"] | {"gbps": 1e6}}),
+    "another point's key": encoded(base()[0] | {"point": base()[1]["point"]}),
+    "a problem of 400 digits": _at("point", "problem", "columns", value=10**400),
+    "a surrogate": _at("point", "problem", "dtype", value="\ud800"),
+    "an escape": _at("point", "problem", "dtype", value=ESCAPE),
+    "a provider with markup": _at("point", "provider", value=MARKUP),
+    "a workload that is a path": _at("workload", value="../../escaped"),
+    "a kernel that is a path": _at("point", "kernel", value="../../escaped"),
+    "a machine that is a path": _at("origin", "gpu", value="../../escaped"),
+    "another kernel": _at("point", "kernel", value="gelu"),
+    "another machine": _at("origin", "gpu", value=factory.H100),
+    "year 1": _at("origin", "measured_at", value="0001-01-01T00:00:00Z"),
+    "no time zone": _at("origin", "measured_at", value="2026-01-01T00:00:00"),
+    "nested deeply": b'{"key":' * 500 + b"1" + b"}" * 500,
+    "nested deeper": b"[" * 200_000,
+    "infinity in a field": _at("outcome", "state", "power_w", value=float("inf")),
+}
+"""Lines that are to be skipped with a sentence, by what is wrong with them."""
+
+SHOWN = {
+    "an error": encoded(
+        base()[3] | {"outcome": base()[3]["outcome"] | {"error": f"{ESCAPE} {SCRIPT} {MARKUP}"}}
+    ),
+    "a reason": encoded(
+        base()[1]
+        | {
+            "outcome": base()[1]["outcome"]
+            | {"state": base()[1]["outcome"]["state"] | {"invalid_reason": f"{ESCAPE} {SCRIPT} {MARKUP}"}}
+        }
+    ),
+    "a dtype": encoded(changed(base()[2], ("point", "problem", "dtype"), f"{SCRIPT} {MARKUP} $\\frac{{")),
+}
+"""Lines that are shown, and only shown."""
+
+
+def write(path: Path, some: list[bytes]) -> None:
+    """A ledger of these lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\n".join(some) + b"\n")
+
+
+def is_measurement(line: bytes) -> bool:
+    """Whether the line can be read."""
+    try:
+        Measurement.model_validate(json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,308 @@
+"""Results that others made, or spoilt, cost a sentence or a line: no traceback, no file elsewhere, no
+script."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from pipeline import ROOT, UserError, report, sweep
+from pipeline.command.options import ReportConfig, SweepConfig
+from pipeline.command.run import CONF, checked, for_hydra, with_chosen
+from pipeline.execution.identity import Identity
+from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
+from pipeline.points.plan import Target, plan
+from pipeline.reporting import mlflow_view
+from pipeline.store import evidence, ledger, results
+from pipeline.store.ceilings import rate
+from pipeline.store.evidence import ProfileRow
+from tests import factory, hostile
+from tests.factory import H100, H200
+from tests.mlflow_store import log
+
+pytestmark = pytest.mark.xdist_group("hostile")
+
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+CHEAP = settings(
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+class Page(HTMLParser):
+    """The elements and attributes that a browser would find."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found |= {tag, *(name for name, _ in attributes)}
+
+
+def reported(folder: Path) -> Path:
+    """The report on a folder of results, checked; it is replaced."""
+    output = folder.parent / "reports"
+    shutil.rmtree(output, ignore_errors=True)
+    before = {path for path in folder.parent.rglob("*") if path != output}
+    report.run(ReportConfig(input=folder, output=output, device="cpu"))
+    after = {path for path in folder.parent.rglob("*") if output not in (path, *path.parents)}
+    assert after == before, "nothing is written elsewhere"
+    for path in output.rglob("*.*"):
+        text = path.read_text()
+        assert not CONTROL.search(text), path
+        if path.suffix == ".svg":
+            assert not {element.tag for element in ElementTree.fromstring(text).iter()} & {"script"}
+        if path.suffix == ".html":
+            assert not Page(text).found & {"script", "img", "iframe", "onload", "onerror"}, path
+        if path.suffix == ".md":
+            assert "<script" not in text and not re.search(r"(?<!\\)\]\((javascript|http)", text), path
+    return output
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed; nothing of it is a command to a terminal."""
+    out, err = capsys.readouterr()
+    assert not CONTROL.search(out + err)
+    assert "Traceback" not in out + err
+    return out + err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What a sweep left, to be spoilt; beside it a file that is nobody's business."""
+    (tmp_path / "secret.json").write_text("a secret")
+    return factory.write_results(tmp_path / "results", factory.grid(sizes=(256, 1024)))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real store, made once."""
+    made = tmp_path_factory.mktemp("store")
+    log(factory.write_results(made / "results", factory.grid(sizes=(256,))), f"sqlite:///{made}/mlflow.db")
+    return made
+
+
+def published(folder: Path, store: Path) -> None:
+    """What publish does with the results and, beside them, the reports."""
+    reports, artifacts = folder.parent / "reports", folder.parent / "artifacts"
+    log(folder, f"sqlite:///{store}/mlflow.db", reports=reports, artifacts=artifacts)
+
+
+def uploaded(store: Path) -> list[Path]:
+    """All artifacts of the store."""
+    return [path for path in (store / "mlartifacts").rglob("*") if path.is_file()]
+
+
+def test_what_no_measurement_can_hold_is_skipped_and_what_it_can_is_only_shown(
+    folder: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = results.ledger_path(folder, "softmax", H200)
+    whole = path.read_bytes().splitlines()
+    hostile.write(path, [*whole, *hostile.KNOWN.values(), *hostile.SHOWN.values()])
+    sentences: list[str] = []
+    found = results.load(folder, sentences.append)
+    assert len(found.measurements) == len(whole) + len(hostile.SHOWN)
+    spoilt = range(len(whole) + 1, len(whole) + len(hostile.KNOWN) + 1)
+    told = {int(match[1]) for one in sentences if (match := re.search(r"jsonl:(\d+) ", one))}
+    # Two are whole, but of another kernel and machine than the file.
+    kinds = dict(zip(hostile.KNOWN, spoilt, strict=True))
+    assert {name for name, line in kinds.items() if line not in told} == {"another kernel", "another machine"}
+    assert f"{path} holds 2 rows of another kernel or machine; skipped." in sentences
+    assert not CONTROL.search("".join(sentences))
+
+    output = reported(folder)
+    text = (output / "report.md").read_text()
+    assert r"\\x1b\[2J" in text and "&lt;script>" in text and r"\[/x\]" in text
+    assert "-5.00" not in (output / "best.csv").read_text()
+    published(folder, store)
+    assert "softmax on nvidia-h200" in said(capsys)
+
+
+@pytest.mark.parametrize("kind", ["a link to a file", "a link to a folder", "a name", "a folder's name"])
+def test_a_file_that_leads_elsewhere_is_neither_read_nor_uploaded(
+    folder: Path, store: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    secret = folder.parent / "secret.json"
+    if kind == "a link to a file":
+        results.config_path(folder, "softmax", H200).unlink()
+        results.config_path(folder, "softmax", H200).symlink_to(secret)
+        (folder.parent / "reports").mkdir()
+        (folder.parent / "reports/softmax.md").symlink_to(secret)
+        (folder.parent / "artifacts/profile/softmax" / H200).mkdir(parents=True)
+        (folder.parent / "artifacts/profile/softmax" / H200 / "a.txt").symlink_to(secret)
+        (folder / "environment/other.json").symlink_to(secret)
+    elif kind == "a link to a folder":
+        elsewhere = folder.parent / "elsewhere"
+        shutil.move(folder / "timings", elsewhere)
+        (elsewhere / "softmax" / f"{H200}.yaml").write_text("a secret")
+        (folder / "timings").symlink_to(elsewhere)
+    elif kind == "a name":
+        line = json.loads(results.ledger_path(folder, "softmax", H200).read_bytes().splitlines()[0])
+        line["origin"]["gpu"] = "../../../secret"
+        hostile.write(folder / "timings/softmax/..\x1b[2J.jsonl", [hostile.encoded(line)])
+    else:
+        shutil.move(folder / "timings/softmax", folder / "timings/[x] \x1b[2J")
+    sentences: list[str] = []
+    results.load(folder, sentences.append)
+    assert sentences and all(one.endswith("; skipped.") for one in sentences)
+    published(folder, store)
+    said(capsys)
+    assert not [path for path in uploaded(store) if "secret" in path.read_text(errors="replace")]
+
+
+def test_a_report_is_not_written_through_a_link(folder: Path) -> None:
+    elsewhere, output = folder.parent / "elsewhere", folder.parent / "reports"
+    elsewhere.mkdir()
+    output.mkdir()
+    (output / "plots").symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"plots is a link that leads out of .*; remove it"):
+        report.run(ReportConfig(input=folder, output=output, device="cpu"))
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_machine_describes_itself_and_no_formula(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = results.environment_path(folder, H200)
+    told = json.loads(path.read_text())
+    path.write_text(
+        json.dumps(told | {"name": f"$\\frac{{ {hostile.SCRIPT} {hostile.MARKUP} {hostile.ESCAPE}"})
+    )
+    output = reported(folder)
+    assert r"\x1b[2J" in (output / "plots/softmax.svg").read_text()
+    said(capsys)
+    for wrong in ({"gpu": H100}, {"memory_mib": 10**400}, {"torch": 1}):
+        path.write_text(json.dumps(told | wrong))
+        with pytest.raises(UserError, match="delete it and run `dvc repro` again"):
+            results.load(folder, lambda sentence: None)
+
+
+def test_evidence_names_no_path_and_belongs_to_its_kernel(folder: Path) -> None:
+    row = {
+        "key": "1" * 16,
+        "kernel": "softmax",
+        "point": factory.made_point().model_dump(),
+        "status": "ok",
+        "sentence": "launches one kernel",
+        "environment": "2" * 16,
+    }
+    wrong = [
+        row | {"kernel": "gelu"},
+        row | {"kernel": "gelu", "point": None},
+        row | {"trace": "../../secret.json"},
+        row | {"table": "/etc/passwd"},
+        row | {"device_us": float("inf")},
+        row | {"host_us": 1e300},
+        row | {"status": "ok", "launches": 10**400},
+    ]
+    path = results.profile_path(folder, "softmax", H200)
+    hostile.write(path, [*map(hostile.encoded, [row, *wrong]), *hostile.GARBAGE[1:]])
+    sentences: list[str] = []
+    found = evidence.load(folder, sentences.append)
+    assert found.profiles == {("softmax", H200): [ProfileRow.model_validate(row)]}
+    assert f"{path} holds 1 row of another kernel; skipped." in sentences
+    reported(folder)
+
+
+def test_every_committed_row_reads_as_it_is() -> None:
+    """And would be written again as it is, but for colours in compilers' messages."""
+    paths = sorted((ROOT / "results/timings").glob("*/*.jsonl"))
+    for path in paths:
+        before = path.read_bytes().splitlines(keepends=True)
+        after = [ledger.encode(row) for row in results.own_rows(path, pytest.fail)]
+        assert len(after) == len(before)
+        assert all(rb"\u001b" in line for line in {*before} - {*after})
+    evidence.load(ROOT / "results", pytest.fail, local=False)
+
+
+@settings(CHEAP, max_examples=3)
+@given(some=hostile.lines())
+@example(some=[*hostile.KNOWN.values(), *hostile.SHOWN.values()])
+def test_any_ledger_is_reported_and_published(
+    some: list[bytes],
+    tmp_path_factory: pytest.TempPathFactory,
+    store: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = factory.write_results(tmp_path_factory.mktemp("any") / "results", factory.grid(sizes=(256,)))
+    hostile.write(results.ledger_path(folder, "softmax", H200), some)
+    readable = sum(map(hostile.is_measurement, some))
+    try:
+        reported(folder)
+        published(folder, store)
+    except UserError as error:
+        assert not CONTROL.search(str(error)) and len(str(error)) < 1000
+    text = said(capsys)
+    assert readable == 0 or "Nothing was measured" in text or "points in" in text
+
+
+@settings(CHEAP, max_examples=40)
+@given(some=hostile.lines())
+def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], tmp_path: Path) -> None:
+    """What report and publish make of rows, without drawing and without a store."""
+    path = results.ledger_path(tmp_path, "softmax", H200)
+    hostile.write(path, some)
+    try:
+        sweeps = mlflow_view.read(tmp_path)
+    except UserError as error:
+        assert not CONTROL.search(str(error))
+        return
+    for one in sweeps:
+        for run in (one.parent, *one.children):
+            assert not CONTROL.search("".join([run.name, *run.tags.values(), *run.params.values()]))
+            assert all(-(2**63) < value.step < 2**63 for value in run.values)
+    loaded = results.load(tmp_path, lambda sentence: None)
+    rows = report.frame(loaded.measurements)
+    best = report.against_baseline(report.best_configurations(rows), {"softmax": "torch"})
+    report.drawings("softmax", rows, best)
+    ledger.Ledger(path, lambda sentence: None).compact()
+    assert len(results.load(tmp_path, lambda sentence: None).measurements) == len(rows)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Path, bytes]:
+    """The options of a sweep, its ledger, and in it the line that says it has nothing to measure."""
+    output = tmp_path_factory.mktemp("sweep")
+    words = ["kernel=square", "preset=smoke", "tracking=none", "provider=torch_square", "device=cpu"]
+    words += ["rows=64", "columns=64", "dtype=float32", f"output={output}"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("sweep", for_hydra(words, SweepConfig))
+    config = checked(SweepConfig, with_chosen(composed))
+    here = device.resolve("cpu")
+    (point,) = plan(config.entry, "smoke", Target("cpu"), config.pin, config.provider).points
+    parts = Identity(config.entry.loaded, fingerprint(here), config.timing, config.seed).parts(point)
+    row = factory.measurement("square", "torch_square", gpu=here.slug, median_us=12.3)
+    work = factory.work_of(point)
+    row = row.model_copy(update={"point": point, "parts": parts, "key": parts.key})
+    assert row.outcome.timing is not None
+    row = row.model_copy(update={"rate": rate(row.outcome.timing.median_us, work, None)})
+    return config, results.ledger_path(output, "square", here.slug), ledger.encode(row).strip()
+
+
+@settings(CHEAP, max_examples=8)
+@given(data=st.data())
+def test_any_ledger_can_be_swept_into(
+    measured: tuple[SweepConfig, Path, bytes],
+    data: st.DataObject,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config, path, line = measured
+    some = data.draw(hostile.lines(path.stem, "square"))
+    wrong = [hostile.in_time(json.loads(line), us) for us in hostile.TIMES.values()]
+    hostile.write(path, [line, *some, *hostile.KNOWN.values(), *wrong])
+    sweep.run(config)
+    text = " ".join(said(capsys).split())
+    assert "1 of 1 are in" in text
+    assert "torch_square (baseline) float32 12.3 " in text, "and no time that no call takes"
