@@ -35,7 +35,7 @@ FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
 TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python-on-path repro build report publish ui test lint types lock \
+.PHONY: help setup python-on-path repro build report publish ui test lint types lock pin \
 	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
@@ -106,7 +106,7 @@ lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 	@python -m ruff check .
 	@python -m ruff format --check .
 	@hadolint docker/*.Dockerfile
-	@shellcheck .ci/run locks/lock docker/run docker/serve docker/server-entrypoint
+	@shellcheck .ci/run locks/lock docker/pin docker/run docker/serve docker/server-entrypoint
 
 types: $(READY) ## Check types: mypy
 	@python -m mypy
@@ -114,6 +114,9 @@ types: $(READY) ## Check types: mypy
 lock: $(if $(strip $(VENV)),$(BIN)/python,python-on-path) ## Resolve constraints.txt and locks/ again; they keep their pins where they can
 	@$(INSTALL) resolver --quiet
 	@locks/lock $(if $(UPGRADE),--upgrade)
+
+pin: ## Write today's digests of the base images into docker/, as the registries tell them
+	@docker/pin
 
 wheelhouse: $(READY) ## Gather the locked packages in wheelhouse/, for a host that reaches no package index
 	@python -m pipeline.wheelhouse wheelhouse $(if $(HOST_PYTHON),--python $(HOST_PYTHON)) \

@@ -339,7 +339,12 @@ def test_scripts_are_clean() -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     result = subprocess.run(
-        [shellcheck, ".ci/run", "docker/run", "docker/serve", "docker/server-entrypoint"],
+        [
+            shellcheck,
+            ".ci/run",
+            "locks/lock",
+            *(f"docker/{name}" for name in ("pin", "run", "serve", "server-entrypoint")),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
