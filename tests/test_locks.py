@@ -75,7 +75,15 @@ class Place:
         lock_of(self.locks / f"{lock}.lock", *paths)
 
     def install(self, *words: str) -> subprocess.CompletedProcess[str]:
-        where = ("--no-index", "--find-links", str(self.files), "--target", str(self.target))
+        # Links with hashes, as an index has them.
+        page = self.files / "index.html"
+        links = [
+            f'<a href="{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
+            for path in sorted(self.files.iterdir())
+            if path != page
+        ]
+        page.write_text("\n".join(links))
+        where = ("--no-index", "--find-links", str(page), "--target", str(self.target))
         return subprocess.run(
             [sys.executable, self.locks / "install.py", *words, *where],
             env={"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"},
