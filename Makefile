@@ -23,20 +23,19 @@ READY := python-on-path
 else
 BIN := $(if $(filter /%,$(VENV)),,$(CURDIR)/)$(VENV)/bin
 # The name holds what was installed, so that an interrupted or outdated installation is done again.
-READY := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+READY := $(VENV)/.ready-$(shell cat pyproject.toml locks/*.lock | cksum | cut -d ' ' -f 1)
 endif
 export PATH := $(BIN):$(PATH)
 export ARGS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Where wheels come from, and which: the index and the lock, or a wheelhouse and what it holds.
-INSTALL = python -m pip install $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)" \
-	--constraint "$(WHEELHOUSE)/constraints.txt",--constraint constraints.txt)
+# The locked packages, each by its hash: from the indexes that pip knows, or from a wheelhouse.
+INSTALL = python locks/install.py
+FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
 # A wheelhouse without torch is for a host that has it.
-SITE = $(if $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,--system-site-packages))
-LOCK = python -m uv pip compile --quiet --universal --no-header --no-annotate
+TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python-on-path repro build report publish ui test lint types lock \
+.PHONY: help setup python-on-path repro build report publish ui test lint types lock pin \
 	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
@@ -62,11 +61,13 @@ $(VENV)/.ready-%:
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo 'error: $(PYTHON) has no venv module: install it (apt-get install python3-venv)' >&2; exit 1; }
 	@rm -f "$(VENV)"/.ready-*
-	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(SITE) "$(VENV)"
-	$(INSTALL) --editable '.[dev]'
+	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(if $(TORCH_HERE),--system-site-packages) "$(VENV)"
+	$(INSTALL) runtime dev $(if $(TORCH_HERE),,torch) $(FROM)
+	@# This project itself, with what the lock brought: nothing is asked of an index, and nothing to build with.
+	python -m pip install --quiet --no-index --no-deps --no-build-isolation --editable .
 	@# The pipeline's own search decides whether a CUDA compiler is there.
 	@python -c 'from pipeline.machine.compilers import find_nvcc; find_nvcc()' 2>/dev/null || \
-		{ set -x; $(INSTALL) --editable '.[nvcc]'; }
+		{ set -x; $(INSTALL) nvcc $(FROM); }
 	@python -c 'import pathlib, sysconfig as s; exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' || \
 		echo 'note: Python.h is missing, torch.compile and Triton need it (apt-get install python3-dev)'
 	@touch "$@"
@@ -105,18 +106,17 @@ lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 	@python -m ruff check .
 	@python -m ruff format --check .
 	@hadolint docker/*.Dockerfile
-	@shellcheck .ci/run docker/run docker/serve docker/server-entrypoint
+	@shellcheck .ci/run locks/lock docker/pin docker/run docker/serve docker/server-entrypoint
 
 types: $(READY) ## Check types: mypy
 	@python -m mypy
 
-lock: $(if $(strip $(VENV)),$(BIN)/python,python-on-path) ## Resolve constraints.txt again; it keeps its pins where it can
-	@python -m pip install --quiet uv
-	@$(LOCK) --extra dev --extra nvcc $(if $(UPGRADE),--upgrade) --output-file constraints.txt pyproject.toml
-	@# The same pins with hashes, for the images that take nothing but what the lock saw.
-	@$(LOCK) --generate-hashes --constraint constraints.txt --extra nvcc --output-file docker/gpu.lock pyproject.toml
-	@printf '%s\n' mlflow psycopg2-binary | \
-		$(LOCK) --generate-hashes --constraint constraints.txt --output-file docker/server.lock -
+lock: $(if $(strip $(VENV)),$(BIN)/python,python-on-path) ## Resolve constraints.txt and locks/ again; they keep their pins where they can
+	@$(INSTALL) resolver --quiet
+	@locks/lock $(if $(UPGRADE),--upgrade)
+
+pin: ## Write today's digests of the base images into docker/, as the registries tell them
+	@docker/pin
 
 wheelhouse: $(READY) ## Gather the locked packages in wheelhouse/, for a host that reaches no package index
 	@python -m pipeline.wheelhouse wheelhouse $(if $(HOST_PYTHON),--python $(HOST_PYTHON)) \

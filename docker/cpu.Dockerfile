@@ -1,6 +1,6 @@
-# The environment for a machine without a GPU. pip's default torch brings CUDA's libraries; a pip.conf that
-# names an index with its CPU build takes that one (docs/containers.md).
-ARG BASE_IMAGE=python:3.12.13-slim-bookworm
+# The environment for a machine without a GPU. The public index's torch brings CUDA's libraries; a pip.conf that
+# names an index with torch's CPU build takes that one (docs/containers.md). `make pin` moves the base's digest.
+ARG BASE_IMAGE=python:3.12.13-slim-bookworm@sha256:4766d8b510c428e595d74b9cc5bbb2fae8e26316fffb4adc89908d79aacd58a2
 
 FROM ${BASE_IMAGE} AS system
 RUN apt-get update \
@@ -9,19 +9,21 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && git config --system --add safe.directory '*'
 
-# The dependencies alone, so that the layer with torch outlives every other edit of pyproject.toml.
-FROM system AS requirements
-COPY pyproject.toml /
-RUN python3 -c 'import tomllib; p = tomllib.load(open("/pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *p["optional-dependencies"]["nvcc"], sep="\n")' \
-        > /requirements.txt
-
+# Nothing but what the locks have seen, hash by hash.
 FROM system AS packages
-COPY --from=requirements /requirements.txt /opt/
-COPY constraints.txt /opt/
+COPY locks/install.py locks/build.lock locks/runtime.lock locks/nvcc.lock locks/torch-cpu.lock locks/torch-cuda.lock \
+    /opt/locks/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv /opt/venv \
-    && /opt/venv/bin/python -m pip install --no-cache-dir \
-        --constraint /opt/constraints.txt --requirement /opt/requirements.txt
+    && /opt/venv/bin/python /opt/locks/install.py runtime nvcc torch --no-cache-dir
+
+# What is in there, as CycloneDX, listed by a program that stays out of it.
+COPY locks/sbom.lock /opt/locks/
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    python3 -m venv /opt/sbom \
+    && /opt/sbom/bin/python /opt/locks/install.py sbom --no-cache-dir \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible \
+        --output-file /opt/venv/sbom.cdx.json /opt/venv/bin/python
 
 # What docker/run runs: an edit of the code, or a commit, leaves it and its digest as they are.
 FROM system AS environment
@@ -44,7 +46,8 @@ ARG LOCK=unknown
 LABEL org.opencontainers.image.title="kernel-pipeline, CPU" \
     org.opencontainers.image.base.name="$BASE_IMAGE" \
     org.opencontainers.image.base.digest="$BASE_DIGEST" \
-    kernel-pipeline.lock="$LOCK"
+    kernel-pipeline.lock="$LOCK" \
+    kernel-pipeline.sbom=/opt/venv/sbom.cdx.json
 ENTRYPOINT ["tini", "--"]
 CMD ["bash"]
 

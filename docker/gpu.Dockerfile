@@ -2,7 +2,8 @@
 #
 # Torch's packages bring CUDA's libraries and the nvcc package the compiler, all under /opt/venv, so the base
 # is the vendor's smallest: it adds the repository that ncu comes from, and the driver's settings.
-ARG BASE_IMAGE=nvidia/cuda:13.0.3-base-ubuntu24.04
+# `make pin` moves its digest.
+ARG BASE_IMAGE=nvidia/cuda:13.0.3-base-ubuntu24.04@sha256:7c7413a56200486f71f181cad9310f6fd31b6bb21816ade15fc9c1e1e927a5c1
 
 # torch.compile and Triton compile against Python.h while they run. git tells a result's commit.
 FROM ${BASE_IMAGE} AS system
@@ -14,14 +15,22 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && git config --system --add safe.directory '*'
 
-# Nothing but what the lock has seen, hash by hash.
+# Nothing but what the locks have seen, hash by hash.
 FROM system AS packages
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends python3-venv
-COPY docker/gpu.lock /opt/
+COPY locks/install.py locks/build.lock locks/runtime.lock locks/nvcc.lock locks/torch-cuda.lock /opt/locks/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv /opt/venv \
-    && /opt/venv/bin/python -m pip install --no-cache-dir --require-hashes --requirement /opt/gpu.lock
+    && /opt/venv/bin/python /opt/locks/install.py runtime nvcc torch-cuda --no-cache-dir
+
+# What is in there, as CycloneDX, listed by a program that stays out of it.
+COPY locks/sbom.lock /opt/locks/
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    python3 -m venv /opt/sbom \
+    && /opt/sbom/bin/python /opt/locks/install.py sbom --no-cache-dir \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible \
+        --output-file /opt/venv/sbom.cdx.json /opt/venv/bin/python
 
 # What docker/run runs: an edit of the code, or a commit, leaves it and its digest as they are.
 FROM system AS environment
@@ -44,7 +53,8 @@ ARG LOCK=unknown
 LABEL org.opencontainers.image.title="kernel-pipeline, GPU" \
     org.opencontainers.image.base.name="$BASE_IMAGE" \
     org.opencontainers.image.base.digest="$BASE_DIGEST" \
-    kernel-pipeline.lock="$LOCK"
+    kernel-pipeline.lock="$LOCK" \
+    kernel-pipeline.sbom=/opt/venv/sbom.cdx.json
 ENTRYPOINT ["tini", "--"]
 CMD ["bash"]
 

@@ -1,12 +1,20 @@
-# MLflow's server with PostgreSQL's driver, for docker/compose.yaml.
-ARG BASE_IMAGE=python:3.12.13-slim-bookworm
+# MLflow's server with PostgreSQL's driver, for docker/compose.yaml. `make pin` moves the base's digest.
+ARG BASE_IMAGE=python:3.12.13-slim-bookworm@sha256:4766d8b510c428e595d74b9cc5bbb2fae8e26316fffb4adc89908d79aacd58a2
 
-# Nothing but what the lock has seen, hash by hash.
+# Nothing but what the locks have seen, hash by hash.
 FROM ${BASE_IMAGE} AS packages
-COPY docker/server.lock /opt/
+COPY locks/install.py locks/build.lock locks/server.lock /opt/locks/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv /opt/venv \
-    && /opt/venv/bin/python -m pip install --no-cache-dir --require-hashes --requirement /opt/server.lock
+    && /opt/venv/bin/python /opt/locks/install.py server --no-cache-dir
+
+# What is in there, as CycloneDX, listed by a program that stays out of it.
+COPY locks/sbom.lock /opt/locks/
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    python3 -m venv /opt/sbom \
+    && /opt/sbom/bin/python /opt/locks/install.py sbom --no-cache-dir \
+    && /opt/sbom/bin/cyclonedx-py environment --output-reproducible \
+        --output-file /opt/venv/sbom.cdx.json /opt/venv/bin/python
 
 FROM ${BASE_IMAGE}
 COPY --from=packages /opt/venv /opt/venv
@@ -28,5 +36,6 @@ ARG BASE_IMAGE
 ARG LOCK=unknown
 LABEL org.opencontainers.image.title="kernel-pipeline, MLflow server" \
     org.opencontainers.image.base.name="$BASE_IMAGE" \
-    kernel-pipeline.lock="$LOCK"
+    kernel-pipeline.lock="$LOCK" \
+    kernel-pipeline.sbom=/opt/venv/sbom.cdx.json
 ENTRYPOINT ["server-entrypoint"]

@@ -1,8 +1,8 @@
-"""Gather the locked packages as wheels, for a host that reaches no package index. ``make wheelhouse``.
+"""Gather the locked packages, for a host that reaches no package index. ``make wheelhouse``.
 
-``python -m pipeline.wheelhouse FOLDER [--python 3.12] [--without-torch]`` fills a folder with a wheel for
-each pin of constraints.txt that this Python on x86-64 Linux needs, and with ``constraints.txt``, the pins it
-holds; ``make setup WHEELHOUSE=FOLDER`` installs from it. What is published as source alone is built here.
+``python -m pipeline.wheelhouse FOLDER [--python 3.12] [--without-torch]`` fills a folder with a file for each
+pin of the locks that this Python on x86-64 Linux needs. Each is taken by its hash, here and again where
+``make setup WHEELHOUSE=FOLDER`` installs it. What is published as source alone is built there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,22 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import (
+    InvalidSdistFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 
 from pipeline import ROOT, UserError
 from pipeline.command.run import fail
+
+LOCKS = ROOT / "locks"
 
 GLIBC = range(39, 16, -1)
 """Minor versions of the glibc 2 that a wheel may ask for: a host of today has any of these."""
@@ -32,34 +41,34 @@ PLATFORMS = [
     "linux_x86_64",
 ]
 
-TORCH = re.compile(
-    r"(torch|triton|cuda-(?!toolkit).*|nvidia-(?!ml-py|cuda-(nvcc|crt|cccl|runtime)|nvvm).*)=="
-)
-"""Torch and what it brings, Triton and the CUDA libraries; not the compiler, which such a host may lack."""
-
 VERSIONS = ("3.11", "3.12", "3.13")
+
+Pins = Mapping[str, str]
+"""What a lock says, by ``NAME==VERSION``: the pin with its hashes, as pip reads it."""
 
 
 def gather(folder: Path, python: str, with_torch: bool) -> int:
-    """Fill the folder; returns how many packages it then holds.
+    """Fill the folder, and remove what no lock names; returns how many packages it then holds.
 
-    Raises UserError when a package is neither there as a wheel nor can be built.
+    Raises UserError when a package is not to be had, or not with its hash.
     """
-    wanted = pins((ROOT / "constraints.txt").read_text().splitlines(), python, with_torch)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.whl"):
-        if _pin_of(old) not in {_normal(pin) for pin in wanted}:
-            old.unlink()
-    as_wheels = list(wanted)
-    while missing := _download(folder, as_wheels, python):
-        _pip("wheel", "--no-deps", "--wheel-dir", str(folder), missing)
-        as_wheels.remove(missing)
-    (folder / "constraints.txt").write_text("\n".join(wanted) + "\n")
+    wanted = {**_lock("runtime", python), **_lock("dev", python), **_lock("nvcc", python)}
+    if with_torch:
+        wanted |= _download_torch(folder, python)
+    _download(folder, wanted, python)
+    for path in folder.iterdir():
+        pin = _pin_of(path)
+        if pin is not None and pin not in wanted:
+            path.unlink()
     return len(wanted)
 
 
-def pins(lines: Sequence[str], python: str, with_torch: bool = True) -> list[str]:
-    """The pins of a lock, ``NAME==VERSION``, that Python VERSION on x86-64 Linux needs."""
+def pins(lock: str, python: str) -> dict[str, str]:
+    """The pins of a lock that Python VERSION on x86-64 Linux needs, without the markers that said so.
+
+    (pip evaluates those for the Python that it runs in, whatever it downloads for.)
+    """
     target = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -70,52 +79,83 @@ def pins(lines: Sequence[str], python: str, with_torch: bool = True) -> list[str
         "implementation_name": "cpython",
         "platform_python_implementation": "CPython",
     }
-    found = []
-    for requirement in map(Requirement, filter(None, lines)):
-        pin = f"{requirement.name}{requirement.specifier}"
-        if (requirement.marker is None or requirement.marker.evaluate(target)) and (
-            with_torch or not TORCH.match(pin)
-        ):
-            found.append(pin)
+    found = {}
+    for entry in filter(None, re.split(r"\n(?=\S)", lock.strip())):
+        words, *hashes = entry.split(" \\\n")
+        requirement = Requirement(words)
+        if requirement.marker is None or requirement.marker.evaluate(target):
+            pin = f"{requirement.name}{requirement.specifier}"
+            found[pin] = " ".join([pin, *map(str.strip, hashes)])
     return found
 
 
-def _download(folder: Path, wanted: Sequence[str], python: str) -> str | None:
-    """Download wheels; the first pin that has none, or None when all are there."""
-    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-    target = ("--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms)
-    said = _pip("download", "--no-deps", *target, "--dest", str(folder), *wanted, ok=False)
-    if said is None:
-        return None
-    absent = re.search(r"No matching distribution found for (\S+)", said)
-    if absent is None or absent[1] not in wanted:
-        raise UserError(
-            f"pip can't download the wheels: {said.splitlines()[-1] if said else 'it says nothing'}"
+def _lock(name: str, python: str) -> dict[str, str]:
+    return pins((LOCKS / f"{name}.lock").read_text(), python)
+
+
+def _download_torch(folder: Path, python: str) -> Pins:
+    """Torch's CPU build where an index of pip's has it, else the public one with CUDA's libraries."""
+    cpu = _lock("torch-cpu", python) if (LOCKS / "torch-cpu.lock").exists() else {}
+    try:
+        if cpu:
+            _download(folder, cpu, python)
+            return cpu
+    except NotServedError as error:
+        if not error.pin.startswith("torch=="):
+            raise
+    cuda = _lock("torch-cuda", python)
+    _download(folder, cuda, python)
+    return cuda
+
+
+class NotServedError(UserError):
+    """No index of pip's has a package."""
+
+    def __init__(self, pin: str) -> None:
+        super().__init__(
+            f"no index that pip is configured with has {pin}: pip config list says which those are"
         )
-    return absent[1]
+        self.pin = pin
 
 
-def _pip(*words: str, ok: bool = True) -> str | None:
-    """Run pip; None when it succeeds, else what it said. Raises UserError unless it may fail."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--quiet", *words], stderr=subprocess.PIPE, text=True, check=False
-    )
+def _download(folder: Path, wanted: Pins, python: str) -> None:
+    """Have the file of each pin in the folder. Raises UserError when one is not to be had."""
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    target = ("--implementation=cp", f"--python-version={python}", *platforms)
+    checks = ("--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517")
+    with tempfile.NamedTemporaryFile("w", suffix=".lock") as lock:
+        lock.write("\n".join(wanted.values()) + "\n")
+        lock.flush()
+        where = ("--dest", str(folder), "--requirement", lock.name)
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "--quiet", "download", *checks, *target, *where],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     if done.returncode == 0:
+        return
+    absent = re.search(r"No matching distribution found for (\S+)", done.stderr)
+    if absent:
+        raise NotServedError(absent[1])
+    changed = re.search(r"^    (\S+) from .*:$", done.stderr, re.MULTILINE)
+    if "DO NOT MATCH THE HASHES" in done.stderr and changed:
+        raise UserError(f"{changed[1]} is not the file that the lock names: its hash is another")
+    raise UserError(
+        f"pip can't download the packages: {(done.stderr.strip() or 'it says nothing').splitlines()[-1]}"
+    )
+
+
+def _pin_of(path: Path) -> str | None:
+    """The pin that a file fulfils, or None where it is no package's."""
+    try:
+        if path.suffix == ".whl":
+            name, version, *_ = parse_wheel_filename(path.name)
+        else:
+            name, version = parse_sdist_filename(path.name)
+    except (InvalidSdistFilename, ValueError):
         return None
-    if ok:
-        raise UserError(f"no wheel of {words[-1]} can be made here: {done.stderr.strip().splitlines()[-1]}")
-    return done.stderr.strip()
-
-
-def _normal(pin: str) -> str:
-    name, _, version = pin.partition("==")
-    return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
-
-
-def _pin_of(wheel: Path) -> str:
-    """The pin that a wheel fulfils; a local version such as ``+cpu`` fulfils the public one."""
-    name, version = wheel.name.split("-")[:2]
-    return _normal(f"{name}=={version.partition('+')[0]}")
+    return f"{canonicalize_name(name)}=={version}"
 
 
 def main() -> None:

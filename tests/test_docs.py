@@ -16,8 +16,16 @@ import yaml
 from pipeline import ROOT
 from pipeline.points import catalog, plan
 
-PAGES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
-HELP = ("Makefile", "dvc.yaml", "params.yaml", "docker/run", "docker/serve", "docker/compose.yaml")
+PAGES = ("README.md", "SECURITY.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+HELP = (
+    "Makefile",
+    "dvc.yaml",
+    "params.yaml",
+    "docker/pin",
+    "docker/run",
+    "docker/serve",
+    "docker/compose.yaml",
+)
 CONF = tuple(str(path.relative_to(ROOT)) for path in sorted((ROOT / "conf").rglob("*.yaml")))
 
 FENCED = re.compile(r"^```.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)

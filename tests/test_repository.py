@@ -1,6 +1,7 @@
 """What holds for the repository as a whole."""
 
 import ast
+import hashlib
 import os
 import re
 import shutil
@@ -49,17 +50,80 @@ def test_constraints_pin_every_package_exactly() -> None:
     assert [line for line in lines if not re.match(r"[a-z0-9][a-z0-9-]*==[\w.]+( ; .+)?$", line)] == []
 
 
-@pytest.mark.parametrize("name", ["gpu", "server"])
-def test_an_images_lock_holds_the_same_pins_each_with_its_hashes(name: str) -> None:
-    pinned = {
-        re.match(r"\S+", line)[0]
-        for line in (ROOT / "constraints.txt").read_text().splitlines()  # type: ignore[index]
+def pinned(path: Path) -> set[str]:
+    """The pins of a lock, without their markers."""
+    return set(re.findall(r"(?m)^[a-z0-9-]+==[^\s;]+", path.read_text()))
+
+
+def test_the_locks_hold_the_constraints_pins_each_with_its_hashes() -> None:
+    pins, held = pinned(ROOT / "constraints.txt"), set()
+    for lock in (ROOT / "locks").glob("*.lock"):
+        for entry in re.split(r"\n(?=\S)", lock.read_text().strip()):
+            _, *hashes = entry.replace("\\\n", "\n").split("\n")
+            assert hashes and all(
+                re.fullmatch(r"    --hash=sha256:[0-9a-f]{64} *", line) for line in hashes
+            ), lock
+        held |= pinned(lock)
+    torch = next(pin for pin in pins if pin.startswith("torch=="))
+    assert held == pins | {f"{torch}+cpu"}
+
+
+def test_no_package_is_in_two_locks_that_are_installed_together_but_those_the_compiler_shares() -> None:
+    runtime, dev, torch, nvcc = (
+        pinned(ROOT / "locks" / f"{name}.lock") for name in ("runtime", "dev", "torch-cuda", "nvcc")
+    )
+    assert not runtime & dev and not runtime & torch and not dev & torch
+    assert {pin.partition("==")[0] for pin in nvcc & (runtime | dev | torch)} <= {
+        "cuda-toolkit",
+        "nvidia-cuda-runtime",
     }
-    entries = re.split(r"\n(?=\S)", (ROOT / "docker" / f"{name}.lock").read_text().strip())
-    for entry in entries:
-        pin, *hashes = entry.replace("\\\n", "\n").split("\n")
-        assert pin.split()[0] in pinned
-        assert hashes and all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64} *", line) for line in hashes)
+
+
+def test_base_images_are_named_by_digest_or_a_comment_says_why_not() -> None:
+    for path in (ROOT / "docker").glob("*.Dockerfile"):
+        (base,) = re.findall(r"(?m)^ARG BASE_IMAGE=(.+)$", path.read_text())
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", base), path
+    compose = (ROOT / "docker" / "compose.yaml").read_text()
+    for before, image in re.findall(r"(.*)\n +image: (.+)", compose):
+        assert "@sha256:" in image or image.startswith("kernel-pipeline:") or "By its tag alone" in before
+
+
+def test_pin_writes_what_the_registry_says_today(tmp_path: Path) -> None:
+    (docker := tmp_path / "docker").mkdir()
+    for path in [
+        *(ROOT / "docker").glob("*.Dockerfile"),
+        *(ROOT / "docker" / n for n in ("compose.yaml", "pin")),
+    ]:
+        shutil.copy(path, docker)
+    skopeo = program(tmp_path / "skopeo", 'printf %s "the manifest of $3"')
+    done = subprocess.run(
+        [docker / "pin"],
+        env={"PATH": f"{skopeo.parent}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for name, image in (
+        ("cpu.Dockerfile", "python:3.12.13-slim-bookworm"),
+        ("gpu.Dockerfile", "nvidia/cuda:13.0.3-base-ubuntu24.04"),
+        ("compose.yaml", "postgres:15.14-bookworm"),
+    ):
+        digest = hashlib.sha256(f"the manifest of docker://{image}".encode()).hexdigest()
+        assert f"{image}@sha256:{digest}\n" in (docker / name).read_text()
+        assert f"{name}: {image}@sha256:{digest}" in done.stdout.splitlines()
+    assert "image: kernel-pipeline:server\n" in (docker / "compose.yaml").read_text()
+    before = {path.name: path.read_bytes() for path in docker.iterdir()}
+    program(skopeo, "exit 1")
+    failed = subprocess.run(
+        [docker / "pin"],
+        env={"PATH": f"{skopeo.parent}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert failed.returncode == 1 and "the registry does not tell what" in failed.stderr
+    assert before == {path.name: path.read_bytes() for path in docker.iterdir()}
 
 
 def test_every_kernel_has_a_configuration_and_every_configuration_a_kernel() -> None:
@@ -242,8 +306,9 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A folder with what make reads."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "locks", tmp_path / "locks")
     return tmp_path
 
 
@@ -283,22 +348,45 @@ def test_a_failed_repro_fails_make_and_prints_no_table(copy: Path) -> None:
 def test_setup_installs_once_and_again_when_the_lock_changed(copy: Path) -> None:
     """With a Python whose venv and pip only write down that they were called."""
     fake = """[ "$*" = "-m venv --clear .venv" ] && mkdir -p .venv/bin && cp "$0" .venv/bin/python
-case "$*" in *"pip install"*) echo "$@" >>installed ;; esac"""
+case "$*" in *install*) echo "$@" >>installed ;; *find_nvcc*) exit 1 ;; esac"""
     python = program(copy / "my-python", fake)
     calls = copy / "installed"
     command = ("setup", f"PYTHON={python}")
     assert make(copy, *command).returncode == 0
     assert make(copy, *command).returncode == 0
-    assert calls.read_text() == "-m pip install --constraint constraints.txt --editable .[dev]\n"
-    with (copy / "constraints.txt").open("a") as lock:
+    first = calls.read_text().splitlines()
+    # The locks by their hashes; this project with no index to take anything from; the absent compiler.
+    assert first == [
+        "locks/install.py runtime dev torch",
+        "-m pip install --quiet --no-index --no-deps --no-build-isolation --editable .",
+        "locks/install.py nvcc",
+    ]
+    with (copy / "locks" / "dev.lock").open("a") as lock:
         lock.write("one-more==1.0\n")
     assert make(copy, *command).returncode == 0
-    assert len(calls.read_text().splitlines()) == 2
+    assert calls.read_text().splitlines() == first * 2
+
+
+def test_setup_takes_torch_from_a_wheelhouse_that_has_it_and_else_leaves_the_hosts(copy: Path) -> None:
+    fake = """case "$*" in *"-m venv --clear"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;; esac
+case "$*" in *install*|*venv*) echo "$@" >>installed ;; esac"""
+    command = ("setup", f"PYTHON={program(copy / 'my-python', fake)}", "WHEELHOUSE=house")
+    (copy / "house").mkdir()
+    assert make(copy, *command).returncode == 0
+    calls = (copy / "installed").read_text().splitlines()
+    assert "-m venv --clear --system-site-packages .venv" in calls
+    assert "locks/install.py runtime dev --no-index --find-links house" in calls
+    shutil.rmtree(copy / ".venv")
+    (copy / "house" / "torch-1.0-py3-none-any.whl").touch()
+    assert make(copy, *command).returncode == 0
+    calls = (copy / "installed").read_text().splitlines()
+    assert "-m venv --clear .venv" in calls
+    assert "locks/install.py runtime dev torch --no-index --find-links house" in calls
 
 
 def test_an_interrupted_setup_is_done_again(copy: Path) -> None:
     fake = """[ "$*" = "-m venv --clear .venv" ] && mkdir -p .venv/bin && cp "$0" .venv/bin/python
-case "$*" in *"pip install"*) echo "$@" >>installed; [ -e network ] ;; esac"""
+case "$*" in *locks/install*) echo "$@" >>installed; [ -e network ] ;; esac"""
     command = ("setup", f"PYTHON={program(copy / 'my-python', fake)}")
     assert make(copy, *command).returncode != 0
     (copy / "network").touch()
@@ -339,7 +427,12 @@ def test_scripts_are_clean() -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     result = subprocess.run(
-        [shellcheck, ".ci/run", "docker/run", "docker/serve", "docker/server-entrypoint"],
+        [
+            shellcheck,
+            ".ci/run",
+            "locks/lock",
+            *(f"docker/{name}" for name in ("pin", "run", "serve", "server-entrypoint")),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ No Docker daemon and no registry are needed. What takes the vendor's base image 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import ROOT
 from tests.docker.buildah import BASE, Buildah, certificates, missing, pip_settings
 from tests.mlflow_store import shown
 from tests.project import MATRIX, Project, ran, skipped
@@ -44,7 +46,7 @@ class Checkout:
             os.chown(path, UID, GID, follow_symlinks=False)
         settings, volumes = pip_settings(folder)
         self.env = {
-            # The lock of the GPU image names the files of the public index, so it takes no other.
+            # The GPU image's locks name files of the public index, so it takes no other.
             "gpu": {"BUILD_FLAGS": " ".join([*certificates(), "--build-arg", "NCU_PACKAGE=nsight-compute"])},
             "cpu": {"BUILD_FLAGS": " ".join([*certificates(), *volumes]), "PIP_CONFIG_FILE": str(settings)},
         }
@@ -152,7 +154,7 @@ def test_an_image_with_the_code_in_it_reuses_all_below_the_code(checkout: Checko
     first = layers(checkout.buildah, name)
     checkout.project.edit("pipeline/ui.py", lambda text: f"{text}\n# Again.\n")
     steps = reused(checkout.run("cpu").stdout)
-    assert [taken for step, taken in steps.items() if "pip install" in step] == [True]
+    assert [taken for step, taken in steps.items() if "locks/install.py runtime" in step] == [True]
     assert steps["COPY --chown=$UID:$GID . ."] is False, "the code is another"
     second = layers(checkout.buildah, name)
     assert first[: len(layers(checkout.buildah, "kernel-pipeline:cpu"))] == layers(
@@ -175,10 +177,22 @@ def test_an_image_with_the_code_in_it_reuses_all_below_the_code(checkout: Checko
     assert not {"build", "mlflow.db", ".venv"} & set(files)
 
 
-def pins(path: Path) -> list[str]:
-    """The pins of a lock with hashes."""
-    return [line for line in path.read_text().splitlines() if re.match("[a-z0-9]", line)]
+def pins(*locks: str) -> dict[str, str]:
+    """The versions that locks pin, by package."""
+    found = {}
+    for lock in locks:
+        found |= dict(re.findall(r"(?m)^([a-z0-9-]+)==(\S+)", (ROOT / "locks" / f"{lock}.lock").read_text()))
+    return found
 
+
+def materials(printed: str) -> dict[str, str]:
+    """The versions that a CycloneDX bill of materials lists, by package."""
+    bill = json.loads(printed)
+    assert bill["bomFormat"] == "CycloneDX"
+    return {re.sub("[-_.]+", "-", each["name"]).lower(): each["version"] for each in bill["components"]}
+
+
+SBOM = "/opt/venv/sbom.cdx.json"
 
 LEFT_BEHIND = (
     "find / -xdev \\( -name '*.whl' -o -name '*.deb' -o -name pip.conf -o -path '*/.cache/*' \\)"
@@ -193,6 +207,23 @@ LEFT_BEHIND = (
 def test_no_cache_no_wheel_and_no_setting_of_pips_is_left_behind(checkout: Checkout) -> None:
     found = checkout.shell("cpu", LEFT_BEHIND).splitlines()
     assert found == ["/opt/venv"]
+
+
+@needs_cpu
+@pytest.mark.usefixtures("reproduced")
+def test_the_bill_of_materials_lists_what_is_inside_and_all_of_it_is_locked(checkout: Checkout) -> None:
+    listed = materials(checkout.shell("cpu", f"cat {SBOM}"))
+    inside = "import importlib.metadata as m; print(*{d.name for d in m.distributions()})"
+    assert set(listed) == {
+        re.sub("[-_.]+", "-", name).lower() for name in checkout.shell("cpu", f'python -c "{inside}"').split()
+    }
+    locked = pins("runtime", "nvcc", "torch-cuda", "torch-cpu")
+    assert {"torch", "triton", "mlflow", "setuptools", "nvidia-cuda-nvcc"} <= set(listed)
+    # Python's own venv brought pip.
+    assert set(listed) - set(locked) == {"pip"}
+    assert "cyclonedx-bom" not in listed
+    labels = checkout.buildah.image("kernel-pipeline:cpu")["Docker"]["config"]["Labels"]
+    assert labels["kernel-pipeline.sbom"] == SBOM
 
 
 @needs_cpu
@@ -217,8 +248,9 @@ def test_the_gpu_image_holds_the_locked_torch_with_cuda_once_a_compiler_and_ncu(
         " do find / -xdev -name $name'*' -type f -not -path '/proc/*' | wc -l; done"
     )
     torch, nvcc, ncu, *copies = checkout.shell("gpu", look).splitlines()
-    locked = dict(line.split(" ;")[0].split("==") for line in pins(checkout.root / "docker/gpu.lock"))
-    assert torch.split("+")[0] == f"{locked['torch']}"
+    assert torch.split("+")[0] == pins("torch-cuda")["torch"]
+    listed = materials(checkout.shell("gpu", f"cat {SBOM}"))
+    assert {"torch", "nvidia-cublas", "nvidia-cuda-nvcc"} <= set(listed)
     assert re.search(r" 13\.\d+$", torch), "built for CUDA"
     assert nvcc.startswith("13.0")
     assert int(ncu) >= 1
@@ -251,5 +283,6 @@ def test_the_servers_image_has_the_locked_mlflow_the_driver_a_check_and_a_health
         "-c",
         look,
     )
-    locked = dict(line.split(" ;")[0].split("==") for line in pins(checkout.root / "docker/server.lock"))
-    assert checkout.buildah(*run).split() == [locked["mlflow"], "True"]
+    assert checkout.buildah(*run).split() == [pins("server")["mlflow"], "True"]
+    listed = materials(checkout.buildah("run", container, "--", "cat", SBOM))
+    assert {"mlflow", "psycopg2-binary"} <= set(listed)
