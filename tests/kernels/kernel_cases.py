@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ def gpu() -> Gpu | None:
     )
 
 
+@cache
 def described(path: Path) -> dict[str, Any]:
     """A kernel's YAML, upon its base where it names one."""
     own: dict[str, Any] = yaml.safe_load(path.read_text()) or {}
