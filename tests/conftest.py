@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import signal
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +16,14 @@ if TYPE_CHECKING:
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# What Inductor's C++ needs is built once for all processes, whatever their folder for temporary files.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
+
+# A script's background job ignores Ctrl-C, and so would the commands that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
