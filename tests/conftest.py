@@ -32,10 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that several processes end at about the same time: those that need ``project``,
-    and of them those that leave it as it is."""
-    order = {"test_remote.py": 0, "test_end_to_end.py": 1}
-    items.sort(key=lambda item: order.get(item.path.name, 2))
+    """The longest first and the shortest last, so that several processes end at about the same time: those
+    that need ``project``, and of them those that leave it as it is; at the end the kernels' many, of which
+    none takes long."""
+    order = {"test_remote.py": 0, "test_end_to_end.py": 1, "test_compile.py": 2}
+    items.sort(key=lambda item: order.get(item.path.name, 4 if item.path.parent.name == "kernels" else 3))
 
 
 @pytest.fixture(scope="session")
