@@ -100,7 +100,7 @@ ui: $(READY) ## Publish all results and open them in MLflow, until Ctrl-C
 
 test: $(READY) ## Run the tests
 	@# In tests/conftest.py's order: xdist's own begins with the groups of many tests, however short.
-	@python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadgroup --no-loadscope-reorder) $(ARGS)
+	@python -m pytest --durations=10 $(if $(JOBS),-n $(JOBS) --dist loadgroup --no-loadscope-reorder) $(ARGS)
 
 lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 	@python -m ruff check .

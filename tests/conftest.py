@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import signal
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,16 +18,25 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+# What Inductor's C++ needs is built once for all processes, whatever their folder for temporary files.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
+
+# A script's background job ignores Ctrl-C, and so would the commands that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The interpreter computes in NumPy, which warns of the infinities and NaN that the tests ask for."""
     config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning:triton.runtime.interpreter")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that several processes end at about the same time: those that need ``project``,
-    and of them those that leave it as it is."""
-    order = {"test_remote.py": 0, "test_end_to_end.py": 1}
-    items.sort(key=lambda item: order.get(item.path.name, 2))
+    """The longest first and the shortest last, so that several processes end at about the same time: those
+    that need ``project``, and of them those that leave it as it is; at the end the kernels' many, of which
+    none takes long."""
+    order = {"test_remote.py": 0, "test_end_to_end.py": 1, "test_compile.py": 2}
+    items.sort(key=lambda item: order.get(item.path.name, 4 if item.path.parent.name == "kernels" else 3))
 
 
 @pytest.fixture(scope="session")

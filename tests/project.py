@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import os
@@ -11,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,9 +54,6 @@ class Project:
             # Python's own name for itself may be a link, so its folder is where `python` lies.
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "TMPDIR": str(temporary),  # the device's lock too: other tests may measure at the same time
-            "TORCHINDUCTOR_CACHE_DIR": os.environ.get(
-                "TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
-            ),
             "DVC_SITE_CACHE_DIR": str(folder / "dvc"),
             "DVC_NO_ANALYTICS": "true",
             "GIT_CONFIG_GLOBAL": os.devnull,

@@ -38,7 +38,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (tmp_path_factory.mktemp("s3") / "log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not answers(address):
             assert server.poll() is None and time.monotonic() < deadline
             time.sleep(0.2)
@@ -57,7 +57,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def answers(address: str) -> bool:
     try:
-        return requests.get(address, timeout=5).ok
+        return requests.get(address, timeout=60).ok
     except requests.ConnectionError:
         return False
 

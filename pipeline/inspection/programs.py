@@ -7,11 +7,11 @@ own code decides what is compiled. Processes of their own do it: no interpreter,
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from math import ceil
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import Any
 
 from pipeline import UserError
@@ -23,8 +23,9 @@ from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import die_with
 from pipeline.points.point import Point
 
-TASKS_A_PROCESS = 4
-"""Groups of points that are worth one more process, which takes as long to import torch and Triton."""
+FORKS = get_context("forkserver")
+"""Its server imports torch and Triton once, for every compiler that this process ever starts."""
+FORKS.set_forkserver_preload(["pipeline.inspection.fork_server", __name__, "pipeline.execution.instance"])
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
     tasks = [(group, architecture) for architecture, some in points.items() for group in alike(some)]
     if not tasks:
         return
-    jobs = min(cpu_threads(), 16, ceil(len(tasks) / TASKS_A_PROCESS))
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare, (os.getpid(),)) as pool:
+    jobs = min(cpu_threads(), 16, len(tasks))
+    with ProcessPoolExecutor(jobs, FORKS, _prepare, (dict(os.environ),)) as pool:
         futures = [pool.submit(_compile, where, group, architecture) for group, architecture in tasks]
         try:
             for future in futures:
@@ -79,9 +80,15 @@ _launched: list[Any] = []
 """What the launches of the current point compiled to; a process of the pool compiles one point at a time."""
 
 
-def _prepare(parent: int) -> None:
-    """Make this process one that only compiles."""
-    die_with(parent)
+def _prepare(environment: Mapping[str, str]) -> None:
+    """Make this process one that only compiles, in the environment of the one that asks for it now."""
+    # Its parent is the fork server, which ends with the process that asks.
+    die_with(os.getppid())
+    asks = parent_process()
+    if asks is None or not asks.is_alive():
+        sys.exit(1)
+    os.environ.clear()
+    os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.pop("TRITON_INTERPRET", None)
     only_compile(_launched.append)

@@ -10,10 +10,7 @@ from kernels import Tensors
 from pipeline.toolchain import extension
 from tests.kernels.kernel_cases import MATRICES
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 CASES = {case.loaded.name: case for case in MATRICES if case.provider.entry == "cuda.cu:cuda"}
 

@@ -12,10 +12,7 @@ from torch._dynamo.utils import counters
 from kernels.contract import Value
 from tests.kernels.kernel_cases import FLOATS, SMALL, Case, MatrixCase, cases, matrix_cases, with_values
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 CUDA = torch.device("cuda")
 

@@ -19,10 +19,7 @@ from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_le
 from pipeline.timing.timers import Samples
 from pipeline.timing.timers.event import MOST_WRITES
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 CUDA = torch.device("cuda")
 ELEMENTS = 1 << 18

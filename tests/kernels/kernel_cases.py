@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ def gpu() -> Gpu | None:
     )
 
 
+@cache
 def described(path: Path) -> dict[str, Any]:
     """A kernel's YAML, upon its base where it names one."""
     own: dict[str, Any] = yaml.safe_load(path.read_text()) or {}
@@ -351,15 +353,21 @@ def _chosen(some: Iterable[Some], where: Callable[[Some], bool], slow: bool) -> 
             yield case
 
 
-def with_words(some: Iterable[ParameterSet], *more: tuple[object, ...]) -> list[ParameterSet]:
-    """Each case with each of its kernel's words, and with each of the values of ``more``."""
-    return [
-        pytest.param(case, words.values[0], *values, id="-".join(map(str, (one.id, words.id, *values))))
-        for one in some
-        for case in one.values
-        for words in words_of(case.loaded)
-        for values in product(*more)
-    ]
+def with_words(
+    some: Iterable[ParameterSet], values: tuple[Any, ...] | None = None, *, others: tuple[Any, ...] = ()
+) -> list[ParameterSet]:
+    """Each case with each of its kernel's words; where there are values, the first words with each of them
+    and the other words with ``others`` alone, or with the same if none are given."""
+    found = []
+    for one in some:
+        for case in one.values:
+            for index, words in enumerate(words_of(case.loaded)):
+                chosen = [(value,) for value in (others if index and others else values or ())]
+                for value in [()] if values is None else chosen:
+                    shown_as = (getattr(part, "__name__", part) for part in value)
+                    name = "-".join(map(str, (one.id, words.id, *shown_as)))
+                    found.append(pytest.param(case, words.values[0], *value, id=name))
+    return found
 
 
 def with_values(

@@ -110,18 +110,17 @@ def test_a_stopped_command_waits_for_no_compiler(tmp_path: Path, stop: signal.Si
             time.sleep(0.1)
         compilers = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, stop)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
     assert (process.returncode, errors) == (128 + stop, "")
-    _, alive = psutil.wait_procs(compilers, timeout=10)
+    _, alive = psutil.wait_procs(compilers, timeout=120)
     assert alive == []
 
 
 def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three architectures in two processes: one compiles the same launch for one after the other."""
     monkeypatch.setattr(programs, "cpu_threads", lambda: 2)
-    monkeypatch.setattr(programs, "TASKS_A_PROCESS", 1)
     wanted = [(ONLINE, architecture) for architecture in ("80", "90", "100")]
     together = list(programs.compile_points("softmax", wanted))
     assert [one.architecture for one in together] == ["80", "90", "100"]

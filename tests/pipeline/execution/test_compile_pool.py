@@ -92,7 +92,7 @@ def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
             time.sleep(0.01)
         (server,) = servers()
         server.send_signal(signal.SIGKILL)
-        done, _ = wait(futures.values(), timeout=60)
+        done, _ = wait(futures.values(), timeout=120)
         assert len(done) == len(POINTS)
 
 
@@ -146,7 +146,7 @@ def test_no_compiler_outlives_the_process_that_holds_the_pool(
     assert len(processes) >= {"started": 2, "compiled": 3, "assembling": 4}[moment]
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
-    psutil.wait_procs(processes, timeout=60)
+    psutil.wait_procs(processes, timeout=120)
     assert marked(cache) == []
 
 
