@@ -5,7 +5,7 @@
 namespace {
 
 kernels::Tensor square(const kernels::Tensor& x) {
-  return kernels::elementwise_cpu(x, [](float value) { return value * value; });
+  return kernels::elementwise_cpu(x, [](float value) KERNELS_INLINE { return value * value; });
 }
 
 }  // namespace
