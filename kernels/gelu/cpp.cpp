@@ -1,5 +1,6 @@
-// gelu (tanh form) on the CPU: every thread takes a run of neighbouring elements. One exponential for
-// two memory accesses, through the C library's scalar expf: arithmetic is the limit, not memory.
+// gelu (tanh form) on the CPU: every thread takes a run of neighbouring elements. One exponential for two memory
+// accesses, sixteen elements at a time (vector_math.h): arithmetic is the limit of what caches hold, memory of what
+// they don't.
 #include "../include/elementwise.h"
 #include "../include/vector_math.h"
 

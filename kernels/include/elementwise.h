@@ -19,16 +19,17 @@ Tensor elementwise_cpu(const Tensor& x, const F& f) {
     using T = decltype(element);
     const T* const from = input<T>(source);
     T* const to = output<T>(result);
-    parallel_simd(source.numel(), kElementsPerThread, [=]([[maybe_unused]] auto set, int64_t begin, int64_t end) KERNELS_INLINE {
+    const int64_t count = source.numel();
+    parallel_simd(count, kElementsPerThread, [=]([[maybe_unused]] auto set, int64_t begin, int64_t end) KERNELS_INLINE {
       if constexpr (std::is_same_v<T, Half>) {
         float room[kPiece];
         for (int64_t start = begin; start < end; start += kPiece) {
-          const int64_t count = std::min(kPiece, end - start);
-          widen(set, from + start, 1, count, room);
-          for (int64_t i = 0; i < count; ++i) {
+          const int64_t piece = std::min(kPiece, end - start);
+          widen(set, from + start, 1, piece, room);
+          for (int64_t i = 0; i < piece; ++i) {
             room[i] = f(room[i]);
           }
-          narrow(set, room, to + start, count);
+          narrow(set, room, to + start, piece);
         }
       } else {  // whose conversions the compiler puts into the loop
         for (int64_t i = begin; i < end; ++i) {

@@ -28,6 +28,15 @@ struct Avx512 {};
 #define KERNELS_AVX512 \
   __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 
+inline bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+inline bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
 // f, which has to be KERNELS_INLINE, compiled for one instruction set.
 template <typename F>
 KERNELS_AVX512 void with_avx512(const F& f, int64_t begin, int64_t end) {
@@ -46,14 +55,10 @@ template <typename F>
 void parallel_simd(int64_t count, int64_t grain, const F& f) {
   torch::stable::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
 #if defined(__x86_64__)
-    static const bool avx2 =
-        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    static const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx512) {
+    if (has_avx512()) {
       return with_avx512(f, begin, end);
     }
-    if (avx2) {
+    if (has_avx2()) {
       return with_avx2(f, begin, end);
     }
 #endif
@@ -72,6 +77,8 @@ KERNELS_INLINE inline Lanes load(const float* from) {
   return lanes;
 }
 
+KERNELS_INLINE inline void store(Lanes lanes, float* to) { std::memcpy(to, &lanes, sizeof(lanes)); }
+
 // f(in[0]) + ... + f(in[count - 1]), where f takes Lanes and float. There are four sums side by side, so that an
 // addition need not wait for the one before it.
 template <typename F>
@@ -87,15 +94,18 @@ KERNELS_INLINE inline float sum_of(const float* in, int64_t count, const F& f) {
   for (; i + kLanes <= count; i += kLanes) {
     a += f(load(in + i));
   }
-  a = (a + b) + (c + d);
-  float sum = 0.0f;
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    sum += a[lane];
+  float rest[kLanes]{};
+  for (int64_t lane = 0; i + lane < count; ++lane) {
+    rest[lane] = f(in[i + lane]);
   }
-  for (; i < count; ++i) {
-    sum += f(in[i]);
+  float sums[kLanes];
+  store((a + b) + (c + d) + load(rest), sums);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t lane = 0; lane < half; ++lane) {
+      sums[lane] += sums[lane + half];
+    }
   }
-  return sum;
+  return sums[0];
 }
 
 }  // namespace kernels

@@ -1,6 +1,6 @@
-// layernorm over the last dimension of a 2-D tensor on the CPU: every thread takes a run of rows and reads each three
-// times, for the mean, the variance and the answer; the second and third time from the caches. Rows are not split
-// over threads. Memory is the limit as long as a row fits in a core's caches.
+// layernorm over the last dimension of a 2-D tensor on the CPU: every thread takes a run of rows. A row is read once
+// for its mean and variance, piece by piece, and again for the answer, then from the core's caches. Rows are not split
+// over threads. Memory is the limit as long as a few rows fit in a core's caches.
 #include <cmath>
 
 #include "../include/pieces.h"
@@ -11,7 +11,7 @@ namespace {
 using kernels::kPiece;
 
 constexpr double kEps = 1e-5;
-constexpr int64_t kRows = 4;
+constexpr int64_t kRows = 4;  // that share a piece of weight and bias
 
 struct Moments {
   double count;
@@ -129,7 +129,8 @@ kernels::Tensor layernorm_cpu(const kernels::Tensor& x, const kernels::Tensor& w
     T* const to = kernels::output<T>(result);
     const int64_t row_stride = x.stride(0);
     const int64_t stride = x.stride(1);
-    kernels::parallel_simd(x.size(0), kernels::rows_per_thread(columns), [=](auto set, int64_t begin, int64_t end) KERNELS_INLINE {
+    const int64_t grain = kernels::rows_per_thread(columns);
+    kernels::parallel_simd(x.size(0), grain, [=](auto set, int64_t begin, int64_t end) KERNELS_INLINE {
       for (int64_t row = begin; row < end; row += kRows) {
         layernorm_rows(set, std::min(kRows, end - row), from + row * row_stride, row_stride, stride, columns, weights,
                        biases, to + row * columns);

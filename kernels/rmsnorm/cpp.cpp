@@ -54,7 +54,8 @@ kernels::Tensor rmsnorm_cpu(const kernels::Tensor& x, const kernels::Tensor& wei
     T* const to = kernels::output<T>(result);
     const int64_t row_stride = x.stride(0);
     const int64_t stride = x.stride(1);
-    kernels::parallel_simd(x.size(0), kernels::rows_per_thread(columns), [=](auto set, int64_t begin, int64_t end) KERNELS_INLINE {
+    const int64_t grain = kernels::rows_per_thread(columns);
+    kernels::parallel_simd(x.size(0), grain, [=](auto set, int64_t begin, int64_t end) KERNELS_INLINE {
       for (int64_t row = begin; row < end; ++row) {
         rmsnorm_row(set, from + row * row_stride, stride, columns, weights, to + row * columns);
       }

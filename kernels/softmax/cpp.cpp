@@ -66,7 +66,8 @@ kernels::Tensor softmax_cpu(const kernels::Tensor& x) {
     T* const to = kernels::output<T>(result);
     const int64_t row_stride = x.stride(0);
     const int64_t column_stride = x.stride(1);
-    kernels::parallel_simd(x.size(0), kernels::rows_per_thread(columns), [=](auto set, int64_t begin, int64_t end) KERNELS_INLINE {
+    const int64_t grain = kernels::rows_per_thread(columns);
+    kernels::parallel_simd(x.size(0), grain, [=](auto set, int64_t begin, int64_t end) KERNELS_INLINE {
       std::vector<float> exponentials(std::is_same_v<T, float> ? 0 : columns);
       for (int64_t row = begin; row < end; ++row) {
         softmax_row(set, from + row * row_stride, column_stride, columns, exponentials.data(), to + row * columns);
