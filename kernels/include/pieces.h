@@ -10,7 +10,6 @@
 
 namespace kernels {
 
-using torch::headeronly::BFloat16;
 using torch::headeronly::Half;
 
 // Elements of a piece: 4 KB as float32.
