@@ -3,25 +3,38 @@
 
 #include <cstdint>
 
-#include "common.h"
+#include "pieces.h"
 
 namespace kernels {
 
 // Elements that are worth a thread of their own.
 constexpr int64_t kElementsPerThread = 1 << 15;
 
-// y[i] = f(x[i]), computed in float32 and rounded once; the answer is contiguous.
+// y[i] = f(x[i]), computed in float32 and rounded once; the answer is contiguous. f is KERNELS_INLINE.
 template <typename F>
 Tensor elementwise_cpu(const Tensor& x, const F& f) {
-  const Tensor source = torch::stable::contiguous(x);
+  const Tensor source = x.is_contiguous() ? x : torch::stable::contiguous(x);
   const Tensor result = torch::stable::empty_like(source);
   with_element_type(source, [&](auto element) {
     using T = decltype(element);
-    const T* from = input<T>(source);
-    T* to = output<T>(result);
-    torch::stable::parallel_for(0, source.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        to[i] = static_cast<T>(f(static_cast<float>(from[i])));
+    const T* const from = input<T>(source);
+    T* const to = output<T>(result);
+    const int64_t count = source.numel();
+    parallel_simd(count, kElementsPerThread, [=]([[maybe_unused]] auto set, int64_t begin, int64_t end) KERNELS_INLINE {
+      if constexpr (std::is_same_v<T, Half>) {
+        float room[kPiece];
+        for (int64_t start = begin; start < end; start += kPiece) {
+          const int64_t piece = std::min(kPiece, end - start);
+          widen(set, from + start, 1, piece, room);
+          for (int64_t i = 0; i < piece; ++i) {
+            room[i] = f(room[i]);
+          }
+          narrow(set, room, to + start, piece);
+        }
+      } else {  // whose conversions the compiler puts into the loop
+        for (int64_t i = begin; i < end; ++i) {
+          to[i] = static_cast<T>(f(static_cast<float>(from[i])));
+        }
       }
     });
   });

@@ -34,7 +34,21 @@ ARCHITECTURES = ("80", "90", "100")
 
 # LibTorch's stable ABI of torch 2.10, which every later torch keeps.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
-CXX_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", STABLE_ABI)
+# -fopenmp-simd takes `#pragma omp simd`, without OpenMP's threads, which are torch's here. Without traps of
+# floating point the compiler may compute lanes whose answer is not used, which are comparisons' other sides.
+# Vectors are passed to inlined functions alone, whose ABI (-Wpsabi) does not matter.
+CXX_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fopenmp-simd",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+    STABLE_ABI,
+)
 # USE_CUDA declares the stream; -lineinfo lets profilers and disassembly point at the source.
 NVCC_FLAGS = (
     "-std=c++17",
