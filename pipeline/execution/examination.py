@@ -131,7 +131,10 @@ class Examination:
         return outcome.model_copy(update={"interpreted": interpreted})
 
     def _end(self) -> None:
-        self.ended = self.worker(End(), Ended)
+        try:
+            self.ended = self.worker(End(), Ended)
+        except FailedError as error:
+            self.ended = Ended(changed=(f"it can't say what: {error}",))
 
     def _steps(self, begin: Begin) -> Outcome:
         self.judge(Offer(edition=0), Done)

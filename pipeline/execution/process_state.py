@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -17,10 +17,6 @@ import torch
 from pipeline.machine.warden import children
 from pipeline.store.environment import FLAGS, PLACES
 
-TORCH_FUNCTIONS = (
-    *("as_strided", "cat", "empty", "empty_strided", "equal", "frombuffer", "ones", "randn", "zeros"),
-    *("compile", "get_num_threads", "set_num_threads"),
-)
 TENSOR_METHODS = (
     *("copy_", "clone", "fill_", "view", "as_strided", "contiguous", "data_ptr", "expand", "repeat"),
     *("bitwise_not_", "logical_not_", "is_floating_point", "__getitem__"),
@@ -28,7 +24,7 @@ TENSOR_METHODS = (
 CUDA_FUNCTIONS = ("Event", "CUDAGraph", "Stream", "stream", "current_stream", "synchronize", "graph")
 EVENT_METHODS = ("record", "query", "elapsed_time", "synchronize", "__new__", "__init__")
 GRAPH_METHODS = ("capture_begin", "capture_end", "replay", "__new__", "__init__")
-"""What the code that times calls, of torch."""
+"""What the code that times calls, of torch; with all of torch's functions that are not written in Python."""
 
 
 class ProcessState:
@@ -61,6 +57,14 @@ class ProcessState:
         return found + ([f"{len(started)} processes are running"] if started else [])
 
 
+def _said(read: Callable[[], object]) -> object:
+    """What a switch is, or why it can't say: torch's own are of two generations that don't mix."""
+    try:
+        return read()
+    except RuntimeError as error:
+        return str(error).split(".", maxsplit=1)[0]
+
+
 def is_felt(variable: str) -> bool:
     """Whether an environment variable changes results or speed."""
     return variable not in PLACES and variable.startswith(tuple(sum(FLAGS.values(), ())))
@@ -88,7 +92,7 @@ def _settings() -> dict[str, object]:
     }
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     return {
-        **{name: read() for name, read in switches.items()},
+        **{name: _said(read) for name, read in switches.items()},
         "cuda.matmul.allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
         "cuda.matmul.allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
         "cudnn.enabled": cudnn.enabled,
@@ -106,8 +110,10 @@ def _functions() -> Iterable[tuple[str, Any]]:
         yield from _of_module(module)
     for name in ("perf_counter", "perf_counter_ns", "monotonic", "time", "sleep"):
         yield f"time.{name}", getattr(time, name)
+    for name, found in list(vars(torch).items()):
+        if isinstance(found, BuiltinFunctionType):
+            yield f"torch.{name}", found
     for owner, label, names in (
-        (torch, "torch", TORCH_FUNCTIONS),
         (torch.Tensor, "torch.Tensor", TENSOR_METHODS),
         (torch.cuda, "torch.cuda", CUDA_FUNCTIONS),
         (torch.cuda.Event, "torch.cuda.Event", EVENT_METHODS),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ from pipeline.points.point import Point
 FORKS = get_context("forkserver")
 """Its server imports torch and Triton once, for every compiler that this process ever starts."""
 FORKS.set_forkserver_preload(["pipeline.inspection.fork_server", __name__, "pipeline.execution.instance"])
+
+LONGEST_FOLDER = 60
+"""Characters of the folder for temporary files, at most, for the server to have its socket there: the address
+of one has 107."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,8 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
     if not tasks:
         return
     jobs = min(cpu_threads(), 16, len(tasks))
-    with ProcessPoolExecutor(jobs, FORKS, _prepare, (dict(os.environ),)) as pool:
+    context = FORKS if len(tempfile.gettempdir()) <= LONGEST_FOLDER else get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, _prepare, (dict(os.environ),)) as pool:
         futures = [pool.submit(_compile, where, group, architecture) for group, architecture in tasks]
         try:
             for future in futures:

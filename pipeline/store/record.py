@@ -255,5 +255,9 @@ class Measurement(Record):
         return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
 
     def row(self) -> dict[str, Any]:
-        """The form that a ledger holds: what has no meaning is null, and a first attempt is not counted."""
-        return self.model_dump(mode="json", exclude={"attempts"} if self.attempts == 1 else None)
+        """The form that a ledger holds: what has no meaning is null, but for an audit that was not made, and
+        a first attempt is not counted."""
+        row = self.model_dump(mode="json", exclude={"attempts"} if self.attempts == 1 else None)
+        if self.outcome.audit_us is None:
+            del row["outcome"]["audit_us"]
+        return row

@@ -31,9 +31,9 @@ class Fate:
 
 OK = Fate(("ok",))
 WRONG = Fate(("incorrect",), "elements are wrong")
-TOO_FAST = Fate(("incorrect",), "faster than|takes|ceiling|outside")
+TOO_FAST = Fate(("incorrect",), "faster than|takes|ceiling|outside|the timing rests on")
 """A right answer whose time is not: the sentence compares it with what was seen from outside, or with the
-machine."""
+machine, or names what it replaced."""
 
 EITHER = Fate(("ok", "incorrect", "runtime_error"))
 """What it does harms others, if anyone: what it gets is not the point, but a time must be its own."""
@@ -81,7 +81,7 @@ FATES = {
     "stops_the_clocks": TOO_FAST,
     "slows_the_clocks": TOO_FAST,
     "divides_the_samples": TOO_FAST,
-    "divides_the_summary": TOO_FAST,
+    "divides_the_summary": Fate(("incorrect", "runtime_error")),
     "after_clocks": OK,
     # The verification.
     "patches_compare": WRONG,

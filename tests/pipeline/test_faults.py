@@ -37,7 +37,7 @@ STATUSES = {
     "changes_input": ("incorrect", "first call: changed its input"),
     "wrong_dtype": ("incorrect", "first call: dtype is torch.float64, not torch.float32"),
     "wrong_shape": ("incorrect", "first call: shape is (1, 64), not (64,)"),
-    "returns_none": ("incorrect", "first call: returned NoneType, not a tensor"),
+    "returns_none": ("incorrect", "first call: returned NoneType, not a plain tensor"),
     "endless": ("timeout", "no answer in 4 s; its worker was replaced"),
     "raises": ("runtime_error", "RuntimeError: it broke in two lines"),
     "exits": ("runtime_error", "the worker exited with 3"),

@@ -32,7 +32,7 @@ TIMED: dict[str, Any] = {
     "max_rel_err": 1e-3,
     **{"timer": "graph", "cache": "cold", "median_us": 2.0, "p20_us": 1.9, "p80_us": 2.1, "min_us": 1.8},
     **{"rel_ci": 0.001, "overhead_us": 0.3, "n_samples": 3, "samples_us": [1.8, 2.0, 2.2]},
-    **{"bytes": 115588, "flops": 144485, "gbps": 57.8, "tflops": 0.07, "bound": "memory"},
+    **{"bytes": 115588, "flops": 144485, "gbps": 57.794, "tflops": 0.0722425, "bound": "memory"},
     **{"ceiling_fraction": 0.01, "sm_clock_mhz": 1980, "mem_clock_mhz": 3201, "temperature_c": 40},
     **{"power_w": 200.0, "throttle": None, "threads": None, "noise_floor": 0.004, "valid": True},
     **{"invalid_reason": None, "gpu": "nvidia-h200", "device": "cuda:0", "environment": "def7e40d2ca99251"},

@@ -363,7 +363,7 @@ INSTRUMENT = {
     "execution/trial.py": ("quantile(ordered, 0.5)", "quantile(ordered, 0.4)", WAYS),
     "execution/judge.py": ("first=0", "first=1", WAYS),
     "execution/examination.py": ("FACTOR = 4.0", "FACTOR = 40.0", WAYS),
-    "execution/plausibility.py": ("MOST_OF_CEILING = 1.5", "MOST_OF_CEILING = 15", WAYS),
+    "execution/plausibility.py": ("GPUS_CEILING = 1.5", "GPUS_CEILING = 15", WAYS),
     "execution/shared_memory.py": ("offset += sets * apart", "offset += apart", WAYS),
 }
 NO_INSTRUMENT = {

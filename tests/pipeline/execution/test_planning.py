@@ -44,7 +44,7 @@ rows = [
         key=identity.key(point),
         point=point,
         workload=found.workloads[point],
-        outcome=Outcome(status="timeout", error="planted"),
+        outcome=Outcome(status="compile_error", error="planted"),
         rate=None,
         parts=identity.parts(point),
         origin=origin,
