@@ -243,7 +243,11 @@ class Store:
             if changes["unchanged"] == changes.total():
                 break
         if sweep.stays:
-            self._client.set_tag(parent, COMPLETE, "true")
+            try:
+                self._client.set_tag(parent, COMPLETE, "true")
+            except MlflowException as error:
+                if not _met_another(error):
+                    raise
         return parent, total
 
     def settled(self, experiment: str, kind: str) -> dict[str, str]:
