@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.machine import device
-from tests.campaign.ground import PATIENCE_S, SMOKE, Ground, Running, missing
+from tests.campaign.ground import LARGE, PATIENCE_S, SMOKE, Ground, Running, missing
 from tests.campaign.score import Score
 
 SIZES = f"size=[{','.join(map(str, range(1, 31)))}]"
@@ -61,10 +61,10 @@ def campaign(ground: Ground, dice: random.Random) -> list[Score]:
     """Both kinds."""
     ground.know_ceilings(device.cpu())
     full, gone = Score("full disk"), Score("interrupted disk")
-    full.blame(ground.do("sweep", *SWEEP, "output=results").fault())
+    full.blame(ground.do("sweep", "kernel=quick", *SMOKE, *LARGE).fault())
     for command, kib in (
         *(("sweep", kib) for kib in (40, dice.randrange(48, 100))),
-        *(("report", kib) for kib in (40, dice.randrange(48, 120))),
+        *(("report", kib) for kib in (24, dice.randrange(28, 60))),
         *(("publish", kib) for kib in (100, 300, 600, 900)),
     ):
         fill(ground, command, kib, full)

@@ -21,6 +21,9 @@ from tests.planted.tree import PLANTED, Tree
 SMOKE = ("preset=smoke", "device=cpu", "timing.max_seconds=0.002")
 """For commands about a kernel's points: as few and as short as can be."""
 
+LARGE = ("size=[1000000,2000000,4000000]", "output=results", "tracking=none")
+"""What a sweep is given so that a report has something to draw: vectors that leave the caches."""
+
 PATIENCE_S = 120.0
 """How long what should end soon may take on a loaded machine."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.store.ledger import encode, read_rows
-from tests.campaign.ground import SMOKE, Done, Ground, missing
+from tests.campaign.ground import LARGE, SMOKE, Done, Ground, missing
 from tests.campaign.score import Score
 
 OLD = "0" * 16
@@ -202,6 +202,7 @@ def campaign(ground: Ground, dice: random.Random, kills: int) -> list[Score]:
             done = ground.do(stage.command, *stage.words(turn))
             usual[stage.command] = done.seconds
             scores[stage.command].blame(done.fault() or stage.undone(ground, done, turn))
+    scores["sweep"].blame(ground.do("sweep", "kernel=quick", *SMOKE, *LARGE).fault())
     own = {path.name for path in ground.temporary.iterdir()}
     commands = dice.choices(STAGES, [stage.share for stage in STAGES], k=kills)
     # All stages have their turn where there are enough kills.
