@@ -439,8 +439,8 @@ def _client(uri: str) -> Any:
 
 
 def _make(path: Path) -> None:
-    """Make an SQLite store whole or not at all: MLflow can't go on with one whose making a full disk or a kill
-    broke off. Whoever calls it holds the store's lock."""
+    """Make an SQLite store whole or not at all: MLflow can't go on with one whose making was broken off, by a
+    full disk or a kill. Whoever calls it holds the store's lock."""
     aside = path.with_name(f".{path.name}.new")
     leftovers = (aside, aside.with_name(f"{aside.name}-journal"))
     for file in leftovers:

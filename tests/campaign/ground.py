@@ -143,11 +143,11 @@ class Ground(Tree):
     def torn(self, path: Path) -> list[int]:
         """The numbers of a ledger's lines that can't be read, from the end: the last one is 0."""
         lines = path.read_bytes().rstrip(b"\n").split(b"\n")
-        headings = path.parent.name == "runs"
+        has_heading = path.parent.name == "runs"
         return [
             len(lines) - 1 - i
             for i, line in enumerate(lines)
-            if not (headings and i == 0) and not hostile.is_measurement(line)
+            if not (has_heading and i == 0) and not hostile.is_measurement(line)
         ]
 
     def unreadable(self) -> list[str]:
