@@ -35,7 +35,7 @@ FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
 TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python-on-path repro build report publish ui test lint types lock pin \
+.PHONY: help setup python-on-path repro build report publish ui test campaign lint types lock pin \
 	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
@@ -101,6 +101,9 @@ ui: $(READY) ## Publish all results and open them in MLflow, until Ctrl-C
 test: $(READY) ## Run the tests
 	@# In tests/conftest.py's order: xdist's own begins with the groups of many tests, however short.
 	@python -m pytest --durations=10 $(if $(JOBS),-n $(JOBS) --dist loadgroup --no-loadscope-reorder) $(ARGS)
+
+campaign: $(READY) ## Kill, fill disks, spoil ledgers at random, for minutes: what was lost, what was wrong
+	@python -m tests.campaign $(ARGS)
 
 lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 	@python -m ruff check .

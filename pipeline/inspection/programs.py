@@ -13,6 +13,8 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any
 
 from pipeline import UserError
@@ -88,16 +90,23 @@ _launched: list[Any] = []
 
 def _prepare(environment: Mapping[str, str]) -> None:
     """Make this process one that only compiles, in the environment of the one that asks for it now."""
-    # Its parent is the fork server, which ends with the process that asks.
+    # Its parent is the fork server, which ends when its last process has: each watches the one that asks.
     die_with(os.getppid())
     asks = parent_process()
     if asks is None or not asks.is_alive():
         sys.exit(1)
+    Thread(target=_end_with, args=(asks.sentinel,), daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.pop("TRITON_INTERPRET", None)
     only_compile(_launched.append)
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process when the one that the sentinel is of ends, however that ends."""
+    wait([sentinel])
+    os._exit(1)
 
 
 def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Compiled]:

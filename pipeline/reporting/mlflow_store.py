@@ -437,6 +437,29 @@ def _keep_quiet() -> None:
 def _client(uri: str) -> Any:
     """A client of a store that has answered; an SQLite store is made when there is none."""
     path = sqlite_path(uri)
+    if path and not (path.exists() and path.stat().st_size):
+        _make(path)
+    return _answering(uri)
+
+
+def _make(path: Path) -> None:
+    """Make an SQLite store whole or not at all: MLflow can't go on with one whose making was broken off, by a
+    full disk or a kill. Whoever calls it holds the store's lock."""
+    aside = path.with_name(f".{path.name}.new")
+    leftovers = (aside, aside.with_name(f"{aside.name}-journal"))
+    for file in leftovers:
+        file.unlink(missing_ok=True)
+    try:
+        _answering(f"sqlite:///{aside}")
+        aside.replace(path)
+    finally:
+        for file in leftovers:
+            file.unlink(missing_ok=True)
+
+
+def _answering(uri: str) -> Any:
+    """A client of a store that has answered."""
+    path = sqlite_path(uri)
     if path:
         # MLflow would try an unusable file again for two minutes.
         with sqlite3.connect(path, timeout=20) as connection:

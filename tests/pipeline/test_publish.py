@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import socket
 import sqlite3
@@ -538,6 +539,19 @@ def test_four_at_once_on_a_store_that_is_not_there_yet(results: Path, no_databas
     assert [err for _, err in outputs] == [""] * 4
     assert shown(database) == shown(alone)
     assert len(content(database)["runs"]) == len(NAMES)
+
+
+def test_a_store_that_a_full_disk_kept_from_being_made_is_made_by_the_next(
+    results: Path, no_database: Path
+) -> None:
+    process = start(f"input={results}", f"tracking.uri={uri(no_database)}")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (300 << 10, resource.RLIM_INFINITY))
+    _, err = process.communicate()
+    assert process.returncode == 2
+    assert err.startswith("error: can't publish to ") and err.count("\n") == 1
+    log(results, uri(no_database))
+    assert len(content(no_database)["runs"]) == len(NAMES)
+    assert not list(no_database.parent.glob(".mlflow.db*"))
 
 
 def test_a_killed_publish_is_completed_by_the_next(tmp_path: Path, database: Path) -> None:

@@ -1,0 +1,58 @@
+"""The command line, and the table at the end."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.campaign import disk, kills, ledgers, sweeps
+from tests.campaign.ground import Ground
+from tests.campaign.score import Score, show
+
+KILLS = 100
+PARTS: dict[str, Callable[[Ground, random.Random], list[Score]]] = {
+    "disk": disk.campaign,
+    "sweeps": sweeps.campaign,
+    "ledgers": ledgers.campaign,
+}
+
+
+def main(words: list[str]) -> int:
+    """Run the parts; the exit code."""
+    names = ["kills", *PARTS]
+    options = {"kills": str(KILLS), "parts": ",".join(names), "seed": "0"}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or name not in options:
+            print(f"error: {word} is none of kills=NUMBER, parts=[{','.join(names)}], seed=NUMBER.")
+            return 2
+        options[name] = value
+    parts = options["parts"].strip("[]").split(",")
+    if not (options["kills"].isdigit() and options["seed"].isdigit() and set(parts) <= set(names)):
+        print(f"error: write kills=NUMBER, seed=NUMBER, and of parts=[{','.join(names)}] some.")
+        return 2
+    dice = random.Random(int(options["seed"]))
+    begun = time.monotonic()
+    scores: list[Score] = []
+    with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
+        for name in parts:
+            print(f"{name} …", flush=True)
+            place = Path(folder) / name
+            place.mkdir()
+            ground = Ground(place)
+            try:
+                if name == "kills":
+                    scores += kills.campaign(ground, dice, int(options["kills"]))
+                else:
+                    scores += PARTS[name](ground, dice)
+            finally:
+                ground.end_all()  # after Ctrl-C
+    return 0 if show(scores, time.monotonic() - begun) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
