@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from kernels import Tensors
-from kernels.tensors import dtype_of
 from pipeline.execution.protocol import Layout, Region
 from pipeline.execution.verification import Declared
 from pipeline.timing.stopwatch import ALIGNMENT, span_of
@@ -82,8 +81,7 @@ class SharedMemory:
 
     def span(self, layout: Layout) -> torch.Tensor:
         """All that a tensor spans, in one dimension."""
-        dtype = dtype_of(layout.dtype)
-        return self._block[layout.offset :][: span_bytes(layout)].view(dtype)
+        return self._block[layout.offset :][: span_bytes(layout)].view(dtype_of(layout))
 
     def spans(self, layout: Layout, count: int) -> torch.Tensor:
         """What each of several tensors spans, a row each."""
@@ -94,12 +92,18 @@ class SharedMemory:
         return rows.view(count, -1)[:, : first.numel()]
 
 
+def dtype_of(layout: Layout) -> torch.dtype:
+    """torch's dtype of a layout."""
+    found: torch.dtype = getattr(torch, layout.dtype)
+    return found
+
+
 def span_bytes(layout: Layout) -> int:
     """Bytes from a tensor's first element to the end of its last."""
     if prod(layout.shape) == 0:
         return 0
     steps = zip(layout.shape, layout.stride, strict=True)
-    return (1 + sum((size - 1) * stride for size, stride in steps)) * dtype_of(layout.dtype).itemsize
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * dtype_of(layout).itemsize
 
 
 def layouts(inputs: Tensors, outputs: Iterable[Declared], sets: int = 1) -> tuple[list[Layout], int]:
@@ -117,7 +121,7 @@ def layouts(inputs: Tensors, outputs: Iterable[Declared], sets: int = 1) -> tupl
 
 def like(layout: Layout, device: torch.device) -> torch.Tensor:
     """A tensor of its own as the layout says, with memory for all that it spans."""
-    dtype = dtype_of(layout.dtype)
+    dtype = dtype_of(layout)
     block = torch.empty(span_bytes(layout) // dtype.itemsize, dtype=dtype, device=device)
     return block.as_strided(layout.shape, layout.stride)
 
