@@ -204,7 +204,7 @@ def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
 
 
 def lock_file(tree: Tree) -> Path:
-    return tree.temporary / f"kernel-pipeline-{device.cpu().slug}.lock"
+    return tree.temporary / f"kernel-pipeline-{os.geteuid()}" / f"{device.cpu().slug}.lock"
 
 
 def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
@@ -224,7 +224,7 @@ def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
         gave_up = tree.sweep("kernel=quick", "wait_s=0", "output=other")
         assert gave_up.returncode == 2
         assert gave_up.stderr.count("\n") == 1
-        assert f"is being measured on by process {holder.pid} (-m pipeline.sweep " in gave_up.stderr
+        assert f"is being measured on by process {holder.pid} (sweep)" in gave_up.stderr
         assert "gave up after 0 s (wait_s=null waits)." in gave_up.stderr
         assert not (tree.root / "other").exists()
 
