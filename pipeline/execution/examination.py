@@ -50,6 +50,10 @@ MOST_CALLS = 128
 ATTEMPTS = 8
 """A neighbour may take the machine for some milliseconds, but not each time."""
 
+BUSY = 0.05
+"""The share of an attempt for which the worker's threads may wait for a core, for it to say that a call is
+slow. What a call takes at most, it says also if they wait for longer."""
+
 FACTOR = 4.0
 """How many times its timing a call may take as seen from outside, where inputs are written before it and
 outputs copied after it: what only moves memory takes three times as long so."""
@@ -82,12 +86,25 @@ class WrongError(Exception):
         self.checked = checked
 
 
-class Examination:
-    """The steps of one point. ``is_audited`` says of a median in microseconds whether it is worth an audit;
-    ``ended`` is what the provider left in its process."""
+class BusyError(Exception):
+    """A time that could not be bounded, for others had the cores."""
 
-    def __init__(self, judge: Ask, worker: Ask, on_gpu: bool, is_audited: Callable[[float], bool]) -> None:
+
+class Examination:
+    """The steps of one point. ``is_audited`` says of a median in microseconds whether it is worth an audit,
+    ``waited_us`` how long the worker has waited for a core so far; ``ended`` is what the provider left in its
+    process."""
+
+    def __init__(
+        self,
+        judge: Ask,
+        worker: Ask,
+        on_gpu: bool,
+        is_audited: Callable[[float], bool],
+        waited_us: Callable[[], float],
+    ) -> None:
         self.judge = judge
+        self.waited_us = waited_us
         self.worker = worker
         self.on_gpu = on_gpu
         self.is_audited = is_audited
@@ -148,14 +165,14 @@ class Examination:
         self.judge(Offer(edition=1), Done)
         self._ran(Again(set=secrets.randbelow(timed.sets)), "after timing")
         self._right(Check(edition=1), "after timing")
-        audited = self.is_audited(timed.timing.median_us)
+        state, audit_us = timed.state, None
+        if self.is_audited(timed.timing.median_us):
+            try:
+                audit_us = self._audit(timed.timing)
+            except BusyError as busy:
+                state = state.model_copy(update={"valid": False, "invalid_reason": str(busy)})
         return Outcome(
-            status="ok",
-            timing=timed.timing,
-            state=timed.state,
-            launch=ran.launch,
-            audit_us=self._audit(timed.timing) if audited else None,
-            **errors,
+            status="ok", timing=timed.timing, state=state, launch=ran.launch, audit_us=audit_us, **errors
         )
 
     def _ran(self, request: Begin | Again, when: str) -> Ran:
@@ -178,7 +195,8 @@ class Examination:
 
         Raises WrongError for a timing that is far below what it sees: below the difference to calls on half
         of the sets, in which nothing is that does not grow with their number, or below the whole less what
-        messages take, in which all is that one call did for others.
+        messages take, in which all is that one call did for others. Raises BusyError where it saw that only
+        while the worker had to wait for its cores.
         """
         half = min(MOST_CALLS, ceil(AUDIT_US / max(timing.median_us, 1e-3)))
         shared = self.judge(Spread(sets=2 * half), Shared)
@@ -188,19 +206,22 @@ class Examination:
         half = shared.sets // 2
         limit_us = FACTOR * timing.median_us + SLACK_US.get(timing.timer, SLACK_OF_OTHERS_US)
         whole_us = apart_us = inf
+        was_free = False
         self._microseconds(shared.sets)
         for _ in range(ATTEMPTS):
+            waited_us = self.waited_us()
             of_half, of_all = self._microseconds(half), self._microseconds(shared.sets)
+            was_free |= self.waited_us() - waited_us <= BUSY * (of_half + of_all)
             self._right(CheckOne(), "on new inputs")
             whole_us = min(whole_us, of_all)
             apart_us = min(apart_us, (of_all - of_half) / half)
             least_us = max(apart_us, (whole_us - MESSAGES_US) / shared.sets)
             if least_us <= limit_us:
                 return whole_us / shared.sets
-        raise WrongError(
-            f"timed at {timing.median_us:.4g} us, but from outside calls on new inputs took "
-            f"{least_us:.4g} us each"
-        )
+        seen = f"from outside calls on new inputs took {least_us:.4g} us each"
+        if not was_free:
+            raise BusyError(f"{seen}, and the machine was too busy to say whether they had to")
+        raise WrongError(f"timed at {timing.median_us:.4g} us, but {seen}")
 
     def _microseconds(self, sets: int) -> float:
         begin = perf_counter()

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import IO
 
 from pipeline.execution.protocol import Failed, OutOfTurnError, R, Ready, Setup, receive, send
+from pipeline.machine.process import waited_us
 from pipeline.points.frozen import Record
 from pipeline.store.record import Status
 
@@ -119,6 +120,10 @@ class Partner:
             raise FailedError(answer)
         assert isinstance(answer, kind), "no other kind is received"
         return answer
+
+    def waited_us(self) -> float:
+        """Microseconds for which it, with all that it has started, waited for a core so far."""
+        return waited_us(self._process.pid) if self._process is not None else 0.0
 
     def abandon(self) -> None:
         """End it from another thread, and any that is started later; the thread that waits for an answer

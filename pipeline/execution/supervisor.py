@@ -116,7 +116,9 @@ class Supervisor:
 
         self.start()
         judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
-        examination = Examination(judge, worker, self.device.kind == "cuda", is_audited)
+        examination = Examination(
+            judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us
+        )
         outcome = examination.outcome(where, point, self.overhead)
         ended = examination.ended
         if ended.replaced or ended.changed:

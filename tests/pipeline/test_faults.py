@@ -74,7 +74,7 @@ def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(tmp_path: P
         assert outcome.status == "out_of_memory", provider
         assert outcome.error is not None
         # Said before anything is allocated, also for providers that would not have come to that.
-        assert outcome.error.startswith("needs about 3600000 GB for inputs and reference; ")
+        assert outcome.error.startswith("needs about 5600000 GB for inputs and reference; ")
 
 
 def test_stale_memory_does_not_pass_for_an_output(tmp_path: Path) -> None:

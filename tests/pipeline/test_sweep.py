@@ -255,10 +255,11 @@ def test_a_cpus_results_of_the_repository_go_to_a_folder_of_its_own(tree: Tree) 
 
 
 def beside(tree: Tree) -> list[str]:
-    """The files of a results folder, less the ledger's lock."""
+    """The files of a results folder, less the ledger's lock and the records of runs."""
     found = (path.relative_to(tree.root / "outputs") for path in (tree.root / "outputs").rglob("*.*"))
     slug = device.cpu().slug
-    return sorted(str(path).replace(slug, "cpu") for path in found if path.suffix != ".lock")
+    names = (str(path).replace(slug, "cpu") for path in found if path.suffix != ".lock")
+    return sorted(name for name in names if not name.startswith("runs/"))
 
 
 DESCRIBED = [
