@@ -25,7 +25,9 @@ def under_warden(command: Sequence[str]) -> list[str]:
 
 def waited_us(pid: int) -> float:
     """Microseconds for which the threads of a process and of its descendants were ready to run and had no
-    core, so far; 0 where the kernel does not count it. Linux: /proc/PID/task/TID/schedstat, the second number.
+    core, so far; 0 where the kernel does not count it.
+
+    Linux: the second number of /proc/PID/task/TID/schedstat.
     """
     total = sum(map(waited_us, children(pid)))
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):

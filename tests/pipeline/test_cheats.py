@@ -127,7 +127,7 @@ def wrong_fates(rows: dict[str, Measurement], fates: dict[str, Fate]) -> list[st
     for name, row in rows.items():
         outcome, fate = row.outcome, fates[name]
         if outcome.state is not None and not outcome.state.valid and "incorrect" in fate.statuses:
-            continue  # the machine was too busy to say that its time is forged, so the row says not to trust it
+            continue  # the machine was too busy to tell, and the row says that its time is not to be trusted
         if outcome.status not in fate.statuses:
             found.append(f"{name} is {outcome.status}: {outcome.error}")
         elif outcome.error is not None and not re.search(fate.says, outcome.error):
