@@ -19,19 +19,19 @@ def stops_the_clocks(x: torch.Tensor) -> torch.Tensor:
 
 
 def slows_the_clocks(x: torch.Tensor) -> torch.Tensor:
-    """A tenth of the time passes: nothing that a good kernel could not do."""
-    _once(slows_the_clocks, lambda: _slow_down(10))
+    """A fiftieth of the time passes."""
+    _once(slows_the_clocks, lambda: _slow_down(50))
     return torch.sinc(x)
 
 
 def divides_the_samples(x: torch.Tensor) -> torch.Tensor:
-    """Every timer of the process gives a tenth of what it took."""
+    """Every timer of the process gives a fiftieth of what it took."""
     _once(divides_the_samples, _divide_samples)
     return torch.sinc(x)
 
 
 def divides_the_summary(x: torch.Tensor) -> torch.Tensor:
-    """What is made of the samples is a tenth of them."""
+    """What is made of the samples is a fiftieth of them."""
     _once(divides_the_summary, _divide_summary)
     return torch.sinc(x)
 
@@ -69,7 +69,7 @@ def _divide_samples() -> None:
 def _dividing(real: Any) -> Any:
     def measure(*args: Any, **kwargs: Any) -> Any:
         samples = real(*args, **kwargs)
-        return replace(samples, samples_us=tuple(one / 10 for one in samples.samples_us))
+        return replace(samples, samples_us=tuple(one / 50 for one in samples.samples_us))
 
     return measure
 
@@ -78,4 +78,4 @@ def _divide_summary() -> None:
     for name, module in list(sys.modules.items()):
         real = getattr(module, "quantile", None)
         if name.startswith("pipeline.") and callable(real):
-            module.quantile = lambda *args, real=real, **kwargs: real(*args, **kwargs) / 10
+            module.quantile = lambda *args, real=real, **kwargs: real(*args, **kwargs) / 50
