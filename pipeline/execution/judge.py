@@ -33,13 +33,12 @@ from pipeline.execution.protocol import (
     Offer,
     Prepare,
     Prepared,
-    Ready,
     Release,
     Setup,
     Shared,
     Spread,
     receive,
-    send,
+    serve,
 )
 from pipeline.execution.shared_memory import SharedMemory, layouts, memory_available
 from pipeline.execution.verification import Declared, Expected
@@ -277,17 +276,14 @@ def main(parent: int, fd: int, memory: int) -> None:
     verification.warm_up(judge.device)
     gc.collect()
     gc.freeze()
-    send(connection, Ready())
-    while True:
+
+    def answer(request: Record) -> Record:
         try:
-            request = receive(connection, *REQUESTS)
-        except EOFError:
-            return
-        try:
-            answer: Record = judge.answer(request)
+            return judge.answer(request)
         except Exception as error:
-            answer = failed(error)
-        send(connection, answer)
+            return failed(error)
+
+    serve(connection, answer, *REQUESTS)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ runs in the process that sends it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
@@ -230,6 +231,23 @@ R = TypeVar("R", bound=Record)
 def send(connection: Connection, message: Record) -> None:
     """Send a message. Raises OSError when the other end is gone."""
     connection.send_bytes(f'{{"{type(message).__name__}":{message.model_dump_json()}}}'.encode())
+
+
+def serve(connection: Connection, answer: Callable[[Record], Record], *kinds: type[Record]) -> bool:
+    """Say that this process is ready, and answer requests of these kinds until the other end closes.
+
+    Returns False as soon as an answer says that this process is not healthy any more.
+    """
+    send(connection, Ready())
+    while True:
+        try:
+            request = receive(connection, *kinds)
+        except EOFError:
+            return True
+        reply = answer(request)
+        send(connection, reply)
+        if isinstance(reply, Failed) and not reply.healthy:
+            return False
 
 
 def receive(connection: Connection, *kinds: type[R]) -> R:

@@ -16,15 +16,13 @@ from pipeline.execution.protocol import (
     Arm,
     Begin,
     End,
-    Failed,
     Go,
     Rate,
-    Ready,
     Release,
     Setup,
     Time,
     receive,
-    send,
+    serve,
 )
 from pipeline.machine.process import die_with
 from pipeline.points.frozen import Record
@@ -60,19 +58,16 @@ def main(fd: int, memory: int) -> None:
     # What the imports left behind lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
-    send(connection, Ready())
-    while True:
+
+    def answer(request: Record) -> Record:
         try:
-            request = receive(connection, *REQUESTS)
-        except EOFError:
-            return
-        try:
-            answer: Record = trial.answer(request)
+            return trial.answer(request)
         except Exception as error:
-            answer = failed(error).model_copy(update={"healthy": healthy(setup.device)})
-        send(connection, answer)
-        if isinstance(answer, Failed) and not answer.healthy:
-            os._exit(1)
+            return failed(error).model_copy(update={"healthy": healthy(setup.device)})
+
+    if not serve(connection, answer, *REQUESTS):
+        # At once: a device that has failed may let no exit come to its end.
+        os._exit(1)
 
 
 if __name__ == "__main__":
