@@ -321,7 +321,8 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
 
     rows = sorted(measurements, key=lambda row: (ledger_of(row), order(row.point)))
     for (kernel, gpu), group in itertools.groupby(rows, key=ledger_of):
-        ledger.write_rows(results.ledger_path(folder, kernel, gpu), group)
+        path = results.ledger_path(folder, kernel, gpu)
+        write_atomically(path, b"".join(map(ledger.encode, group)))
         texts = {
             results.environment_path(folder, gpu): environment(gpu).model_dump_json(indent=2),
             results.ceilings_path(folder, gpu): ceilings(gpu).model_dump_json(indent=2),

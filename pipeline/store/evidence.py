@@ -262,9 +262,6 @@ class Evidence:
     code: dict[tuple[str, str], list[CodeRow]]
 
 
-NOTHING = Evidence({}, {}, {})
-
-
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Evidence:
     """Read every file of rows below the folder, and with ``local`` of the repository's own results this
     host's too; a line that can't be read, or is of another kernel than its folder, is skipped with a

@@ -135,8 +135,3 @@ def _sorted(rows: Iterable[Measurement]) -> list[Measurement]:
 def encode(row: Measurement) -> bytes:
     """One line of a ledger."""
     return json.dumps(row.row(), separators=(",", ":")).encode() + b"\n"
-
-
-def write_rows(path: Path, rows: Iterable[Measurement]) -> None:
-    """Replace a ledger atomically; an unchanged one is not touched."""
-    write_atomically(path, b"".join(encode(row) for row in rows))

@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
     results.config_path(made, "softmax", factory.H200).write_text(str(told))
     foreign = made / "timings" / "elsewhere" / f"{factory.H200}.jsonl"
     foreign.parent.mkdir()
-    ledger.write_rows(foreign, [row("torch", 256, source="0" * 16)])
+    foreign.write_bytes(ledger.encode(row("torch", 256, source="0" * 16)))
     return made
 
 

@@ -20,7 +20,8 @@ from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from pipeline.store import results
-from pipeline.store.ledger import write_rows
+from pipeline.store.files import write_atomically
+from pipeline.store.ledger import encode
 from pipeline.store.record import Measurement, Origin, Outcome
 from pipeline.timing.settings import TimingSettings
 
@@ -53,7 +54,7 @@ rows = [
 ]
 light()
 path = results.ledger_path(output, "softmax", cpu.slug)
-write_rows(path, rows)
+write_atomically(path, b"".join(map(encode, rows)))
 sys.argv = [
     "pipeline.sweep",
     *("kernel=softmax", "preset=smoke", "device=cpu", "tracking=none", "seed=0", f"output={{output}}"),
