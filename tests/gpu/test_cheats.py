@@ -43,10 +43,10 @@ ON_A_GPU = {
 out; a graph can't be captured over a stream that does not join."""
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    """A tree with this GPU's own ceilings, of which no cheat's process outlives the test."""
-    made = Tree(tmp_path, "cheats")
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    """A tree with this GPU's own ceilings, of which no cheat's process outlives the tests."""
+    made = Tree(tmp_path_factory.mktemp("cheats"), "cheats")
     ceilings = [sys.executable, "-m", "pipeline.ceilings", "device=cuda", "output=results"]
     subprocess.run(
         ceilings, cwd=made.root, env=os.environ | {"TMPDIR": str(made.temporary)}, check=True, text=True
@@ -57,18 +57,15 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree) -> None:
+@pytest.mark.parametrize("timer", ["auto", "event", "wall"])
+def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree, timer: str) -> None:
     """By each timer: only the graph's replays call nothing."""
-    found = []
-    for timer in ("auto", "event", "wall"):
-        output = f"outputs/{timer}"
-        options = ("size=16777216", f"provider=[{','.join(ON_A_GPU)}]", "point_timeout_s=60")
-        done = tree.sweep(
-            "kernel=cheats", "device=cuda", *options, f"timing.timer={timer}", f"output={output}"
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        rows = {row.point.provider: row for row in tree.rows("cheats", output)}
-        found += [f"{timer}: {sentence}" for sentence in wrong_fates(rows, ON_A_GPU)]
-        assert tree.workers() == []
-        assert left_over(tree) == [], "what a provider started ends with the sweep"
+    output = f"outputs/{timer}"
+    options = ("size=16777216", f"provider=[{','.join(ON_A_GPU)}]", "point_timeout_s=60")
+    done = tree.sweep("kernel=cheats", "device=cuda", *options, f"timing.timer={timer}", f"output={output}")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {row.point.provider: row for row in tree.rows("cheats", output)}
+    found = wrong_fates(rows, ON_A_GPU)
+    assert tree.workers() == []
+    assert left_over(tree) == [], "what a provider started ends with the sweep"
     assert not found, "\n".join(found)
