@@ -17,6 +17,7 @@ from typing import IO
 
 from pipeline.execution.protocol import Failed, OutOfTurnError, R, Ready, Setup, receive, send
 from pipeline.machine.process import waited_us
+from pipeline.machine.warden import children
 from pipeline.points.frozen import Record
 from pipeline.store.record import Status
 
@@ -121,6 +122,15 @@ class Partner:
         assert isinstance(answer, kind), "no other kind is received"
         return answer
 
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it has said something that nobody asked it."""
+        return self._ready and self._connection is not None and self._connection.poll()
+
+    def left_behind(self) -> int:
+        """Processes that it has started and that belong to its warden now, for who started them is gone."""
+        return max(0, len(children(self._process.pid)) - 1) if self._process is not None else 0
+
     def waited_us(self) -> float:
         """Microseconds for which it, with all that it has started, waited for a core so far."""
         return waited_us(self._process.pid) if self._process is not None else 0.0
@@ -176,4 +186,6 @@ class Partner:
         words = [line for line in text.splitlines() if line.strip()]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self.close()
-        return f"the {self.name} {how}" + (f": {words[-1][:400]}" if words else "")
+        # A C++ exception that nobody caught says what it is above its stack.
+        told = next((line.strip() for line in words if "what():" in line), words[-1] if words else "")
+        return f"the {self.name} {how}" + (f": {told[:400]}" if told else "")

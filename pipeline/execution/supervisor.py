@@ -114,6 +114,9 @@ class Supervisor:
             best = self._best.get((where, point.problem))
             return best is None or median_us < LEAD * best or (where, point.provider) not in self._audited
 
+        if self._worker.has_spoken:
+            # An earlier provider's doing: whoever comes after it shall not answer for it.
+            self._worker.close()
         self.start()
         judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
         examination = Examination(
@@ -121,8 +124,11 @@ class Supervisor:
         )
         outcome = examination.outcome(where, point, self.overhead)
         ended = examination.ended
-        if ended.replaced or ended.changed:
-            self.changes.setdefault(point.provider, (*ended.replaced, *ended.changed)[0])
+        changes = [*ended.replaced, *ended.changed]
+        if count := self._worker.left_behind():
+            changes.append(f"{count} processes are running")
+        if changes:
+            self.changes.setdefault(point.provider, changes[0])
             self._worker.close()
         return outcome
 

@@ -78,6 +78,7 @@ class Trial:
 
     def warm_up(self) -> None:
         """Do now what the first point would else wait for: the device's context, what Triton imports."""
+        _start_no_monitor()
         with ThreadPoolExecutor(1) as beside:
             if self.device.type == "cuda":
                 beside.submit(_load_triton)
@@ -141,9 +142,12 @@ class Trial:
         running.samples = None
         self._memory.map(request.shared.region)
         shared, in_place, count = request.shared, running.in_place, len(request.shared.inputs)
+        # Without `running`, which would be a circle: the memory that is mapped here shall be let go with the
+        # last of it, not when the collector comes by.
+        provider = running.found.call
 
         def call(*tensors: torch.Tensor) -> Tensors:
-            outputs = Rotation(running.found.call, (tensors[:count],), in_place).outputs()
+            outputs = Rotation(provider, (tensors[:count],), in_place).outputs()
             if not in_place:
                 for place, out in zip(tensors[count:], outputs, strict=True):
                     place.copy_(out)
@@ -230,6 +234,15 @@ class Trial:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def _start_no_monitor() -> None:
+    """Let tqdm, through which Inductor counts what it compiles, start no thread that watches its bars: a
+    process in which a provider has left a thread is replaced."""
+    with suppress(ImportError):
+        import tqdm  # type: ignore[import-untyped]
+
+        tqdm.tqdm.monitor_interval = 0
 
 
 def _load_triton() -> None:

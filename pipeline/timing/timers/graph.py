@@ -8,6 +8,7 @@ turns of the ring; a sample is a turn's time over its launches, less the gap (se
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -155,6 +156,10 @@ def capture(rotation: Rotation, launches: int) -> Ring:
             # Not through torch.cuda.graph: it collects garbage and empties the allocator's cache first,
             # which takes longer than all the rest.
             graph = torch.cuda.CUDAGraph()
+            # No collector's run may free what can't be freed while a stream is captured: memory of another
+            # process that was mapped here, say.
+            collects = gc.isenabled()
+            gc.disable()
             graph.capture_begin(_pool()[0], capture_error_mode="thread_local")
             try:
                 for turn in range(first, min(first + MOST_LAUNCHES, total)):
@@ -167,6 +172,9 @@ def capture(rotation: Rotation, launches: int) -> Ring:
             except RuntimeError as error:
                 _abort(graph)
                 raise NotCapturableError(str(error)) from error
+            finally:
+                if collects:
+                    gc.enable()
             ring.graphs.append(graph)
     return ring
 

@@ -155,6 +155,10 @@ CHANGES = {
         "thread Thread-",
         "ok",
     ),
+    "is_child = os.fork() == 0\nif is_child:\n    os.fork() or time.sleep(99)\n    os._exit(0)\nos.wait()": (
+        "1 processes are running",
+        "ok",
+    ),
     "time.perf_counter = lambda: 0.0": ("time.perf_counter", "incorrect"),
     "torch.empty_like = torch.zeros_like; torch.empty = torch.zeros": ("torch.empty", "incorrect"),
 }
@@ -179,13 +183,10 @@ def test_a_worker_that_a_provider_changed_is_replaced_and_it_is_said(
     assert workers() != [pid]
 
 
-FORGED = """
-import json, socket
-def forge():
-    times = dict.fromkeys(("median_us", "p20_us", "p80_us", "min_us"), 0.5)
-    timing = dict(times, timer="perf_counter", cache="hot", rel_ci=0.0, overhead_us=0.0, n_samples=1,
-                  samples_us=[0.5])
-    text = json.dumps({"Timed": {"timing": timing, "state": {}, "sets": 1}}).encode()
+FORGE = """
+import gc, json, socket
+def forge(message):
+    text = json.dumps(message).encode()
     for fd in range(3, 64):
         try:
             one = socket.socket(fileno=os.dup(fd))
@@ -193,18 +194,46 @@ def forge():
                 one.send(len(text).to_bytes(4, "big") + text)
         except OSError:
             pass
+"""
+
+FORGED_TIME = """
 def double(x):
     if not hasattr(double, 'done'):
-        double.done = forge()
+        times = dict.fromkeys(("median_us", "p20_us", "p80_us", "min_us"), 0.5)
+        timing = dict(times, timer="perf_counter", cache="hot", rel_ci=0.0, overhead_us=0.0, n_samples=1,
+                      samples_us=[0.5])
+        double.done = forge({"Timed": {"timing": timing, "state": {}, "sets": 1}})
     return x * 2
 """
 
 
 def test_a_forged_reply_gives_no_time(worker: Supervisor, tmp_path: Path) -> None:
     """Sent by the provider in place of its worker's own."""
-    outcome = worker.measure(*outside_provider(tmp_path, FORGED))
+    outcome = worker.measure(*outside_provider(tmp_path, FORGE + FORGED_TIME))
     assert (outcome.status, outcome.timing) == ("runtime_error", None)
     assert "answered out of turn" in str(outcome.error)
+
+
+FORGED_END = """
+is_enabled = gc.isenabled
+calls = []
+def forge_at_the_end():
+    calls.append(None)
+    if is_enabled() and len(calls) == 1:
+        forge({"Ended": {}})
+    return is_enabled()
+def double(x):
+    gc.isenabled = forge_at_the_end
+    return x * 2
+"""
+
+
+def test_who_comes_next_does_not_answer_for_a_reply_too_many(worker: Supervisor, tmp_path: Path) -> None:
+    """The last question of a point is answered by the provider; its worker answers it, too."""
+    assert worker.measure(*outside_provider(tmp_path, FORGE + FORGED_END)).status == "ok"
+    (pid,) = workers()
+    assert measured(worker, "right").status == "ok"
+    assert workers() != [pid]
 
 
 SLOW_CLOCK = """
