@@ -65,6 +65,19 @@ def _said(read: Callable[[], object]) -> object:
         return str(error).split(".", maxsplit=1)[0]
 
 
+def of_triton() -> dict[str, str]:
+    """The environment variables that steer Triton."""
+    return {name: value for name, value in os.environ.items() if name.startswith("TRITON_")}
+
+
+def put_back(before: Mapping[str, str]) -> None:
+    """Give Triton's variables the values that ``of_triton`` found. It reads them whenever it compiles, so
+    that nothing of their change is left; Inductor names another assembler by one of them."""
+    for name in of_triton().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 def is_felt(variable: str) -> bool:
     """Whether an environment variable changes results or speed."""
     return variable not in PLACES and variable.startswith(tuple(sum(FLAGS.values(), ())))

@@ -51,6 +51,7 @@ def main(fd: int, memory: int) -> None:
     setup = receive(connection, Setup)
     # Imported only now: a CPU worker has TRITON_INTERPRET in its environment, a GPU worker its one GPU.
     from pipeline.execution.faults import failed
+    from pipeline.execution.process_state import of_triton, put_back
     from pipeline.execution.trial import Trial
 
     trial = Trial(setup.device, setup.settings, memory)
@@ -58,9 +59,12 @@ def main(fd: int, memory: int) -> None:
     # What the imports left behind lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
+    variables = of_triton()
 
     def answer(request: Record) -> Record:
         try:
+            if isinstance(request, End):
+                put_back(variables)
             return trial.answer(request)
         except Exception as error:
             return failed(error).model_copy(update={"healthy": healthy(setup.device)})

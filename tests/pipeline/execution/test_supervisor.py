@@ -183,6 +183,19 @@ def test_a_worker_that_a_provider_changed_is_replaced_and_it_is_said(
     assert workers() != [pid]
 
 
+def test_what_triton_reads_each_time_is_put_back_and_costs_no_process(
+    worker: Supervisor, tmp_path: Path
+) -> None:
+    """As Inductor does when it compiles the first time."""
+    worker.changes.clear()
+    assert measured(worker, "right").status == "ok"
+    before = workers()
+    sets = "os.environ['TRITON_PTXAS_PATH'] = '/bin/false'\nos.environ.pop('TRITON_INTERPRET')\n"
+    outcome = worker.measure(*outside_provider(tmp_path, f"{sets}\ndef double(x):\n    return x * 2\n"))
+    assert outcome.status == "ok", outcome.error
+    assert (worker.changes, workers()) == ({}, before)
+
+
 FORGE = """
 import gc, json, socket
 def forge(message):
