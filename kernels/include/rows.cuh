@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                          threads_per_row, has_row && rank == 0 ? thread : INT_MAX};
   auto chunk = read<Op, V, K, kEdges>(from, pieces, place, policy);
   FactorsAhead<Op, T, V, kAhead<Op, kEdges, (K * V > 16 ? 8 : 16)>, false> factors(
-      parameters_of_packs<T>(op, pieces.head), matrix.caching);
+      parameters_of_packs<T>(op, pieces.head, columns), matrix.caching);
   if constexpr (kShifted<Op>) {
     wait_for_launch_before();
   }
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   // Kept in L2: on an H200 that took layernorm of 131072 float32 columns from 1438 us to 1238, of 262144 bfloat16 columns
   // from 1453 to 1226; of 65536 float32 columns it takes 557 instead of 555.
-  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, true> factors(parameters_of_packs<T>(op, pieces.head),
+  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, true> factors(parameters_of_packs<T>(op, pieces.head, columns),
                                                                matrix.caching);
   if constexpr (kShifted<Op>) {
     wait_for_launch_before();
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   auto chunk = read<Op, V, K, kEdges>(from, pieces, place, policy);
   FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, false> factors(
-      parameters_of_packs<T>(op, static_cast<int>(pieces.head)), matrix.caching);
+      parameters_of_packs<T>(op, static_cast<int>(pieces.head), matrix.columns), matrix.caching);
   factors.template start<kParametersAligned<Op, kEdges>, K>(pieces.head, place);
   if (pass == Pass::kWrite) {
     wait_for_launch_before();

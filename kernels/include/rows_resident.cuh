@@ -308,11 +308,11 @@ __global__ void __launch_bounds__(kMostResident, 1)
     for (int k = 0; k < kPacks; ++k) {
       const int pack = lane + k * kThreadsPerWarp;
       if (pack < portion.count) {
-        factors[k].template load<!kEdges, false>(parameters_of<T>(op), column + pack * V, 0);
+        factors[k].template load<!kEdges, false>(parameters_of<T>(op, columns), column + pack * V, 0);
       }
     }
     if (kEdges && portion.has_edge(lane)) {
-      factors_of_edge.template load<true, false>(parameters_of<T>(op), portion.edge(lane), 0);
+      factors_of_edge.template load<true, false>(parameters_of<T>(op, columns), portion.edge(lane), 0);
     }
   };
   load_factors(first);
