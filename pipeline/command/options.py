@@ -21,6 +21,9 @@ from pipeline.points.frozen import Record
 from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
+FEWEST_ROUNDS = 2
+"""One round's ratio says nothing of how much ratios differ."""
+
 
 def as_list(value: Any) -> Any:
     """A single value as a list of it."""
@@ -224,6 +227,25 @@ class CarryConfig(KernelOptions):
     margin: float = Field(gt=0, lt=1)
     output: Path
     seed: int
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
+class CompareConfig(PointsConfig):
+    """conf/compare.yaml. ``a`` and ``b`` are read by the command."""
+
+    device: str
+    a: Annotated[str | None, AsWritten()]
+    b: Annotated[str | None, AsWritten()]
+    self_test: bool
+    rounds: int = Field(ge=FEWEST_ROUNDS)
+    most_rounds: int = Field(ge=FEWEST_ROUNDS, le=1000)
+    margin: float = Field(gt=0, lt=1)
+    beyond: Literal["margin", "zero"]
+    points: int | None = Field(ge=1)
+    remeasure: bool
+    fail_on: Literal["slower"] | None
+    format: Literal["text", "markdown"]
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 

@@ -14,9 +14,9 @@ LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """How far a loop of ``total`` steps is. A context manager."""
+    """How far a loop of ``total`` steps is, and of those that are expected later. A context manager."""
 
-    def __init__(self, console: Console, title: str, total: int) -> None:
+    def __init__(self, console: Console, title: str, total: int = 0) -> None:
         self.console = console
         self.title = title
         self.total = total
@@ -42,6 +42,11 @@ class Progress:
         if not self.console.is_terminal and monotonic() - self._spoke > LINE_EVERY_S:
             self._spoke = monotonic()
             self.console.print(f"{self.title}: {self.done} of {self.total}", highlight=False)
+
+    def expect(self, more: int) -> None:
+        """So many more steps will come."""
+        self.total += more
+        self._bar.update(self._task, total=self.total)
 
     def __enter__(self) -> Self:
         self._bar.start()

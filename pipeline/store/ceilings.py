@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from kernels.contract import Work
 from pipeline.points.frozen import Record
-from pipeline.points.limits import Ceiling, Name, Quantity, Text
+from pipeline.points.limits import Ceiling, Name, NotNegative, Quantity, Text
 from pipeline.store.record import Rate
 
 
@@ -32,10 +34,15 @@ class Rates(Record):
 
 
 class Ceilings(Rates):
-    """The rates measured on one device in one environment."""
+    """The rates measured on one device in one environment.
+
+    ``noise`` is what equal kernels' times differ by from process to process, as ``compare`` found it against
+    itself: the root mean square of the logarithms of ratios, by what bounds the kernels.
+    """
 
     gpu: Name
     environment: Text
+    noise: dict[Name, NotNegative] = Field(default_factory=dict)
 
 
 def rate(time_us: float, work: Work, ceilings: Ceilings | None) -> Rate:

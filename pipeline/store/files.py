@@ -36,6 +36,39 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def content(path: Path) -> bytes:
+    """What a file holds; nothing if there is none. Raises UserError for one that can't be read."""
+    try:
+        # Opened, not asked for first: opening is what makes an NFS client ask its server.
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except OSError as error:
+        raise UserError(f"can't read {path}: {error.strerror}.") from error
+
+
+def append(path: Path, line: bytes) -> None:
+    """Add a line, which ends with a newline, and make sure that it is on the disk. A last line that a crash
+    left torn does not swallow it.
+
+    Raises UserError when the disk is full or the file can't be written; what was appended before stays.
+    """
+    try:
+        with locked(path), path.open("a+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            if end > 0:
+                file.seek(end - 1)
+            torn = end > 0 and file.read(1) != b"\n"
+            file.write(b"\n" * torn + line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(
+            f"can't write {path}: {error.strerror}. What was measured before is kept; "
+            "make room and run the same command again to go on from here."
+        ) from error
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a file for this process alone, by a lock file beside it that the operating system lets go of when

@@ -8,15 +8,13 @@ settings. Processes that share a ledger take turns by a lock beside it, and none
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline import UserError
 from pipeline.points.point import Point, order
-from pipeline.store.files import locked, write_atomically
+from pipeline.store.files import append, content, locked, write_atomically
 from pipeline.store.record import Measurement
 
 Slot = tuple[Point, str]
@@ -29,7 +27,7 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     ``warn`` gets a sentence about it. Raises UserError for a file that can't be read.
     """
     rows = []
-    for number, line in enumerate(_content(path).split(b"\n"), start=1):
+    for number, line in enumerate(content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -37,16 +35,6 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
         except (ValueError, TypeError, RecursionError, ValidationError):
             warn(f"{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new.")
     return rows
-
-
-def _content(path: Path) -> bytes:
-    try:
-        # Opened, not asked for first: opening is what makes an NFS client ask its server.
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return b""
-    except OSError as error:
-        raise UserError(f"can't read {path}: {error.strerror}.") from error
 
 
 class Ledger:
@@ -74,18 +62,7 @@ class Ledger:
 
         Raises UserError when the disk is full or the file can't be written; what was appended before stays.
         """
-        try:
-            # A torn last line must not swallow the new one, so a missing newline is put in first.
-            with locked(self.path), self.path.open("ab") as file:
-                torn = file.tell() > 0 and not self._ends_with_newline()
-                file.write(b"\n" * torn + encode(row))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UserError(
-                f"can't write {self.path}: {error.strerror}. What was measured before is kept; "
-                "make room and run the same command again to go on from here."
-            ) from error
+        append(self.path, encode(row))
         self._rows[row.slot] = self._appended[row.slot] = row
 
     def compact(self, change: Callable[[Measurement], Measurement | None] = lambda row: row) -> None:
@@ -107,16 +84,11 @@ class Ledger:
             foreign = b"".join(line + b"\n" for line in _foreign(self.path))
             write_atomically(self.path, b"".join(map(encode, self.rows())) + foreign)
 
-    def _ends_with_newline(self) -> bool:
-        with self.path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read() == b"\n"
-
 
 def _foreign(path: Path) -> list[bytes]:
     """The lines of a ledger that are whole, but no measurements as this code knows them."""
     found = []
-    for line in _content(path).split(b"\n"):
+    for line in content(path).split(b"\n"):
         try:
             row = json.loads(line)
             Measurement.model_validate(row)

@@ -1,0 +1,100 @@
+"""A comparison as a table, for a terminal or a pull request, and its ratios and intervals as a plot."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, fsum, isfinite, log
+
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from pipeline.reporting.table import number
+from pipeline.verdicts.statistics import Estimate, Verdict
+
+COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
+
+HEADINGS = ("problem", "a", "b", "a us", "b us", "b / a", "90 %", "b is")
+
+MOST_DRAWN = 120
+"""Ratios in a plot at most; a plot of more would not be read."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A point by both sides: times in microseconds, the ratio of b's to a's with its interval, and what
+    follows; ``changed`` is what its launches say is another."""
+
+    problem: str
+    a: str
+    b: str
+    a_us: float
+    b_us: float
+    estimate: Estimate
+    verdict: Verdict
+    changed: str = ""
+
+
+def interval(one: Estimate) -> str:
+    """``0.985 to 0.991``."""
+    return f"{one.low:.3f} to {one.high:.3f}" if isfinite(one.high) else ""
+
+
+def _cells(one: Compared) -> tuple[str, ...]:
+    return (
+        one.problem,
+        one.a,
+        one.b,
+        number(one.a_us),
+        number(one.b_us),
+        f"{one.estimate.ratio:.3f}",
+        interval(one.estimate),
+        f"{one.verdict}{f'; {one.changed}' if one.changed else ''}",
+    )
+
+
+def table(rows: Sequence[Compared], title: str) -> Table:
+    """The rows, for a terminal."""
+    found = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
+    for heading in HEADINGS:
+        right = heading in ("a us", "b us", "b / a")
+        found.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for one in rows:
+        found.add_row(*_cells(one), style=None if one.verdict == "same" else "bold")
+    return found
+
+
+def markdown(rows: Sequence[Compared], title: str) -> str:
+    """The rows as a table for a pull request."""
+    lines = [f"**{title}**", "", f"| {' | '.join(HEADINGS)} |", "|---|---|---|--:|--:|--:|---|---|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cells(one))} |" for one in rows)])
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Of ratios."""
+    return exp(fsum(map(log, ratios)) / len(ratios))
+
+
+def plot(rows: Sequence[Compared], title: str, margin: float) -> bytes:
+    """SVG: each ratio with its interval, a row each, and the margin as a band."""
+    drawn = [one for one in rows if isfinite(one.estimate.high)][:MOST_DRAWN]
+    figure = Figure(figsize=(8, 1.2 + 0.22 * len(drawn)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvspan(1 / (1 + margin), 1 + margin, color="#d8dee4", label=f"margin of {margin:.1%}")
+    axes.axvline(1, color="#656d76", linewidth=0.8)
+    for place, one in enumerate(drawn):
+        colour = COLOURS[one.verdict]
+        axes.plot([one.estimate.low, one.estimate.high], [place, place], color=colour, linewidth=1.5)
+        axes.plot([one.estimate.ratio], [place], "o", color=colour, markersize=3.5)
+    axes.set_yticks(range(len(drawn)), [f"{one.b} {one.problem}" for one in drawn], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("time of b / time of a, with its 90 % interval")
+    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
+    axes.legend(fontsize=7, loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -1,0 +1,60 @@
+"""Turns of a contest: what each rival's measurement in each round gave, a JSON line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline.points.frozen import Record
+from pipeline.points.limits import Count, Text
+from pipeline.points.point import Point
+from pipeline.store import files
+from pipeline.store.record import Outcome, Timing
+
+
+class Turn(Record):
+    """One rival in one round.
+
+    side:
+        Whose files it is of: a commit, ``tree`` for the working tree.
+    key:
+        The measurement's, as in a ledger: with the same side and key it is the same rival.
+    run:
+        The invocation that measured it. Rivals of one round that are of one run were measured one after the
+        other.
+    """
+
+    side: Text
+    key: Text
+    point: Point
+    round: Count
+    run: Text
+    outcome: Outcome
+
+    @property
+    def timing(self) -> Timing | None:
+        """The timing, if it is to be trusted."""
+        state = self.outcome.state
+        return None if state is not None and not state.valid else self.outcome.timing
+
+
+def append(path: Path, turn: Turn) -> None:
+    """Add a turn, and make sure that it is on the disk. Raises UserError when it can't be written."""
+    files.append(path, turn.model_dump_json(exclude_none=True).encode() + b"\n")
+
+
+def read(path: Path, warn: Callable[[str], None]) -> list[Turn]:
+    """The turns of a file, in its order; none if there is no file. A line that is none is skipped with a
+    sentence to ``warn``."""
+    found = []
+    for number, line in enumerate(files.content(path).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append(Turn.model_validate(json.loads(line)))
+        except (ValueError, TypeError, RecursionError, ValidationError):
+            warn(f"{path}:{number} is no turn of a contest (torn or edited); skipped, it counts as not run.")
+    return found

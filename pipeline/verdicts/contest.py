@@ -1,0 +1,205 @@
+"""Rivals measured side by side, in rounds, until it is known which is the faster.
+
+A round starts a fresh process for each side. At each problem that is still open it measures all rivals one
+after the other, every other round in the opposite order (ABBA), so that a device that grows slower does so
+for all. What a round gave is on the disk before the next begins: stopped in any way, the contest goes on from
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine.device import Device
+from pipeline.points.point import Point
+from pipeline.store.ceilings import Overhead
+from pipeline.store.record import Outcome
+from pipeline.store.turns import Turn
+from pipeline.timing.settings import TimingSettings
+from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, verdicts
+
+
+@dataclass(frozen=True)
+class Side:
+    """Whose files rivals are of: a tree with an instrument and kernels, and which of its kernels."""
+
+    name: str
+    root: Path
+    where: str
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A point as one side measures it, with its key there."""
+
+    side: Side
+    point: Point
+    key: str
+
+
+@dataclass(frozen=True)
+class Match:
+    """Rivals at one problem, of which each is compared with the first. ``noise`` is what is known of equal
+    rivals: the standard deviation of the logarithm of a round's ratio."""
+
+    rivals: tuple[Rival, ...]
+    noise: float = 0.0
+
+    def order(self, number: int) -> tuple[Rival, ...]:
+        """The order in which a round measures them."""
+        return self.rivals if number % 2 == 0 else self.rivals[::-1]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many rounds every match has, and how many one has at most that is still undecided."""
+
+    rounds: int
+    most: int
+
+
+@dataclass
+class Contest:
+    """Matches and what is known of them so far.
+
+    ``report`` gets each turn as it comes; what it raises ends the contest. ``expect`` is told how many turns
+    are known to come, beyond those that it was told of.
+    """
+
+    matches: Sequence[Match]
+    limits: Limits
+    rule: Rule
+    run: str
+    report: Callable[[Turn], None]
+    expect: Callable[[int], None]
+    turns: dict[tuple[str, str, int], Turn] = field(default_factory=dict)
+
+    def know(self, turns: Iterable[Turn]) -> None:
+        """Take turns of earlier runs; of the same rival in the same round the last counts. What had no time
+        is tried again."""
+        wanted = {(rival.side.name, rival.key) for match in self.matches for rival in match.rivals}
+        last = {_slot(turn): turn for turn in turns if (turn.side, turn.key) in wanted}
+        self.turns |= {slot: turn for slot, turn in last.items() if turn.outcome.timing is not None}
+
+    def hold(
+        self, device: Device, settings: TimingSettings, seed: int, timeout_s: float, overhead: Overhead
+    ) -> None:
+        """Hold rounds until each match is decided, or has had as many as it may have."""
+        self.expect(self.lacks())
+        for number in range(self.limits.most):
+            matches = self.open(number)
+            if not matches:
+                continue
+            if number >= self.limits.rounds:
+                self.expect(sum(len(match.rivals) for match in matches))
+            with ExitStack() as stack:
+                sides = {rival.side for match in matches for rival in match.rivals}
+                workers = {
+                    side: stack.enter_context(Supervisor(device, settings, seed, timeout_s, side.root))
+                    for side in sorted(sides, key=lambda side: side.name)
+                }
+                for worker in workers.values():
+                    worker.overhead = overhead
+                    worker.start()
+                for match in matches:
+                    for rival in match.order(number):
+                        self._take(rival, number, workers[rival.side].measure(rival.side.where, rival.point))
+
+    def lacks(self) -> int:
+        """How many turns the rounds that every match has are short of."""
+        rounds = range(self.limits.rounds)
+        return sum(len(match.rivals) for number in rounds for match in self.open(number))
+
+    def open(self, number: int) -> list[Match]:
+        """The matches that a round would measure: those that have not had it, and need it."""
+        found = self.verdicts()
+        return [
+            match
+            for match in self.matches
+            if not self._has(match, number)
+            and self.failure(match) is None
+            and (
+                number < self.limits.rounds
+                or any(found[match, rival] == "undecided" for rival in match.rivals[1:])
+            )
+        ]
+
+    def times(self, match: Match) -> dict[Rival, list[float]]:
+        """Medians in microseconds of each rival, of the rounds in which all have one that is to be
+        trusted."""
+        found: dict[Rival, list[float]] = {rival: [] for rival in match.rivals}
+        for number in range(self.limits.most):
+            if self._has(match, number):
+                timings = [self.turns[_place(rival, number)].timing for rival in match.rivals]
+                if all(timings):
+                    for rival, timing in zip(match.rivals, timings, strict=True):
+                        assert timing is not None
+                        found[rival].append(timing.median_us)
+        return found
+
+    def estimates(
+        self, against: Callable[[Match], Rival] = lambda match: match.rivals[0]
+    ) -> dict[tuple[Match, Rival], Estimate]:
+        """The ratio of each rival's time to that of the one that it is compared with, its match's first."""
+        found = {}
+        for match in self.matches:
+            times, other = self.times(match), against(match)
+            for rival in match.rivals:
+                if rival != other:
+                    ratios = [own / its for own, its in zip(times[rival], times[other], strict=True)]
+                    found[match, rival] = estimate(ratios, self.rule, match.noise)
+        return found
+
+    def verdicts(
+        self, against: Callable[[Match], Rival] = lambda match: match.rivals[0]
+    ) -> dict[tuple[Match, Rival], Verdict]:
+        """What is known of each rival but the one that it is compared with."""
+        return verdicts(self.estimates(against), self.rule)
+
+    def failure(self, match: Match) -> tuple[Rival, Outcome] | None:
+        """The first rival that had no time in the match's last round, with what it had instead."""
+        for rival in match.rivals:
+            outcomes = [turn.outcome for turn in self.of(rival)]
+            if outcomes and outcomes[-1].timing is None:
+                return rival, outcomes[-1]
+        return None
+
+    def of(self, rival: Rival) -> list[Turn]:
+        """A rival's turns, by round."""
+        places = [_place(rival, number) for number in range(self.limits.most)]
+        return [self.turns[place] for place in places if place in self.turns]
+
+    def _has(self, match: Match, number: int) -> bool:
+        """Whether all rivals were measured one after the other in that round."""
+        turns = [self.turns.get(_place(rival, number)) for rival in match.rivals]
+        return len({None if turn is None else turn.run for turn in turns} - {None}) == 1 and all(turns)
+
+    def _take(self, rival: Rival, number: int, outcome: Outcome) -> None:
+        turn = Turn(
+            side=rival.side.name,
+            key=rival.key,
+            point=rival.point,
+            round=number,
+            run=self.run,
+            outcome=outcome,
+        )
+        self.turns[_slot(turn)] = turn
+        self.report(turn)
+
+
+def medians(times: Mapping[Rival, Sequence[float]]) -> dict[Rival, float]:
+    """The middle one of each rival's times; none for a rival without any."""
+    return {rival: median(some) for rival, some in times.items() if some}
+
+
+def _slot(turn: Turn) -> tuple[str, str, int]:
+    return turn.side, turn.key, turn.round
+
+
+def _place(rival: Rival, number: int) -> tuple[str, str, int]:
+    return rival.side.name, rival.key, number

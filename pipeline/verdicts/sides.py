@@ -1,0 +1,170 @@
+"""Sides of a comparison: trees with kernels of their own, measured by this tree's instrument.
+
+Of another commit only ``kernels/`` and ``conf/kernel/`` are taken; what plans, builds, times and verifies is
+this tree's. What such a tree would measure it says itself, in a process of its own: ``python -m
+pipeline.verdicts.sides`` reads a ``Question`` and prints an ``Answer``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from kernels.contract import Value
+from pipeline import ROOT, UserError
+from pipeline.execution.identity import Identity
+from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
+from pipeline.points import catalog
+from pipeline.points.frozen import Record
+from pipeline.points.limits import Name, Text
+from pipeline.points.plan import Target, plan
+from pipeline.points.point import Point
+from pipeline.store.record import Parts
+from pipeline.store.results import LOCAL
+from pipeline.store.worktree import worktree
+from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+
+OURS = ("pipeline", "conf")
+"""What a comparison's trees have of this one; but of conf/ not what says of kernels what is measured."""
+
+SOURCES = ("kernels", "conf/kernel")
+"""What they have of their commits."""
+
+
+class Question(Record):
+    """What a tree would measure of a kernel."""
+
+    where: str
+    preset: str
+    device: str
+    settings: TimingSettings
+    seed: int
+    providers: tuple[str, ...] | None = None
+    pins: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
+
+
+class Planned(Record):
+    """A point, the workload that it is one of, and what its key is made of."""
+
+    point: Point
+    workload: Name
+    parts: Parts
+
+
+class Answer(Record):
+    """The points, those that can't be built aside; lines that say what was left out, and the providers that
+    were not built, with the reason. ``built`` is where libraries of a kernel outside of the repository
+    lie."""
+
+    kernel: Name
+    baseline: Name
+    planned: tuple[Planned, ...]
+    refusals: tuple[Text, ...]
+    broken: dict[Name, Text]
+    built: Path | None = None
+
+
+def answer(question: Question) -> Answer:
+    """What this tree would measure; its extensions are built. Raises UserError as ``plan`` does."""
+    entry = catalog.find(question.where)
+    chosen = device.resolve(question.device)
+    target = Target(chosen.kind, device.capabilities(chosen))
+    found = plan(entry, question.preset, target, question.pins, question.providers)
+    identity = Identity(entry.loaded, fingerprint(chosen), question.settings, question.seed)
+    broken = {}
+    for name in dict.fromkeys(point.provider for point in found.points):
+        source = entry.loaded.kernel.provider(name).extension
+        try:
+            if source is not None:
+                extension.build(Place.of(entry.loaded), [source])
+        except UserError as error:
+            broken[name] = str(error)
+    return Answer(
+        kernel=entry.name,
+        baseline=entry.loaded.kernel.baseline,
+        planned=tuple(
+            Planned(point=point, workload=found.workloads[point], parts=identity.parts(point))
+            for point in found.points
+            if point.provider not in broken
+        ),
+        refusals=tuple(found.refusals()),
+        broken=broken,
+        built=Place.of(entry.loaded).output if entry.loaded.is_outside else None,
+    )
+
+
+def ask(root: Path, question: Question) -> Answer:
+    """What another tree would measure. Raises UserError with its sentence where it can't say."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.verdicts.sides"],
+        cwd=root,
+        input=question.model_dump_json(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
+        raise UserError(said[0].removeprefix("error: "))
+    return Answer.model_validate_json(done.stdout)
+
+
+@contextmanager
+def tree_of(commit: str) -> Iterator[Path]:
+    """A tree with a commit's kernels and this tree's instrument, which is gone afterwards. Libraries that
+    this tree has built are there, and used where their sources are the same.
+
+    Raises UserError for a commit that the repository does not hold, or that has no kernels.
+    """
+    with worktree(ROOT, commit) as root:
+        if not (root / "conf" / "kernel").is_dir() or not (root / "kernels").is_dir():
+            raise UserError(f"commit {commit[:12]} has no {' and '.join(SOURCES)}: it is older than these.")
+        kept = root / "kernel-of-commit"
+        (root / "conf" / "kernel").rename(kept)
+        for name in OURS:
+            shutil.rmtree(root / name, ignore_errors=True)
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.rmtree(root / "conf" / "kernel")
+        kept.rename(root / "conf" / "kernel")
+        if (ROOT / "build").is_dir():
+            shutil.copytree(ROOT / "build", root / "build", symlinks=True)
+        # The same host to either side: a checkout of its own would be another to a CPU's keys.
+        host = LOCAL / "host"
+        if host.exists():
+            (root / "local").mkdir()
+            shutil.copy(host, root / "local" / "host")
+        yield root
+
+
+@contextmanager
+def folder_of(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
+    """A commit's files of a folder of a repository, which are gone afterwards. Raises UserError for a commit
+    that the repository does not hold, or that has no such folder."""
+    with worktree(repository, commit) as root:
+        found = root / folder.resolve().relative_to(repository.resolve())
+        if not found.is_dir():
+            raise UserError(f"commit {commit[:12]} has no {folder.name}.")
+        yield found
+
+
+def main() -> None:
+    """Answer the question on standard input."""
+    try:
+        question = Question.model_validate_json(sys.stdin.read())
+        print(answer(question).model_dump_json())
+    except (UserError, ValidationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What follows from paired times: an interval for their ratio, and a verdict.
+
+Rivals are measured side by side in rounds. A round gives a ratio of their times, and the logarithms of
+several rounds' ratios are taken to be normal. Two times are ``same`` if the interval lies within the margin;
+one is ``faster`` or ``slower`` if it lies beyond, and if that is significant among all that was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log, log1p, sqrt
+from statistics import fmean, stdev
+from typing import Literal, TypeVar
+
+from scipy import stats
+
+from pipeline.points.frozen import Record
+
+Verdict = Literal["same", "faster", "slower", "undecided"]
+
+K = TypeVar("K", bound=Hashable)
+
+FEWEST_ROUNDS = 2
+"""One ratio says nothing of how much ratios differ."""
+
+
+class Rule(Record):
+    """When two times are called different.
+
+    margin:
+        Relative: 0.01 is 1 %, the same way up and down.
+    beyond:
+        What a difference has to be beyond: the margin, or zero.
+    confidence:
+        Of the interval, both sides together.
+    false_discoveries:
+        The share of wrong ones among all that are called different, at most (Benjamini and Hochberg, 1995).
+    """
+
+    margin: float = 0.01
+    beyond: Literal["margin", "zero"] = "margin"
+    confidence: float = 0.9
+    false_discoveries: float = 0.05
+
+    @property
+    def within(self) -> float:
+        """The margin of a ratio's logarithm."""
+        return log1p(self.margin)
+
+    @property
+    def bound(self) -> float:
+        """What a ratio's logarithm has to be beyond."""
+        return self.within if self.beyond == "margin" else 0.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio of times with its interval, and how probable one so far from 1 is where there is no difference
+    beyond the rule's bound (1 where it is not beyond)."""
+
+    rounds: int
+    ratio: float
+    low: float
+    high: float
+    probability: float
+
+
+def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimate:
+    """The ratio that rounds' ratios tell of, by Student's t.
+
+    Few rounds may agree by chance. Their deviation is therefore never taken for less than the ``noise`` that
+    is known of equal kernels.
+    """
+    logs = [log(ratio) for ratio in ratios]
+    rounds = len(logs)
+    if rounds < FEWEST_ROUNDS:
+        middle = exp(logs[0]) if logs else 1.0
+        return Estimate(rounds, middle, 0.0, inf, 1.0)
+    mean, error = fmean(logs), max(stdev(logs), noise) / sqrt(rounds)
+    half = float(stats.t.ppf((1 + rule.confidence) / 2, rounds - 1)) * error
+    return Estimate(
+        rounds, exp(mean), exp(mean - half), exp(mean + half), _probability(mean, error, rounds, rule)
+    )
+
+
+def _probability(mean: float, error: float, rounds: int, rule: Rule) -> float:
+    excess = abs(mean) - rule.bound
+    if excess <= 0:
+        return 1.0
+    if error == 0:
+        return 0.0
+    tail = float(stats.t.sf(excess / error, rounds - 1))
+    # Of zero a ratio may lie on either side; of the margin it is on the one side where it is.
+    return min(1.0, 2 * tail) if rule.beyond == "zero" else tail
+
+
+def verdicts(estimates: Mapping[K, Estimate], rule: Rule) -> dict[K, Verdict]:
+    """The verdict on each of all ratios that were asked for, of the first time over the second's."""
+    decidable = [name for name, one in estimates.items() if one.rounds >= FEWEST_ROUNDS]
+    found: dict[K, Verdict] = dict.fromkeys(estimates, "undecided")
+    if not decidable:
+        return found
+    adjusted = stats.false_discovery_control([estimates[name].probability for name in decidable])
+    for name, probability in zip(decidable, adjusted, strict=True):
+        one = estimates[name]
+        low, high = (log(value) if value > 0 else -inf for value in (one.low, one.high))
+        if -rule.within <= low and high <= rule.within:
+            found[name] = "same"
+        elif probability <= rule.false_discoveries and low > rule.bound:
+            found[name] = "slower"
+        elif probability <= rule.false_discoveries and high < -rule.bound:
+            found[name] = "faster"
+    return found

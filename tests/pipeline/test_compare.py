@@ -1,0 +1,183 @@
+"""``python -m pipeline.compare``: real commits of a real repository, real processes, rounds that go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from pipeline.store import turns
+from pipeline.store.turns import Turn
+from tests.planted.tree import Tree, cpu_tree
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+WHO = {
+    f"GIT_{role}_{what}": "test@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+}
+POINT = ("kernel=quick", "size=64", "provider=mul")
+SHORT = ("rounds=2", "most_rounds=2", "margin=0.9")
+"""Wide: a CPU that others use times such short calls differently from one moment to the next."""
+
+
+def git(tree: Tree, *words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=tree.root, env=os.environ | WHO, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def commit(tree: Tree, words: str) -> str:
+    git(tree, "add", "--all", ".")
+    git(tree, "commit", "--quiet", "--allow-empty", "-m", words)
+    return git(tree, "rev-parse", "HEAD")
+
+
+def edit(tree: Tree, old: str, new: str, file: str = "kernels/quick/torch.py") -> None:
+    text = (tree.root / file).read_text()
+    assert old in text
+    (tree.root / file).write_text(text.replace(old, new))
+
+
+def compare(tree: Tree, *options: str) -> subprocess.CompletedProcess[str]:
+    return tree.sweep(*options, command="compare")
+
+
+def said(tree: Tree) -> list[Turn]:
+    (path,) = (tree.root / "outputs" / "comparisons" / "quick").glob("*/*.jsonl")
+    return turns.read(path, pytest.fail)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A repository whose second commit makes a provider a hundred times slower."""
+    made = cpu_tree(tmp_path, "quick")
+    (made.root / ".gitignore").write_text("outputs/\nlocal/\nbuild/\n__pycache__/\n")
+    git(made, "init", "--quiet", "--initial-branch=main")
+    commit(made, "A kernel")
+    git(made, "tag", "fast")
+    edit(made, "return x * 2", "return [x * 2 for _ in range(100)][-1]")
+    commit(made, "The same, slower")
+    return made
+
+
+def test_a_slower_commit_is_slower_and_fails_where_that_is_asked(tree: Tree) -> None:
+    done = compare(tree, *POINT, "a=fast", "b=HEAD", *SHORT, "fail_on=slower", "format=markdown")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 point: b is 0 same, 0 faster, 1 slower, 0 undecided." in done.stdout
+    assert "| 64 float32 | mul | mul |" in done.stdout
+    found = said(tree)
+    a, b = git(tree, "rev-parse", "--short=12", "fast"), git(tree, "rev-parse", "--short=12", "HEAD")
+    assert [(turn.round, turn.side) for turn in found] == [(0, a), (0, b), (1, b), (1, a)], "ABBA"
+    assert len({turn.key for turn in found}) == 2
+    assert all(turn.timing is not None and turn.timing.samples_us for turn in found)
+    assert len(git(tree, "worktree", "list").splitlines()) == 1
+    picture = next((tree.root / "outputs" / "comparisons").glob("quick/*/*.svg")).read_text()
+    assert "mul 64 float32" in picture
+
+    again = compare(tree, *POINT, "a=fast", "b=HEAD", *SHORT)
+    assert again.returncode == 0
+    assert "Nothing to measure" in again.stdout and "1 slower" in again.stdout
+    assert said(tree) == found
+
+
+def test_an_edit_is_compared_with_its_commit_and_what_it_does_not_touch_is_not(tree: Tree) -> None:
+    edit(tree, "for _ in range(100)", "for _ in range(1)")
+    done = compare(tree, "kernel=quick", "size=64", "a=HEAD", *SHORT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a=HEAD is the commit below a working tree that was edited; write a=tree" in done.stderr
+    git(tree, "tag", "slow")
+    commit(tree, "As fast again")
+    edit(tree, "return [", "return  [")  # a key knows nothing of blanks
+    done = compare(tree, "kernel=quick", "size=64", "a=slow", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "1 faster" in done.stdout
+    assert "Left out, for both sides have the same sources: 1 point." in done.stdout
+
+
+def test_ctrl_c_keeps_the_rounds_and_the_same_command_goes_on(tree: Tree) -> None:
+    options = (*POINT, "a=fast", "b=HEAD", "rounds=3", "most_rounds=3", "margin=0.9")
+    process = tree.start(*options, command="compare")
+    deadline = monotonic() + 120
+    while not list((tree.root / "outputs").glob("comparisons/*/*/*.jsonl")) and monotonic() < deadline:
+        sleep(0.05)
+    while len(said(tree)) < 2 and monotonic() < deadline:
+        sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, out + err
+    assert "Every round's samples" in out
+    assert len(git(tree, "worktree", "list").splitlines()) == 1
+    kept = said(tree)
+    assert 2 <= len(kept) < 6
+    done = compare(tree, *options)
+    assert done.returncode == 0, done.stderr
+    whole = [turn for turn in kept if turn.round == 0]
+    assert [turn for turn in said(tree) if turn.round == 0] == whole
+    assert "1 slower" in done.stdout
+
+
+def test_equal_sources_and_the_tree_itself(tree: Tree) -> None:
+    git(tree, "commit", "--quiet", "--allow-empty", "-m", "Nothing")
+    done = compare(tree, *POINT, "a=HEAD~1", "b=HEAD")
+    assert done.returncode == 2
+    assert "have the same sources for 1 point: nothing to compare. Write self_test=true" in done.stderr
+    done = compare(tree, *POINT, "self_test=true", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 1 equal pairs were called different" in done.stdout
+    assert "Noise between rounds, kernels bound by memory: " in done.stdout
+    assert {turn.side for turn in said(tree)} == {"a", "b"}
+    ceilings = next((tree.root / "outputs" / "ceilings").glob("*.json")).read_text()
+    assert '"noise": {\n    "memory": 0.' in ceilings
+
+
+def test_two_configurations_of_the_tree(tree: Tree) -> None:
+    done = compare(tree, "kernel=quick", "size=64", "a=mul", "b=blocks/block_size=512", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "blocks 512" in done.stdout and "1 point: b is" in done.stdout
+    assert {turn.side for turn in said(tree)} == {"tree"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["b=HEAD"], "a is missing: write a=COMMIT, to compare it with the working tree's quick."),
+        (["a=nothing"], "a=nothing: no commit, branch or tag of this repository, and no provider of quick;"),
+        (["a=HEAD", "b=main"], "a and b are both "),
+        (["a=HEAD~1", "b=mul/64"], "a=HEAD~1 and b=mul/64: write two configurations, or two commits."),
+        (["a=mul", "b=blocks/3x4x5"], "can't read '3x4x5' in 'blocks/3x4x5'"),
+        (["a=blocks/256", "b=blocks/256"], "are the same: write two configurations"),
+        (["a=HEAD~1", "rounds=5", "most_rounds=2"], "most_rounds: write no fewer than rounds."),
+        (["a=HEAD~1", "fail_on=faster"], "fail_on: "),
+        (["a=HEAD~1", "device=cuda"], "GPU"),
+        (["a=HEAD~2"], "a=HEAD~2: no commit"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tree: Tree, options: list[str], sentence: str) -> None:
+    done = compare(tree, "kernel=quick", "size=64", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert len(git(tree, "worktree", "list").splitlines()) == 1
+
+
+def test_a_kernel_that_one_side_lacks_and_a_provider_of_one_side_alone(tree: Tree) -> None:
+    shutil.copytree(tree.root / "kernels/quick", tree.root / "kernels/newer")
+    shutil.copy(tree.root / "conf/kernel/quick.yaml", tree.root / "conf/kernel/newer.yaml")
+    commit(tree, "A kernel more")
+    done = compare(tree, "kernel=newer", "a=fast")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "fast: unknown kernel 'newer'" in done.stderr
+    edit(
+        tree,
+        'Provider("mul"',
+        'Provider("times", "torch.py:mul"), Provider("mul"',
+        "kernels/quick/__init__.py",
+    )
+    done = compare(tree, "kernel=quick", "a=fast", "size=64", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "Only tree has these points: times 1." in done.stdout

@@ -1,0 +1,86 @@
+"""What paired times say: intervals that hold what they should, verdicts that are seldom wrong."""
+
+from __future__ import annotations
+
+from math import exp, inf
+
+import numpy as np
+import pytest
+
+from pipeline.verdicts.statistics import Estimate, Rule, estimate, verdicts
+
+RULE = Rule()
+ROUNDS = 5
+DEVIATION = 0.003 * 2**0.5
+"""Of a ratio's logarithm, where processes differ by 0.3 %."""
+
+
+def ratios(random: np.random.Generator, true: float, rounds: int = ROUNDS) -> list[float]:
+    return [true * exp(one) for one in random.normal(0, DEVIATION, rounds)]
+
+
+def asked(random: np.random.Generator, true: float, count: int, rule: Rule, noise: float = 0.0) -> list[str]:
+    estimates = {i: estimate(ratios(random, true), rule, noise) for i in range(count)}
+    return list(verdicts(estimates, rule).values())
+
+
+def test_an_interval_holds_the_ratio_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    found = [estimate(ratios(random, 1.02), RULE) for _ in range(4000)]
+    held = sum(one.low <= 1.02 <= one.high for one in found) / len(found)
+    assert held == pytest.approx(RULE.confidence, abs=0.02)
+
+
+def test_equal_kernels_are_the_same_and_hardly_ever_different() -> None:
+    found = asked(np.random.default_rng(1), 1.0, 2000, RULE)
+    assert found.count("same") / len(found) >= 0.95
+    assert (found.count("faster") + found.count("slower")) / len(found) <= 0.01
+
+
+@pytest.mark.parametrize(("true", "word"), [(1.02, "slower"), (1 / 1.02, "faster")])
+def test_two_percent_are_found(true: float, word: str) -> None:
+    """One per mille is left to those that a further round would decide."""
+    found = asked(np.random.default_rng(2), true, 1000, RULE)
+    assert found.count(word) / len(found) >= 0.95
+    assert set(found) <= {word, "undecided"}
+
+
+def test_what_is_beyond_zero_may_lie_within_the_margin() -> None:
+    wide = Rule(margin=0.001, beyond="zero")
+    found = asked(np.random.default_rng(3), 1.008, 500, wide)
+    assert found.count("slower") / len(found) >= 0.7
+    assert "faster" not in found
+    within = asked(np.random.default_rng(3), 1.008, 500, Rule(margin=0.02, beyond="zero"))
+    assert within.count("same") / len(within) >= 0.95, "the margin is what does not matter"
+
+
+def test_many_questions_at_once_find_no_more_that_is_not_there() -> None:
+    """Each alone at 5 % would call one in twenty different."""
+    random = np.random.default_rng(4)
+    rule = Rule(margin=0.0, beyond="zero")
+    wrong = 0
+    for _ in range(40):
+        found = asked(random, 1.0, 100, rule)
+        wrong += any(word != "undecided" for word in found)
+    assert wrong / 40 <= 0.15
+
+
+def test_rounds_that_agree_by_chance_are_no_less_noisy_than_is_known() -> None:
+    agreed = estimate([1.0151, 1.0152], RULE)
+    assert verdicts({0: agreed}, RULE) == {0: "slower"}
+    known = estimate([1.0151, 1.0152], RULE, noise=0.004)
+    assert verdicts({0: known}, RULE) == {0: "undecided"}
+    assert (known.ratio, agreed.low) == (agreed.ratio, pytest.approx(1.0148, abs=1e-4))
+
+
+def test_without_two_rounds_there_is_no_interval() -> None:
+    assert estimate([], RULE) == Estimate(0, 1.0, 0.0, inf, 1.0)
+    assert estimate([1.5], RULE) == Estimate(1, 1.5, 0.0, inf, 1.0)
+    assert verdicts({"a": estimate([1.5], RULE)}, RULE) == {"a": "undecided"}
+    assert verdicts({}, RULE) == {}
+
+
+def test_equal_times_are_the_same() -> None:
+    """A clock of few digits may give that."""
+    assert verdicts({0: estimate([1.0, 1.0], RULE)}, RULE) == {0: "same"}
+    assert verdicts({0: estimate([1.5, 1.5], RULE)}, RULE) == {0: "slower"}
