@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const auto columns = static_cast<int>(matrix.columns);
   const uint64_t policy = policy_of(matrix.caching);
   const T* from = matrix.x + (has_row ? row * matrix.row_stride : 0);
-  const auto pieces = cut<T, V, kEdges>(from, columns);
+  const auto pieces = cut<T, V, kEdges, kSpareLast<Op, kEdges>>(from, columns);
   const Place<int> place{rank * sharing.share + thread, has_row ? min((rank + 1) * sharing.share, pieces.packs) : 0,
                          threads_per_row, has_row && rank == 0 ? thread : INT_MAX};
   auto chunk = read<Op, V, K, kEdges>(from, pieces, place, policy);
   FactorsAhead<Op, T, V, kAhead<Op, kEdges, (K * V > 16 ? 8 : 16)>, false> factors(
-      parameters_of_packs<T>(op, pieces.head, columns), matrix.caching);
+      parameters_of_packs<T>(op, pieces.head), matrix.caching);
   if constexpr (kShifted<Op>) {
     wait_for_launch_before();
   }
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const auto columns = static_cast<int>(matrix.columns);
   const uint64_t policy = policy_of(matrix.caching);
   const T* from = matrix.x + row * matrix.row_stride;
-  const auto pieces = cut<T, V, kEdges>(from, columns);
+  const auto pieces = cut<T, V, kEdges, kSpareLast<Op, kEdges>>(from, columns);
   const int first = rank * sharing.share;
   const int count = max(0, min(sharing.share, pieces.packs - first));
   const int column = pieces.head + first * V;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   // Kept in L2: on an H200 that took layernorm of 131072 float32 columns from 1438 us to 1238, of 262144 bfloat16 columns
   // from 1453 to 1226; of 65536 float32 columns it takes 557 instead of 555.
-  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, true> factors(parameters_of_packs<T>(op, pieces.head, columns),
+  FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, true> factors(parameters_of_packs<T>(op, pieces.head),
                                                                matrix.caching);
   if constexpr (kShifted<Op>) {
     wait_for_launch_before();
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const int64_t row = blockIdx.x / blocks_per_row;
   const int rank = static_cast<int>(blockIdx.x % blocks_per_row);
   const T* from = matrix.x + row * matrix.row_stride;
-  const auto pieces = cut<T, V, kEdges>(from, matrix.columns);
+  const auto pieces = cut<T, V, kEdges, kSpareLast<Op, kEdges>>(from, matrix.columns);
   const int64_t share = (pieces.packs + blocks_per_row - 1) / blocks_per_row;
   const int64_t end = min((rank + 1) * share, pieces.packs);
   Place<int64_t> place{rank * share + threadIdx.x, end, threads, rank == 0 ? threadIdx.x : INT64_MAX};
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   auto chunk = read<Op, V, K, kEdges>(from, pieces, place, policy);
   FactorsAhead<Op, T, V, kAhead<Op, kEdges, 16>, false> factors(
-      parameters_of_packs<T>(op, static_cast<int>(pieces.head), matrix.columns), matrix.caching);
+      parameters_of_packs<T>(op, static_cast<int>(pieces.head)), matrix.caching);
   factors.template start<kParametersAligned<Op, kEdges>, K>(pieces.head, place);
   if (pass == Pass::kWrite) {
     wait_for_launch_before();

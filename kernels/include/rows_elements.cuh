@@ -219,10 +219,14 @@ template <typename Index>
 struct Cut {
   Index head;
   Index packs;
-  Index edges;  // elements in head and tail, fewer than two packs
+  Index edges;  // elements in head and tail, no more than kMostEdges
 };
 
-template <typename T, int V, bool kEdges, typename Index>
+// Elements in the head and the tail of a row. With kSpare the tail has the last whole pack, too.
+template <int V, bool kSpare>
+constexpr int kMostEdges = 2 * (V - 1) + (kSpare ? V : 0);
+
+template <typename T, int V, bool kEdges, bool kSpare, typename Index>
 __device__ Cut<Index> cut(const T* row, Index columns) {
   constexpr int kLog2 = V == 8 ? 3 : V == 4 ? 2 : 0;
   static_assert(1 << kLog2 == V);
@@ -231,7 +235,10 @@ __device__ Cut<Index> cut(const T* row, Index columns) {
     const auto misplaced = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T)) & (V - 1);
     head = min(static_cast<Index>((V - misplaced) & (V - 1)), columns);
   }
-  const Index packs = (columns - head) >> kLog2;
+  Index packs = (columns - head) >> kLog2;
+  if constexpr (kSpare) {
+    packs = max(packs, Index{1}) - 1;
+  }
   return {head, packs, columns - (packs << kLog2)};
 }
 

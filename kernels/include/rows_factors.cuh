@@ -7,39 +7,15 @@
 
 namespace kernels {
 
-// The first `count` elements from a multiple of 16 bytes on, fewer than 16 bytes of them, and zeros.
+// 16 bytes from wherever an element may begin: the aligned 16 bytes on either side, shifted. What is read before the
+// elements lies in their allocation, which begins at a multiple of 16 bytes. Behind them there have to be as many.
 template <typename T>
-__device__ uint4 load_few(const T* from, int count) {
-  uint4 few{0, 0, 0, 0};
-  // By the last first, each before the others: no element's place is an index, so that all stay in registers.
-#pragma unroll 1
-  for (int i = count - 1; i >= 0; --i) {
-    const unsigned bits = __ldg(reinterpret_cast<const Bits<T, 1>*>(from) + i);
-    if constexpr (sizeof(T) == 4) {
-      few = {bits, few.x, few.y, few.z};
-    } else {
-      few = {few.x << 16 | bits, __funnelshift_l(few.x, few.y, 16), __funnelshift_l(few.y, few.z, 16),
-             __funnelshift_l(few.z, few.w, 16)};
-    }
-  }
-  return few;
-}
-
-// 16 bytes from wherever an element may begin: the aligned 16 bytes on either side, shifted. `left` elements are there
-// from the first on. What is read before it lies in its allocation, which begins at a multiple of 16 bytes; what lies
-// behind the last may not.
-template <typename T>
-__device__ uint4 load_across(const T* from, int64_t left) {
+__device__ uint4 load_across(const T* from) {
   const auto address = reinterpret_cast<std::uintptr_t>(from);
   const auto shift = static_cast<unsigned>(address % 16);
   const auto* aligned = reinterpret_cast<const uint4*>(address - shift);
   const uint4 low = __ldg(aligned);
-  uint4 high = low;
-  if (shift > 0) {
-    const int count = static_cast<int>(shift / sizeof(T));
-    high = left >= 2 * kWidest<T> - count ? __ldg(aligned + 1)
-                                          : load_few(reinterpret_cast<const T*>(aligned + 1), count);
-  }
+  const uint4 high = shift == 0 ? low : __ldg(aligned + 1);
   unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   if (shift & 8) {
 #pragma unroll
@@ -65,10 +41,9 @@ __device__ uint4 load_across(const T* from, int64_t left) {
 // N neighbouring elements of a row's weight or bias. Every row uses them again, so they stay in the caches; no kernel
 // writes them, so that the compiler may load them before it has stored what comes before. With kPolicy L2 is told to
 // keep them. With kWritten the launch before this one writes them: they are not read-only then, and are loaded where the
-// program says, after the wait for that launch. (The assembler moves read-only loads to before it.) `left` elements are
-// there, from the first on.
+// program says, after the wait for that launch. (The assembler moves read-only loads to before it.)
 template <bool kAligned, bool kPolicy, bool kWritten, typename T, int N>
-__device__ Bits<T, N> parameters(const T* from, int64_t left, uint64_t policy) {
+__device__ Bits<T, N> parameters(const T* from, uint64_t policy) {
   static_assert(!kWritten || (kAligned && N * sizeof(T) == 16));
   if constexpr (kWritten) {
     uint4 bits;
@@ -91,22 +66,20 @@ __device__ Bits<T, N> parameters(const T* from, int64_t left, uint64_t policy) {
   } else if constexpr (kAligned || N == 1) {
     return __ldg(reinterpret_cast<const Bits<T, N>*>(from));
   } else {
-    return load_across(from, left);
+    return load_across(from);
   }
 }
 
-// Where the columns of a row find their weight and bias, of so many elements each.
+// Where the columns of a row find their weight and bias.
 template <typename T>
 struct Parameters {
   const T* weight;
   const T* bias;
-  int64_t count;
 };
 
 template <typename T, typename Op>
-__host__ __device__ Parameters<T> parameters_of(const Op& op, int64_t columns) {
+__host__ __device__ Parameters<T> parameters_of(const Op& op) {
   Parameters<T> of{};
-  of.count = columns;
   if constexpr (Op::kWeight) {
     of.weight = op.weight;
   }
@@ -123,13 +96,18 @@ constexpr bool kShifted = false;
 template <typename Op, bool kEdges>
 constexpr bool kParametersAligned = !kEdges || kShifted<Op>;
 
+// Whether the last whole pack of a row is taken element by element: its parameters may be the last ones there are, and
+// 16 bytes of these that lie anywhere are not read without what lies behind them.
+template <typename Op, bool kEdges>
+constexpr bool kSpareLast = Op::kWeight && !kParametersAligned<Op, kEdges>;
+
 // Where the columns of a row's packs find theirs; `head` is where the first of these begins.
 template <typename T, typename Op>
-__device__ Parameters<T> parameters_of_packs(const Op& op, int head, int64_t columns) {
+__device__ Parameters<T> parameters_of_packs(const Op& op, int head) {
   if constexpr (kShifted<Op>) {
     return op.beginning_at(head);
   } else {
-    return parameters_of<T>(op, columns);
+    return parameters_of<T>(op);
   }
 }
 
@@ -141,12 +119,11 @@ struct Factors {
 
   template <bool kAligned, bool kPolicy, typename Index>
   __device__ void load(const Parameters<T>& of, Index column, uint64_t policy) {
-    constexpr bool kWritten = kAligned && kShifted<Op>;
     if constexpr (Op::kWeight) {
-      weight = parameters<kAligned, kPolicy, kWritten, T, N>(of.weight + column, of.count - column, policy);
+      weight = parameters<kAligned, kPolicy, kAligned && kShifted<Op>, T, N>(of.weight + column, policy);
     }
     if constexpr (Op::kBias) {
-      bias = parameters<kAligned, kPolicy, kWritten, T, N>(of.bias + column, of.count - column, policy);
+      bias = parameters<kAligned, kPolicy, kAligned && kShifted<Op>, T, N>(of.bias + column, policy);
     }
   }
 
@@ -230,8 +207,7 @@ __device__ void write_edge(T* row, const Cut<Index>& cut, Index edge, const Elem
     const Index column = edge_column<V>(cut, edge);
     const float values[1] = {elements.edge};
     Factors<Op, T, 1> factors;
-    const auto parameters = parameters_of<T>(op, cut.packs * V + cut.edges);
-    factors.template load<false, false>(parameters, column, 0);
+    factors.template load<false, false>(parameters_of<T>(op), column, 0);
     row[column] = factors.answer(values, op, about).values[0];
   }
 }

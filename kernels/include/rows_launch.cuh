@@ -83,7 +83,7 @@ Spread spread(int64_t rows, int64_t columns, int64_t block_size, int threads, co
   int64_t elements = std::clamp<int64_t>(wanted, kFewest, kMost<T, V, Op>);
   if (blocks == 1 && columns <= elements * threads) {
     // The edges of a row take a thread each.
-    const int64_t least = std::max<int64_t>(ceil_div(columns, elements), kEdges ? 2 * V - 2 : 1);
+    const int64_t least = std::max<int64_t>(ceil_div(columns, elements), kEdges ? kMostEdges<V, kSpareLast<Op, kEdges>> : 1);
     const int log2_sharing = log2_from(least);
     const int rows_per_block = threads >> log2_sharing;
     if (rows_per_block >= 2) {

@@ -137,7 +137,7 @@ struct Residence {
     return (share + warps * kAlignedPacks - 1) / (warps * kAlignedPacks) * kAlignedPacks;
   }
 
-  // In shared memory. A portion of a row with edges begins with one of the first two packs, and is followed by one.
+  // In shared memory. A portion of a row with edges begins with one of the first two packs, and is followed by two.
   template <bool kEdges>
   __host__ __device__ int room_of_warp() const {
     return packs_of_warp() + (kEdges ? kAlignedPacks : 0);
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kMostResident, 1)
   Bits<T, V>* const own = ring + warp * residence.room_of_warp<kEdges>();
   const auto portion_of = [&](int row) {
     const T* const from = matrix.x + row * matrix.row_stride;
-    const auto pieces = cut<T, V, kEdges>(from, columns);
+    const auto pieces = cut<T, V, kEdges, kEdges>(from, columns);
     Portion<T> portion{row, pieces.head + begin * V, max(0, min(end, pieces.packs) - begin), 0, 0, 0};
     if constexpr (kEdges) {
       const bool last = portion.count > 0 && begin + portion.count == pieces.packs;
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kMostResident, 1)
       turns.next();
       memory.portion[at][warp] = portion;
       const int before = portion.head > 0 ? 1 : 0;
-      const int bytes = (before + portion.count + (portion.tail > 0 ? 1 : 0)) * kBytes;
+      const int bytes = (before + portion.count + (portion.tail + V - 1) / V) * kBytes;
       expect_bytes(&memory.arrived[at][warp], bytes);
       if (bytes > 0) {
         copy_in(own + at * room + portion.shift - before,
@@ -308,11 +308,11 @@ __global__ void __launch_bounds__(kMostResident, 1)
     for (int k = 0; k < kPacks; ++k) {
       const int pack = lane + k * kThreadsPerWarp;
       if (pack < portion.count) {
-        factors[k].template load<!kEdges, false>(parameters_of<T>(op, columns), column + pack * V, 0);
+        factors[k].template load<!kEdges, false>(parameters_of<T>(op), column + pack * V, 0);
       }
     }
     if (kEdges && portion.has_edge(lane)) {
-      factors_of_edge.template load<true, false>(parameters_of<T>(op, columns), portion.edge(lane), 0);
+      factors_of_edge.template load<true, false>(parameters_of<T>(op), portion.edge(lane), 0);
     }
   };
   load_factors(first);

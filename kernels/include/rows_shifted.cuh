@@ -23,7 +23,7 @@ struct Shifted : Op {
   // So that the column `head` of a row is where a copy begins.
   __device__ Parameters<T> beginning_at(int head) const {
     const T* const weight = copies + head * length - head;
-    return {weight, weight + kWidest<T> * length, length};
+    return {weight, weight + kWidest<T> * length};
   }
 };
 template <typename T, typename Op>
@@ -32,14 +32,19 @@ constexpr bool kShifted<Shifted<T, Op>> = true;
 // A thread writes a pack of a copy; blockIdx.y is where the copy begins, blockIdx.z whether it is of the bias. The next
 // launch begins meanwhile (sm_90), and waits before it asks for what is written here.
 template <typename T>
-__global__ void copy_shifted(const Parameters<T> of, T* copies, int64_t length) {
+__global__ void copy_shifted(const Parameters<T> of, T* copies, int64_t columns, int64_t length) {
   let_next_launch_begin();
   const int64_t begins = blockIdx.y;
   const int64_t column = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kWidest<T>;
-  const int64_t left = of.count - begins - column;
-  if (left >= kWidest<T>) {
-    const uint4 bits = load_across((blockIdx.z == 0 ? of.weight : of.bias) + begins + column, left);
-    *reinterpret_cast<uint4*>(copies + (blockIdx.z * kWidest<T> + begins) * length + column) = bits;
+  const T* const from = (blockIdx.z == 0 ? of.weight : of.bias) + begins + column;
+  T* const to = copies + (blockIdx.z * kWidest<T> + begins) * length + column;
+  const int64_t left = columns - begins - column;
+  if (left >= 2 * kWidest<T>) {
+    *reinterpret_cast<uint4*>(to) = load_across(from);
+  } else {
+    for (int i = 0; i < kWidest<T> && i < left; ++i) {
+      to[i] = from[i];
+    }
   }
 }
 
@@ -63,7 +68,7 @@ Shifted<T, Op> with_copies(const Op& op, const Tensor& x, Tensor& memory, cudaSt
   const int64_t length = packs * kWidest<T>;
   memory = torch::stable::new_empty(x, {kTensors * kWidest<T> * length});
   const dim3 grid(static_cast<unsigned>(ceil_div(packs, kThreads)), kWidest<T>, kTensors);
-  copy_shifted<T><<<grid, kThreads, 0, stream>>>(parameters_of<T>(op, columns), output<T>(memory), length);
+  copy_shifted<T><<<grid, kThreads, 0, stream>>>(parameters_of<T>(op), output<T>(memory), columns, length);
   record_launch("copy_shifted", "copy", grid, kThreads);
   return {op, input<T>(memory), length};
 }

@@ -58,9 +58,12 @@ class AsWritten:
 
 
 class PresetConfig(Record):
-    """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device."""
+    """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device. Finals
+    have ``rounds``, and ``most_rounds`` where they are still undecided."""
 
     name: str
+    rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
+    most_rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     min_samples: int = Field(default=50, ge=2)
     max_seconds: float = Field(default=1.0, gt=0)
     cpu: str | None = None
@@ -225,6 +228,21 @@ class CarryConfig(KernelOptions):
     points: int = Field(ge=1)
     rounds: int = Field(ge=1)
     margin: float = Field(gt=0, lt=1)
+    output: Path
+    seed: int
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
+class FinalsConfig(Record):
+    """conf/finals.yaml."""
+
+    kernel: Pin[str]
+    preset: PresetConfig
+    timing: TimingSettings
+    device: str
+    margin: float = Field(gt=0, lt=1)
+    remeasure: bool
     output: Path
     seed: int
     point_timeout_s: float = Field(gt=0)
