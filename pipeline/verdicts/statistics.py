@@ -24,6 +24,9 @@ K = TypeVar("K", bound=Hashable)
 FEWEST_ROUNDS = 2
 """One ratio says nothing of how much ratios differ."""
 
+WIDEST = 10.0
+"""Half of the widest interval, as a logarithm: a factor of 22 000 says as little as any beyond."""
+
 
 class Rule(Record):
     """When two times are called different.
@@ -78,7 +81,7 @@ def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimat
         middle = exp(logs[0]) if logs else 1.0
         return Estimate(rounds, middle, 0.0, inf, 1.0)
     mean, error = fmean(logs), max(stdev(logs), noise) / sqrt(rounds)
-    half = float(stats.t.ppf((1 + rule.confidence) / 2, rounds - 1)) * error
+    half = min(WIDEST, float(stats.t.ppf((1 + rule.confidence) / 2, rounds - 1)) * error)
     return Estimate(
         rounds, exp(mean), exp(mean - half), exp(mean + half), _probability(mean, error, rounds, rule)
     )

@@ -80,6 +80,12 @@ def test_without_two_rounds_there_is_no_interval() -> None:
     assert verdicts({}, RULE) == {}
 
 
+def test_no_interval_is_too_wide_to_be_written() -> None:
+    wild = estimate([1e-3, 1e3], RULE)
+    assert (wild.low, wild.high) == (pytest.approx(exp(-10)), pytest.approx(exp(10)))
+    assert verdicts({0: wild}, RULE) == {0: "undecided"}
+
+
 def test_equal_times_are_the_same() -> None:
     """A clock of few digits may give that."""
     assert verdicts({0: estimate([1.0, 1.0], RULE)}, RULE) == {0: "same"}

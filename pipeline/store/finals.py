@@ -1,0 +1,126 @@
+"""Finals: each provider's best configuration measured again, all of a problem side by side; a JSON line each.
+
+A file holds the finals of every run, so that it tells what became faster when; of a problem the newest run's
+count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.points.frozen import Record, Values
+from pipeline.points.limits import Microseconds, Name, NotNegative, Text
+from pipeline.points.point import Point
+from pipeline.store import evidence, files, results
+from pipeline.store.record import Origin, Parts, Rate
+
+By = Literal["own", "torch", "peer", "textbook"]
+"""Who wrote a provider: this repository, to be fast; torch, and what it compiles; another project; or this
+repository, as everybody writes it."""
+
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class Against(Record):
+    """A final beside the one that it is compared with, the fastest of our own.
+
+    ratio:
+        Its time over that one's: above 1 it is slower.
+    low, high:
+        The 90 % interval of the ratio.
+    """
+
+    point: Point
+    ratio: Positive
+    low: NotNegative
+    high: Positive | None
+    verdict: Literal["same", "faster", "slower", "undecided"]
+
+
+class Final(Record):
+    """A provider's best configuration at one problem, as rounds found it.
+
+    rounds_us:
+        The median of each round, in microseconds.
+    swept_us:
+        What the sweep had found of it: of many configurations the best is a lucky one, too.
+    power:
+        ``burst``: milliseconds after a rest, at full clocks.
+    against:
+        None for the fastest of our own, and where there is none.
+    """
+
+    key: Text
+    point: Point
+    workload: Name
+    by: By
+    rounds_us: tuple[Microseconds, ...] = Field(min_length=1)
+    median_us: Microseconds
+    swept_us: Microseconds
+    headline: Literal["gbps", "tflops"]
+    rate: Rate
+    against: Against | None
+    power: Literal["burst", "sustained"]
+    parts: Parts
+    origin: Origin
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not min(self.rounds_us) <= self.median_us <= max(self.rounds_us):
+            raise ValueError("the median lies outside of the rounds")
+        if not self.rate.is_of(self.median_us):
+            raise ValueError("the rates are not those of the time")
+        if self.key != self.parts.key:
+            raise ValueError("the key is not that of the parts")
+        return self
+
+    @property
+    def place(self) -> tuple[str, Values]:
+        """Where it meets others."""
+        return self.point.kernel, self.point.problem
+
+
+def path(folder: Path, kernel: str, gpu: str) -> Path:
+    """The finals of one kernel on one GPU."""
+    return folder / "finals" / kernel / f"{gpu}.jsonl"
+
+
+def rounds_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """Every round's samples of these."""
+    return folder / "finals" / kernel / "rounds" / f"{gpu}.jsonl"
+
+
+def append(file: Path, rows: Iterable[Final]) -> None:
+    """Add finals, and make sure that they are on the disk. Raises UserError when they can't be written."""
+    files.append(file, b"".join(row.model_dump_json().encode() + b"\n" for row in rows))
+
+
+def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
+    """The finals of a file, the oldest first; a line that is none, or of another kernel or machine than the
+    file, is skipped with a sentence to ``warn``."""
+    rows = evidence.read_lines(file, Final, warn)
+    own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (file.parent.name, file.stem)]
+    if count := len(rows) - len(own):
+        warn(f"{file} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
+    return own
+
+
+def newest(rows: Sequence[Final]) -> list[Final]:
+    """Those of each problem's last run."""
+    last = {row.place: row.origin.run for row in rows}
+    return [row for row in rows if row.origin.run == last[row.place]]
+
+
+def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[tuple[str, str], list[Final]]:
+    """All finals below the folder by kernel and machine, and with ``local`` of the repository's own results
+    this host's too."""
+    paths = [
+        one
+        for place in results.folders_of(folder, local)
+        for one in results.listed(place, "finals/*/*.jsonl", warn)
+    ]
+    return {(one.parent.name, one.stem): read(one, warn) for one in paths}
