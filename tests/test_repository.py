@@ -168,6 +168,7 @@ LAYERS = (
     {"commands"},
     {"command"},
     {"reporting", "inspection"},
+    {"verdicts"},
     {"execution"},
     {"toolchain", "timing"},
     {"machine"},

@@ -1,0 +1,132 @@
+"""``python -m pipeline.finals``: the best of each provider side by side, by real ledgers and processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from pipeline.store import finals, turns
+from pipeline.store.finals import Final
+from tests.planted.tree import Tree, cpu_tree
+
+KERNELS = "kernel=[quick,doubled]"
+
+
+def read(tree: Tree, kernel: str) -> list[Final]:
+    (path,) = (tree.root / "outputs" / "finals" / kernel).glob("*.jsonl")
+    return finals.read(path, pytest.fail)
+
+
+def hold(tree: Tree, *options: str) -> tuple[int, str, str]:
+    done = tree.sweep(*options, command="finals")
+    return done.returncode, done.stdout, done.stderr
+
+
+def runs(rows: Sequence[Final]) -> set[str]:
+    return {row.origin.run for row in rows}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """Two kernels that were swept, and had their finals."""
+    made = cpu_tree(tmp_path_factory.mktemp("finals"), "quick", "doubled")
+    for kernel in ("quick", "doubled"):
+        assert made.sweep(f"kernel={kernel}").returncode == 0
+    code, out, err = hold(made, KERNELS)
+    assert (code, err) == (0, ""), out + err
+    assert "They are in outputs/finals." in out
+    assert "times what the sweeps had found of the same points" in out
+    return made
+
+
+def test_each_provider_has_one_configuration_at_each_problem(tree: Tree) -> None:
+    rows = read(tree, "quick")
+    assert {(row.point.provider, *row.point.problem.values()) for row in rows} == {
+        (provider, elements, "float32") for provider in ("mul", "blocks") for elements in (64, 128)
+    }
+    swept = {row.point: row for row in tree.rows("quick")}
+    for row in rows:
+        timing = swept[row.point].outcome.timing
+        assert timing is not None
+        assert (row.swept_us, row.key) == (timing.median_us, swept[row.point].key)
+        assert (row.by, row.against, row.power) == ("torch", None, "burst"), "none of ours is there"
+        assert len(row.rounds_us) == 2
+        assert row.rate.is_of(row.median_us)
+    assert len(runs(rows)) == 1
+
+
+def test_every_round_is_kept_in_alternating_order(tree: Tree) -> None:
+    (path,) = (tree.root / "outputs/finals/quick/rounds").glob("*.jsonl")
+    kept = turns.read(path, pytest.fail)
+    for elements in (64, 128):
+        of_problem = [turn for turn in kept if turn.point.problem["elements"] == elements]
+        first, second = ([t.point.provider for t in of_problem if t.round == number] for number in (0, 1))
+        assert first == second[::-1] and len(first) == 2
+    rounds_us = {row.point: row.rounds_us for row in read(tree, "quick")}
+    for point, medians in rounds_us.items():
+        timings = [turn.timing for turn in kept if turn.point == point]
+        assert tuple(timing.median_us for timing in timings if timing is not None) == medians
+
+
+def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alone(tree: Tree) -> None:
+    before = {kernel: read(tree, kernel) for kernel in ("quick", "doubled")}
+    code, out, err = hold(tree, KERNELS)
+    assert (code, err) == (0, ""), out
+    assert {kernel: read(tree, kernel) for kernel in before} == before
+    source = tree.root / "kernels/quick/torch.py"
+    source.write_text(source.read_text().replace("return x * 2", "return 2 * x"))
+    assert tree.sweep("kernel=quick").returncode == 0
+    code, out, err = hold(tree, KERNELS)
+    assert (code, err) == (0, ""), out
+    assert read(tree, "doubled") == before["doubled"]
+    after = read(tree, "quick")
+    assert after[: len(before["quick"])] == before["quick"], "earlier finals are history"
+    assert len(after) == 2 * len(before["quick"])
+    newest = finals.newest(after)
+    assert runs(newest).isdisjoint(runs(before["quick"])) and len(newest) == len(before["quick"])
+
+
+def test_rows_that_are_old_are_no_finalists(tmp_path: Path) -> None:
+    made = cpu_tree(tmp_path, "quick")
+    code, out, err = hold(made, "kernel=quick")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: no ledger in outputs has times to go by: run python -m pipeline.sweep kernel=NAME "
+        "output=outputs first.\n"
+    )
+    assert made.sweep("kernel=quick", "size=64").returncode == 0
+    for name in ("torch.py", "sums.py"):
+        source = made.root / "kernels/quick" / name
+        source.write_text(source.read_text() + "\n\nUNUSED = 1\n")
+    code, out, err = hold(made, "kernel=quick", "margin=2")
+    assert (code, out) == (2, "") and err.startswith("error: margin: ")
+    code, out, err = hold(made, "kernel=[quick,nothing]")
+    assert (code, out) == (2, "") and "unknown kernel 'nothing'" in err
+    reference = made.root / "kernels/quick/reference.py"
+    reference.write_text(reference.read_text().replace("x.double() * 2", "2 * x.double()"))
+    code, out, err = hold(made, "kernel=quick")
+    assert (code, out) == (2, "") and "has times to go by" in err
+
+
+def test_ctrl_c_keeps_the_rounds_that_are_whole(tmp_path: Path) -> None:
+    made = cpu_tree(tmp_path, "quick")
+    assert made.sweep("kernel=quick").returncode == 0
+    process = made.start("kernel=quick", command="finals")
+    deadline = monotonic() + 120
+    place = made.root / "outputs/finals/quick/rounds"
+    while monotonic() < deadline and sum(len(p.read_bytes().splitlines()) for p in place.glob("*.jsonl")) < 4:
+        sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, out + err
+    (path,) = place.glob("*.jsonl")
+    kept = path.read_bytes()
+    code, out, err = hold(made, "kernel=quick")
+    assert (code, err) == (0, ""), out
+    assert path.read_bytes().startswith(kept)
+    assert {len(row.rounds_us) for row in finals.newest(read(made, "quick"))} == {2}
