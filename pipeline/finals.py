@@ -20,7 +20,7 @@ from rich import box
 from rich.table import Table
 
 import kernels
-from kernels.contract import Provider
+from kernels.contract import Work
 from pipeline import ROOT, UserError
 from pipeline.command.options import FinalsConfig
 from pipeline.command.run import console, run_stage
@@ -38,7 +38,7 @@ from pipeline.reporting.progress import Progress
 from pipeline.reporting.table import number, percent, print_wide
 from pipeline.store import commit, finals, results, turns
 from pipeline.store.ceilings import Ceilings, rate
-from pipeline.store.finals import Against, By, Final
+from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.record import Measurement, Origin
 from pipeline.store.turns import Turn
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
@@ -60,15 +60,6 @@ def run(config: FinalsConfig) -> None:
             stage.hold()
         finally:
             stage.show()
-
-
-def written_by(provider: Provider) -> By:
-    """Who wrote a provider."""
-    if provider.package:
-        return "peer"
-    if provider.textbook:
-        return "textbook"
-    return "torch" if provider.language == "torch" else "own"
 
 
 @dataclass(frozen=True)
@@ -153,7 +144,7 @@ class Finals:
             )
         return found
 
-    def _work(self, entry: Entry, row: Measurement) -> kernels.contract.Work:
+    def _work(self, entry: Entry, row: Measurement) -> Work:
         kernel = entry.loaded.kernel
         return kernel.work(problems.make(kernel.problem, row.point.problem))
 

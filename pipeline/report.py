@@ -24,7 +24,7 @@ from pipeline.execution import identity
 from pipeline.machine import device
 from pipeline.reporting import pages, plots, table
 from pipeline.reporting.drawings import drawings, leading
-from pipeline.reporting.field import meetings, rivals_of
+from pipeline.reporting.field import meetings, meetings_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import (
     against_baseline,
     best_configurations,
@@ -32,13 +32,16 @@ from pipeline.reporting.frames import (
     comparable,
     entry_of,
     frame,
+    frame_of_finals,
 )
 from pipeline.reporting.pages import About, Content, Plot
 from pipeline.reporting.roofline import dram_bytes, roofline
+from pipeline.store import finals
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
 from pipeline.store.files import write_atomically
+from pipeline.store.finals import Final
 from pipeline.store.record import Measurement, Status
 from pipeline.store.results import Results, asked_for, folder_for, folders_of, inside, load
 from pipeline.timing.settings import TimingSettings
@@ -70,6 +73,7 @@ def run(config: ReportConfig) -> None:
     is_cpu = here.kind == "cpu"
     results = load(config.input, sentences.append, local=is_cpu)
     evidence = load_evidence(config.input, sentences.append, local=is_cpu)
+    held = finals.load(config.input, sentences.append, local=is_cpu)
     asked_for(config.output / "report.html")
     output = folder_for(config.output, here.kind)
     unreadable = sentences[:MAX_UNREADABLE]
@@ -79,7 +83,8 @@ def run(config: ReportConfig) -> None:
         unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
-    content = compose(results, evidence, unreadable)
+    newest = [row for rows in held.values() for row in finals.newest(rows)]
+    content = compose(results, evidence, newest, unreadable)
     write(content, output)
 
     baselines = {name: about.baseline for name, about in content.about.items()}
@@ -105,8 +110,8 @@ def describe(kernel: str, providers: set[str]) -> About:
     return About(kernel, entry.loaded.summary, declared.baseline, own, rivals)
 
 
-def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Content:
-    """Work out everything that the report says."""
+def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreadable: list[str]) -> Content:
+    """Work out everything that the report says; ``held`` are each problem's newest finals."""
     everything = len(results.measurements)
     results = dataclasses.replace(results, measurements=tuple(comparable(results.measurements)))
     rows = frame(results.measurements)
@@ -132,17 +137,15 @@ def compose(results: Results, evidence: Evidence, unreadable: list[str]) -> Cont
         ]
         counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in panels}
         roofs[str(name)] = roofline(str(name), of_kernel, list(panels.values()), counted, styles)
+    rivals = {name: one.rivals for name, one in about.items()}
+    swept = meetings(rows, {name: one.own for name, one in about.items()}, rivals)
     return Content(
         results=results,
         rows=rows,
         best=best,
-        field=meetings(
-            rows,
-            {name: one.own for name, one in about.items()},
-            {name: one.rivals for name, one in about.items()},
-        ),
+        field=preferred(swept, meetings_of_finals(held, swept, rivals)),
         about=about,
-        metrics=metrics(rows, about),
+        metrics=metrics(rows, frame_of_finals(held), about),
         plots=drawn,
         rooflines=roofs,
         evidence=evidence,
@@ -194,20 +197,24 @@ def source_of(kernel: str, provider: str) -> str:
         return ""
 
 
-def metrics(rows: pd.DataFrame, about: dict[str, About]) -> dict[str, Any]:
+def metrics(rows: pd.DataFrame, held: pd.DataFrame, about: dict[str, About]) -> dict[str, Any]:
     """Kernel -> GPU -> numbers: for the words of its problems geometric means of the best provider's rate
     and share of the ceiling, and of the best own provider's speedup; and the points by status.
 
-    The means are over the problems of the kernel's first workload (``drawings.leading``). Timings not to be
-    trusted count as points only."""
+    The means are over the problems of the kernel's first workload (``drawings.leading``), of those that had
+    finals where there are any. Timings not to be trusted count as points only."""
     baselines = {name: one.baseline for name, one in about.items()}
-    best = against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines)
+    trusted = against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines)
+    finalists = against_baseline(best_configurations(held), baselines)
     found: dict[str, Any] = {}
     for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
         numbers: dict[str, Any] = {}
-        here = best[(best["kernel"] == kernel) & (best["gpu"] == gpu)]
+        here = finalists[(finalists["kernel"] == kernel) & (finalists["gpu"] == gpu)]
+        every = held
+        if here.empty:
+            here, every = trusted[(trusted["kernel"] == kernel) & (trusted["gpu"] == gpu)], rows
         for words, timed in here.groupby("words"):
-            of_first = leading(str(kernel), rows[rows["kernel"] == kernel], timed)
+            of_first = leading(str(kernel), every[every["kernel"] == kernel], timed)
             top = best_providers(of_first)
             own = best_providers(of_first[of_first["provider"].isin(about[str(kernel)].own)])
             means = {

@@ -11,17 +11,19 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import kernels
 from kernels.contract import ITEM_BYTES, Value, Variable, Work
 from pipeline.points import problems
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.reporting.frames import entry_of
-from pipeline.store import ledger, results
+from pipeline.store import finals, ledger, results
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
+from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.record import Carried, Measurement, Origin, Outcome, Parts, State, Status, Timing
 from pipeline.store.runs import Heading, Recorder
 
@@ -332,6 +334,46 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
         for path, text in texts.items():
             write_atomically(path, text.encode() + b"\n")
     return folder
+
+
+def final(
+    row: Measurement,
+    us: float,
+    against: tuple[Measurement, float, str] | None = None,
+    run: str = "20260901T120000Z-abcdef",
+) -> Final:
+    """A final of a measurement's point, that took ``us``; ``against`` is our fastest, its time and the
+    verdict."""
+    assert row.rate is not None and row.outcome.timing is not None
+    work = Work(row.rate.bytes, {str(row.point.problem["dtype"]): row.rate.flops})
+    provider = kernels.load(row.point.kernel).kernel.provider(row.point.provider)
+    beside = None
+    if against is not None:
+        other, other_us, verdict = against
+        ratio = us / other_us
+        beside = Against(
+            point=other.point, ratio=ratio, low=ratio * 0.99, high=ratio * 1.01, verdict=cast(Any, verdict)
+        )
+    return Final(
+        key=row.key,
+        point=row.point,
+        workload=row.workload,
+        by=written_by(provider),
+        rounds_us=(us, us),
+        median_us=us,
+        swept_us=row.outcome.timing.median_us,
+        headline="gbps",
+        rate=rate(us, work, ceilings(row.origin.gpu)),
+        against=beside,
+        power="burst",
+        parts=row.parts,
+        origin=row.origin.model_copy(update={"run": run}),
+    )
+
+
+def write_finals(folder: Path, rows: Sequence[Final]) -> None:
+    """Add finals of one kernel on one GPU to a folder of results."""
+    finals.append(finals.path(folder, rows[0].point.kernel, rows[0].origin.gpu), rows)
 
 
 def write_record(

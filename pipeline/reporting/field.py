@@ -3,13 +3,15 @@ there.
 
 The others are the kernel's baseline in torch, torch.compile, the kernels written here as everybody writes
 them, and the peers that were installed. A ratio is the rival's time over ours: above 1 ours is the faster.
+Where there are finals, these say it: the rivals were measured side by side. Where there are none, it is the
+best of each provider's times in the ledger.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Any
 
@@ -17,7 +19,15 @@ import pandas as pd
 
 from pipeline import UserError
 from pipeline.points import problems
-from pipeline.reporting.frames import PLACE, best_configurations, best_providers, entry_of
+from pipeline.reporting.frames import (
+    PLACE,
+    best_configurations,
+    best_providers,
+    entry_of,
+    frame_of_finals,
+)
+from pipeline.store.finals import Against, Final
+from pipeline.store.record import Origin
 
 
 def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
@@ -37,7 +47,11 @@ def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
 @dataclass(frozen=True, eq=False)
 class Meeting:
     """Our fastest provider at one problem, and how each rival that was timed there does beside it. ``rate``
-    is the one that people compare, ``headline`` says which that is."""
+    is the one that people compare, ``headline`` says which that is.
+
+    ``finals`` are those of the rivals that had finals; ``oracle`` is then the best of all our configurations
+    by the sweep, and its time.
+    """
 
     kernel: str
     gpu: str
@@ -53,10 +67,15 @@ class Meeting:
     unasked: tuple[str, ...]
     """Those of ours, timed elsewhere on the GPU, that the ledger says nothing of here and that could do it: a
     sweep has not come so far, and our fastest is not known."""
+    finals: Mapping[str, Against] = field(default_factory=dict)
+    oracle: tuple[str, float] | None = None
+    origin: Origin | None = None
 
     @property
     def lost(self) -> list[str]:
-        """The rivals that are faster."""
+        """The rivals that are faster, as far as that is known."""
+        if self.finals:
+            return [rival for rival, one in self.finals.items() if one.verdict == "faster"]
         return [rival for rival, ratio in self.ratios.items() if ratio < 1]
 
 
@@ -123,6 +142,55 @@ def meetings(
     return sorted(found, key=lambda meeting: (meeting.kernel, meeting.gpu, meeting.rank))
 
 
+def meetings_of_finals(
+    rows: Sequence[Final], swept: Sequence[Meeting], rivals: Mapping[str, Sequence[str]]
+) -> list[Meeting]:
+    """Every problem that had finals, of its newest; ``swept`` are the same problems by the ledgers."""
+    oracles = {(one.kernel, one.gpu, one.words, one.extent): (one.ours, one.us) for one in swept}
+    table = frame_of_finals(rows)
+    named = dict(zip(rows, table.to_dict("records"), strict=True))
+    groups = defaultdict[Any, list[Final]](list)
+    for row in rows:
+        groups[row.origin.gpu, row.place].append(row)
+    found = []
+    for (gpu, _), some in groups.items():
+        best = next((row for row in some if row.by == "own" and row.against is None), None)
+        if best is None:
+            continue
+        kernel = best.point.kernel
+        others = {row.point.provider: row.against for row in some if row.against is not None}
+        finals = {rival: others[rival] for rival in rivals.get(kernel, ()) if rival in others}
+        name = named[best]
+        rate = best.rate
+        found.append(
+            Meeting(
+                kernel=kernel,
+                gpu=gpu,
+                words=name["words"],
+                extent=name["extent"],
+                rank=name["rank"],
+                ours=name["label"],
+                us=best.median_us,
+                headline=best.headline,
+                rate=rate.gbps if best.headline == "gbps" else rate.tflops,
+                ceiling_fraction=rate.ceiling_fraction,
+                ratios={rival: one.ratio for rival, one in finals.items()},
+                unasked=(),
+                finals=finals,
+                oracle=oracles.get((kernel, gpu, name["words"], name["extent"])),
+                origin=best.origin,
+            )
+        )
+    return sorted(found, key=lambda meeting: (meeting.kernel, meeting.gpu, meeting.rank))
+
+
+def preferred(swept: Sequence[Meeting], finals: Sequence[Meeting]) -> list[Meeting]:
+    """Those of finals for each kernel and GPU that had any, else those of the ledgers."""
+    had = {(one.kernel, one.gpu) for one in finals}
+    both = [*finals, *(one for one in swept if (one.kernel, one.gpu) not in had)]
+    return sorted(both, key=lambda meeting: (meeting.kernel, meeting.gpu, meeting.rank))
+
+
 def could(kernel: str, provider: str, problem: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
     """Whether a provider can do a problem in a configuration, as far as that does not depend on the GPU: what
     does not fit leaves no row. False for a provider that is not there."""
@@ -145,7 +213,7 @@ def scores(some: Sequence[Meeting], rivals: Sequence[str]) -> dict[str, Score]:
         rival: Score(
             mean=geometric_mean(ratios),
             worst=min(ratios),
-            won=sum(ratio >= 1 for ratio in ratios),
+            won=sum(rival not in one.lost for one in some if rival in one.ratios),
             problems=len(ratios),
         )
         for rival, ratios in against.items()

@@ -12,6 +12,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order
 from pipeline.store.ceilings import Rates
+from pipeline.store.finals import Final
 from pipeline.store.record import Measurement, Origin, Outcome, Rate, State, Timing
 
 if TYPE_CHECKING:
@@ -101,26 +102,10 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
     import pandas as pd
 
     measurements = list(measurements)
-    places = sorted({_place(row.point) for row in measurements})
-    ranks = {place: rank for rank, place in enumerate(places)}
+    ranks = _ranks(measurements)
     rows = []
     for one in measurements:
-        point = one.point
-        row: dict[str, Any] = {
-            "key": one.key,
-            "kernel": point.kernel,
-            "provider": point.provider,
-            "problem": point.problem,
-            "parameters": point.parameters,
-            "workload": one.workload,
-            "extent": notation.extent(point),
-            "words": notation.words(point),
-            "configuration": notation.configuration(point),
-            "label": notation.label(point),
-            "x": point.problem.get(x_name(point.kernel, one.workload, point)),
-            "headline": headline(point.kernel, one.workload),
-            "rank": ranks[_place(point)],
-        }
+        row = _named(one, ranks)
         row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
         parts = {
             "timing": one.outcome.timing,
@@ -133,6 +118,47 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
             row |= empty if part is None else part.model_dump(mode="json")
         rows.append(row)
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
+    """Finals as such a table; what only a measurement has is empty."""
+    import pandas as pd
+
+    rows = list(rows)
+    ranks = _ranks(rows)
+    found = [
+        dict.fromkeys(COLUMNS)
+        | _named(one, ranks)
+        | one.rate.model_dump(mode="json")
+        | one.origin.model_dump(mode="json")
+        | {"status": "ok", "valid": True, "median_us": one.median_us, "rel_ci": 0.0, "noise_floor": 0.0}
+        for one in rows
+    ]
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def _ranks(rows: Iterable[Measurement | Final]) -> dict[tuple[object, ...], int]:
+    return {place: rank for rank, place in enumerate(sorted({_place(row.point) for row in rows}))}
+
+
+def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) -> dict[str, Any]:
+    """What a row says of its point."""
+    point = one.point
+    return {
+        "key": one.key,
+        "kernel": point.kernel,
+        "provider": point.provider,
+        "problem": point.problem,
+        "parameters": point.parameters,
+        "workload": one.workload,
+        "extent": notation.extent(point),
+        "words": notation.words(point),
+        "configuration": notation.configuration(point),
+        "label": notation.label(point),
+        "x": point.problem.get(x_name(point.kernel, one.workload, point)),
+        "headline": headline(point.kernel, one.workload),
+        "rank": ranks[_place(point)],
+    }
 
 
 def _place(point: Point) -> tuple[object, ...]:

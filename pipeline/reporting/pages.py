@@ -195,12 +195,14 @@ def _field_part(
     ]
     some = [meeting for meeting in some if not meeting.unasked]
     against = scores(some, rivals)
+    origins = [meeting.origin for meeting in some if meeting.origin is not None]
     rates = list(dict.fromkeys(meeting.headline for meeting in some))
     return {
         "id": f"field-{kernel}-{slug}",
         "kernel": kernel,
         "machine": machine,
         "rivals": list(against),
+        "finals": sorted({f"{one.commit[:10]}{', edited' * one.dirty}" for one in origins}),
         "rates": [RATES[name] for name in rates],
         "means": [speedup(score.mean) for score in against.values()],
         "worst": [speedup(score.worst) for score in against.values()],
@@ -215,14 +217,26 @@ def _field_part(
                 "us": number(meeting.us),
                 "rates": [number(meeting.rate) if meeting.headline == name else "" for name in rates],
                 "percent": percent(meeting.ceiling_fraction),
+                "oracle": ""
+                if meeting.oracle is None
+                else f"{meeting.oracle[0]}, {number(meeting.oracle[1])}",
                 "ratios": [
-                    {"text": speedup(meeting.ratios.get(rival)), "lost": rival in meeting.lost}
-                    for rival in against
+                    {"text": _ratio(meeting, rival), "lost": rival in meeting.lost} for rival in against
                 ],
             }
             for meeting in some
         ],
     }
+
+
+def _ratio(meeting: Meeting, rival: str) -> str:
+    """A ratio; of finals with half of its interval, and where nothing is decided with a question mark."""
+    one = meeting.finals.get(rival)
+    text = speedup(meeting.ratios.get(rival))
+    if one is None or one.high is None:
+        return text
+    mark = {"same": " =", "undecided": " ?"}.get(one.verdict, "")
+    return f"{text} ± {number(50 * (one.high - one.low) / one.ratio, 2)} %{mark}"
 
 
 def _name(environment: Environment) -> str:

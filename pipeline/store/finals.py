@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from kernels.contract import Provider
 from pipeline.points.frozen import Record, Values
 from pipeline.points.limits import Microseconds, Name, NotNegative, Text
 from pipeline.points.point import Point
@@ -21,6 +22,16 @@ from pipeline.store.record import Origin, Parts, Rate
 By = Literal["own", "torch", "peer", "textbook"]
 """Who wrote a provider: this repository, to be fast; torch, and what it compiles; another project; or this
 repository, as everybody writes it."""
+
+
+def written_by(provider: Provider) -> By:
+    """Who wrote a provider."""
+    if provider.package:
+        return "peer"
+    if provider.textbook:
+        return "textbook"
+    return "own" if provider.is_own else "torch"
+
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from pipeline import report
 from pipeline.command.options import ReportConfig
-from tests.factory import H100, H200, grid, measurement, write_results
+from tests.factory import H100, H200, final, grid, measurement, write_finals, write_results
 from tests.pipeline.test_report import Page, rows_of
 
 RIVALS = ["torch", "torch_compile", "triton_row", "quack", "liger"]
@@ -152,6 +153,50 @@ def test_those_of_a_kernel_that_is_gone_are_told_by_their_names(write: Write) ->
     )
     header, line = tables(markdown)["relu on NVIDIA H200"][1]
     assert header[6:] == ["torch", "torch_compile"] and line[2] == "cuda" and line[6:] == ["1.50", "0.50"]
+
+
+def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(
+    write: Write, tmp_path: Path
+) -> None:
+    launch = {"block_size": 512, "num_warps": 4}
+    torch, lucky = measurement("softmax", "torch", 1024, median_us=30.0), {"block_size": 1024, "num_warps": 4}
+    swept = measurement("softmax", "cuda", 1024, median_us=14.0, **lucky)
+    cuda = measurement("softmax", "cuda", 1024, median_us=15.0, **launch)
+    quack = measurement("softmax", "quack", 1024, median_us=15.0)
+    other = measurement("softmax", "torch", 4096, median_us=60.0)
+    gelu = [
+        measurement("gelu", "torch", 1024, median_us=9.0),
+        measurement("gelu", "cuda", 1024, median_us=6.0),
+    ]
+    before = "20260801T120000Z-aaaaaa"
+    write_finals(
+        tmp_path / "results",
+        [final(cuda, 20.0, run=before), final(torch, 80.0, (cuda, 20.0, "slower"), run=before)],
+    )
+    write_finals(
+        tmp_path / "results",
+        [
+            final(cuda, 16.0),
+            final(torch, 32.0, (cuda, 16.0, "slower")),
+            final(quack, 15.9, (cuda, 16.0, "same")),
+        ],
+    )
+    markdown, html = write([torch, swept, cuda, quack, other, *gelu])
+    found = tables(markdown)
+    score, lines = found["softmax on NVIDIA H200"]
+    assert lines[0][6:] == ["torch", "quack", "oracle, us"]
+    assert len(lines) == 2, "a problem without finals is none of theirs"
+    assert lines[1][2:4] == ["cuda 512x4w", "16.0"]
+    assert lines[1][6:] == ["2.00 ± 1.0 %", "0.99 ± 1.0 % =", "cuda 1024x4w, 14.0"]
+    assert [line[1:] for line in score[1:]] == [["2.00", "0.99"], ["2.00", "0.99"], ["1 of 1", "1 of 1"]]
+    assert "Slower than another at none of 1 problems." in markdown, "what is the same is not slower"
+    assert "Finals of commit 0123456789: " in markdown and "By the sweep, without finals: " in markdown
+    assert found["gelu on NVIDIA H200"][1][1][6:] == ["1.50"]
+    shown = Page(html).tables
+    assert [table[1:] for table in shown] == [table[1:] for section in found.values() for table in section]
+    metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
+    assert metrics["softmax"]["nvidia-h200"]["float32"]["own_speedup"] == 2.0
+    assert metrics["gelu"]["nvidia-h200"]["float32"]["own_speedup"] == 1.5
 
 
 def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> None:
