@@ -24,6 +24,9 @@ K = TypeVar("K", bound=Hashable)
 FEWEST_ROUNDS = 2
 """One ratio says nothing of how much ratios differ."""
 
+KNOWN = 8
+"""Degrees of freedom that what is known of equal kernels' noise counts for: as many as nine rounds have."""
+
 WIDEST = 10.0
 """Half of the widest interval, as a logarithm: a factor of 22 000 says as little as any beyond."""
 
@@ -72,28 +75,31 @@ class Estimate:
 def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimate:
     """The ratio that rounds' ratios tell of, by Student's t.
 
-    Few rounds may agree by chance. Their deviation is therefore never taken for less than the ``noise`` that
-    is known of equal kernels.
+    Few rounds say little of how much rounds differ. The ``noise`` that is known of equal kernels, a standard
+    deviation, is therefore weighed in with the rounds' own (moderated t: Smyth, 2004); 0 stands for none.
     """
     logs = [log(ratio) for ratio in ratios]
     rounds = len(logs)
     if rounds < FEWEST_ROUNDS:
         middle = exp(logs[0]) if logs else 1.0
         return Estimate(rounds, middle, 0.0, inf, 1.0)
-    mean, error = fmean(logs), max(stdev(logs), noise) / sqrt(rounds)
-    half = min(WIDEST, float(stats.t.ppf((1 + rule.confidence) / 2, rounds - 1)) * error)
+    mean, known = fmean(logs), KNOWN if noise else 0
+    freedom = rounds - 1 + known
+    deviation = sqrt(((rounds - 1) * stdev(logs) ** 2 + known * noise**2) / freedom)
+    error = deviation / sqrt(rounds)
+    half = min(WIDEST, float(stats.t.ppf((1 + rule.confidence) / 2, freedom)) * error)
     return Estimate(
-        rounds, exp(mean), exp(mean - half), exp(mean + half), _probability(mean, error, rounds, rule)
+        rounds, exp(mean), exp(mean - half), exp(mean + half), _probability(mean, error, freedom, rule)
     )
 
 
-def _probability(mean: float, error: float, rounds: int, rule: Rule) -> float:
+def _probability(mean: float, error: float, freedom: int, rule: Rule) -> float:
     excess = abs(mean) - rule.bound
     if excess <= 0:
         return 1.0
     if error == 0:
         return 0.0
-    tail = float(stats.t.sf(excess / error, rounds - 1))
+    tail = float(stats.t.sf(excess / error, freedom))
     # Of zero a ratio may lie on either side; of the margin it is on the one side where it is.
     return min(1.0, 2 * tail) if rule.beyond == "zero" else tail
 

@@ -19,8 +19,15 @@ def ratios(random: np.random.Generator, true: float, rounds: int = ROUNDS) -> li
     return [true * exp(one) for one in random.normal(0, DEVIATION, rounds)]
 
 
-def asked(random: np.random.Generator, true: float, count: int, rule: Rule, noise: float = 0.0) -> list[str]:
-    estimates = {i: estimate(ratios(random, true), rule, noise) for i in range(count)}
+def asked(
+    random: np.random.Generator,
+    true: float,
+    count: int,
+    rule: Rule,
+    noise: float = 0.0,
+    rounds: int = ROUNDS,
+) -> list[str]:
+    estimates = {i: estimate(ratios(random, true, rounds), rule, noise) for i in range(count)}
     return list(verdicts(estimates, rule).values())
 
 
@@ -65,12 +72,24 @@ def test_many_questions_at_once_find_no_more_that_is_not_there() -> None:
     assert wrong / 40 <= 0.15
 
 
-def test_rounds_that_agree_by_chance_are_no_less_noisy_than_is_known() -> None:
-    agreed = estimate([1.0151, 1.0152], RULE)
+def test_rounds_that_agree_by_chance_are_weighed_with_the_noise_that_is_known() -> None:
+    agreed = estimate([1.0131, 1.0132], RULE)
     assert verdicts({0: agreed}, RULE) == {0: "slower"}
-    known = estimate([1.0151, 1.0152], RULE, noise=0.004)
+    known = estimate([1.0131, 1.0132], RULE, noise=0.004)
     assert verdicts({0: known}, RULE) == {0: "undecided"}
-    assert (known.ratio, agreed.low) == (agreed.ratio, pytest.approx(1.0148, abs=1e-4))
+    assert known.ratio == agreed.ratio
+
+
+def test_where_the_noise_is_known_two_rounds_decide_more_and_are_as_seldom_wrong() -> None:
+    equal = asked(np.random.default_rng(5), 1.0, 2000, RULE, DEVIATION, rounds=2)
+    alone = asked(np.random.default_rng(5), 1.0, 2000, RULE, rounds=2)
+    assert equal.count("same") / len(equal) >= 0.8
+    assert alone.count("same") / len(alone) <= 0.4
+    assert {"faster", "slower"}.isdisjoint({*equal, *alone})
+    slower = asked(np.random.default_rng(6), 1.02, 2000, RULE, DEVIATION, rounds=3)
+    assert slower.count("slower") / len(slower) >= 0.95
+    held = [estimate(ratios(np.random.default_rng(i), 1.02, 2), RULE, DEVIATION) for i in range(4000)]
+    assert sum(one.low <= 1.02 <= one.high for one in held) / len(held) == pytest.approx(0.9, abs=0.03)
 
 
 def test_without_two_rounds_there_is_no_interval() -> None:
