@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from pipeline.points.frozen import Record, Values
+from pipeline.points.limits import NotNegative
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Overhead
 from pipeline.store.record import Launch, State, Status, Timing
@@ -138,6 +139,39 @@ class Fill(Record):
 class CheckOne(Record):
     """Asks the judge whether one of the sets that were filled last has right outputs, answered with
     Checked."""
+
+
+class Appraise(Record):
+    """Asks the judge how far the outputs in shared memory are from the answer to an edition of the inputs, and
+    to keep them; answered with Appraised."""
+
+    edition: int
+
+
+class Appraised(Record):
+    """The distance of an output's elements from the float64 reference in units in the last place of the
+    output's dtype: the median and the largest."""
+
+    ulp_median: NotNegative
+    ulp_worst: NotNegative
+
+
+class Repeat(Record):
+    """Asks the judge whether the outputs in shared memory are those that it has kept, answered with
+    Repeated."""
+
+
+class Repeated(Record):
+    """Whether they are, bit by bit."""
+
+    same: bool
+
+
+class Sustain(Record):
+    """Asks the worker to call the provider for so many seconds and then to time it, without a rest between;
+    answered with Sustained."""
+
+    seconds: float
 
 
 class Rate(Record):

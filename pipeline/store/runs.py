@@ -12,6 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -71,7 +72,9 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            # What a full disk did not take is tried once more, and was said when it was written.
+            with suppress(OSError):
+                self._file.close()
 
     def append(self, row: Measurement, before: Parts | None) -> None:
         """Add a row and make sure that it is on the disk; ``before`` is what the ledger's older row of the

@@ -9,10 +9,32 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pipeline.points.frozen import Record
-from pipeline.points.limits import Count, Text
+from pipeline.points.limits import Count, Microseconds, NotNegative, Text
 from pipeline.points.point import Point
 from pipeline.store import files
 from pipeline.store.record import Outcome, Timing
+
+
+class Accuracy(Record):
+    """How right a rival's outputs are: the distance of their elements from the float64 reference in units in
+    the last place, the median and the largest; and whether two calls on the same inputs gave the same
+    bits."""
+
+    ulp_median: NotNegative
+    ulp_worst: NotNegative
+    repeats: bool
+
+
+class Sustained(Record):
+    """A rival's time after seconds of the same work, at the clock at which the device settles. ``joules`` are
+    the device's for a call, None where it does not tell."""
+
+    median_us: Microseconds
+    samples_us: tuple[Microseconds, ...]
+    sm_clock_mhz: Count | None = None
+    power_w: NotNegative | None = None
+    throttle: Text | None = None
+    joules: NotNegative | None = None
 
 
 class Turn(Record):
@@ -25,6 +47,8 @@ class Turn(Record):
     run:
         The invocation that measured it. Rivals of one round that are of one run were measured one after the
         other.
+    accuracy, sustained:
+        What only finals ask for.
     """
 
     side: Text
@@ -33,6 +57,8 @@ class Turn(Record):
     round: Count
     run: Text
     outcome: Outcome
+    accuracy: Accuracy | None = None
+    sustained: Sustained | None = None
 
     @property
     def timing(self) -> Timing | None:

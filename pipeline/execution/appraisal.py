@@ -1,0 +1,79 @@
+"""How right outputs are that are right: their distance from the reference, and whether a second call gives the
+same bits. Finals ask for it."""
+
+from __future__ import annotations
+
+from math import log2
+
+import torch
+
+from kernels import Tensors
+from pipeline.execution.judge import Judge
+from pipeline.execution.protocol import Appraise, Appraised, Repeat, Repeated
+from pipeline.points.frozen import Record
+
+CHUNK = 1 << 24
+"""Elements looked at at a time; the median is that of no more, evenly spread."""
+
+REQUESTS = (Appraise, Repeat)
+
+
+class Appraiser(Judge):
+    """A judge that also says how right outputs are."""
+
+    _kept: Tensors = ()
+
+    def answer(self, request: Record) -> Record:
+        """The answer to any request. Raises whatever the reference does."""
+        if isinstance(request, Appraise):
+            return self.appraise(request)
+        if isinstance(request, Repeat):
+            return self.repeat()
+        return super().answer(request)
+
+    def appraise(self, request: Appraise) -> Appraised:
+        """The distance of the outputs from the answer to an edition; they are kept."""
+        found = self._edition(request.edition).expected
+        self._kept = tuple(out.clone() for out in self._outputs())
+        parts = [
+            ulps(out, reference.reshape(out.shape))
+            for out, reference in zip(self._kept, found.reference, strict=False)
+            if out.is_floating_point()
+        ]
+        together = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.zeros(1)
+        step = max(1, together.numel() // CHUNK)
+        return Appraised(
+            ulp_median=together[::step].median().item(), ulp_worst=together.max().item() if parts else 0.0
+        )
+
+    def repeat(self) -> Repeated:
+        """Whether the outputs are those that were kept; they are let go."""
+        kept, self._kept = self._kept, ()
+        pairs = zip(self._outputs(), kept, strict=True)
+        return Repeated(same=all(torch.equal(_bits(out), _bits(before)) for out, before in pairs))
+
+    def _outputs(self) -> Tensors:
+        shared = self._shared
+        assert shared is not None, "there is room before there are outputs"
+        # Of a call that is in place they lie where its inputs were.
+        return self._seen(shared.outputs or shared.inputs, 0)
+
+
+def ulps(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """The distance of each element from a float64 reference, in units in the last place of the output's dtype
+    at the reference: how far the dtype's numbers lie apart there. Where either is no finite number, or the
+    reference rounds to one that the dtype does not have, there is no distance: 0.
+
+    out: of a floating-point dtype; reference: of the same shape. Returns float64 of that shape.
+    """
+    limits = torch.finfo(out.dtype)
+    digits = round(-log2(limits.eps))
+    got, want = out.double(), reference.double()
+    exponent = torch.frexp(want).exponent.clamp_min(round(log2(limits.tiny)) + 1)
+    apart = torch.ldexp(torch.ones_like(want), exponent - 1 - digits)
+    distance = (got - want).abs_().div_(apart)
+    return distance.where(got.isfinite() & want.isfinite() & (want.abs() <= limits.max), 0.0)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)

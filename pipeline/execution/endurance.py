@@ -1,0 +1,89 @@
+"""Times after seconds of the same work, at the clock that the device's power allows. Finals ask for it."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from math import ceil
+from time import perf_counter
+
+import pynvml
+import torch
+
+from pipeline.execution.protocol import Sustain
+from pipeline.execution.trial import Trial
+from pipeline.points.frozen import Record
+from pipeline.store.turns import Sustained
+from pipeline.timing.monitor import Monitor
+from pipeline.timing.statistics import quantile
+from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache, ring
+from pipeline.timing.timers import Rotation, graph
+from pipeline.timing.timers.events import recorded
+
+SAMPLES = 50
+"""Turns that are timed after the work; together they are far shorter than it."""
+
+LOOK_S = 0.1
+"""Between two looks at the clock while it works: the device's queue never runs empty."""
+
+
+class Endurance(Trial):
+    """A trial that also times a provider without a rest."""
+
+    def answer(self, request: Record) -> Record:
+        """The answer to any request. Raises whatever the provider does."""
+        return self.sustain(request) if isinstance(request, Sustain) else super().answer(request)
+
+    def sustain(self, request: Sustain) -> Sustained:
+        """Replay the provider's calls over cold inputs for the seconds, and time the turns after that.
+
+        Raises NotCapturableError for a call that no graph can hold.
+        """
+        running = self._now
+        sets = ceil(COLD_FACTOR * last_level_cache(self.device) / max(running.bytes, 1))
+        rotation = Rotation(running.found.call, ring(running.inputs, sets), running.in_place)
+        turns = graph.capture(rotation, sets)
+        monitor = Monitor(os.environ["CUDA_VISIBLE_DEVICES"])
+        begin = perf_counter()
+        while perf_counter() - begin < request.seconds:
+            last = recorded()
+            looked = perf_counter()
+            while perf_counter() - looked < LOOK_S:
+                turns.turn()
+                now = recorded()
+                # One turn waits while another runs, and no more: the queue is short when the work ends.
+                last.synchronize()
+                last = now
+        before = _joules()
+        events = [recorded()]
+        for _ in range(SAMPLES):
+            turns.turn()
+            events.append(recorded())
+        events[-1].synchronize()
+        after, state = _joules(), monitor.read()
+        samples = [
+            graph.net(self.stopwatch.overhead, start.elapsed_time(end) * 1e3, turns.launches, len(turns.graphs))
+            for start, end in pairwise(events)
+        ]
+        calls = SAMPLES * turns.launches
+        return Sustained(
+            median_us=quantile(sorted(samples), 0.5),
+            samples_us=tuple(round(sample, 4) for sample in samples),
+            sm_clock_mhz=state.sm_clock_mhz,
+            power_w=state.power_w,
+            throttle=state.throttle,
+            joules=None if before is None or after is None else (after - before) / calls,
+        )
+
+
+def _joules() -> float | None:
+    """The energy that the GPU has taken so far; None where it does not tell."""
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(os.environ["CUDA_VISIBLE_DEVICES"])
+        torch.cuda.synchronize()
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
