@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from time import monotonic
 
 from rich import box
@@ -25,6 +25,7 @@ from pipeline import ROOT, UserError
 from pipeline.command.options import FinalsConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution import calibration
+from pipeline.execution.finalist import Extra
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
@@ -42,7 +43,13 @@ from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.record import Measurement, Origin
 from pipeline.store.turns import Turn
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
-from pipeline.verdicts.statistics import Rule
+from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, verdicts
+
+WORK_S = 2.0
+"""Of the same work before a sustained time: so long an H200's power limit takes to hold its clock down."""
+
+LONG_US = 100.0
+"""What is shorter is seldom all that a GPU does for seconds."""
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 say = partial(console.print, highlight=False, soft_wrap=True)
@@ -160,7 +167,13 @@ class Finals:
                 progress.advance(f"round {turn.round + 1}: {turn.point}")
 
             contest = Contest(
-                tuple(self.finalists), limits, Rule(margin=config.margin), self.run, report, progress.expect
+                tuple(self.finalists),
+                limits,
+                Rule(margin=config.margin),
+                self.run,
+                report,
+                progress.expect,
+                self._extra,
             )
             if not config.remeasure:
                 for entry in self.entries:
@@ -173,18 +186,41 @@ class Finals:
             finally:
                 self.write()
 
+    def _extra(self, worker: Supervisor, match: Match, rival: Rival, turn: Turn) -> Extra:
+        """How right a finalist is, once; and how fast one stays that a GPU's power may hold down."""
+        is_long = turn.outcome.timing is not None and turn.outcome.timing.median_us > LONG_US
+        lasting = is_long and rival in self._lasting(match) and turn.round < self.config.preset.rounds
+        if turn.round > 0 and not lasting:
+            return Extra()
+        return worker.extra(rival.side.where, rival.point, WORK_S if lasting else None)
+
+    def _lasting(self, match: Match) -> list[Rival]:
+        """Those of a match that a GPU's power may hold down and that are worth seconds: the best of ours, the
+        baseline and the best peer."""
+        finalists = self.finalists[match]
+        kernel, row = finalists.entry.loaded.kernel, next(iter(finalists.rows.values()))
+        bound = rate(1.0, self._work(finalists.entry, row), self.ceilings).bound
+        if self.device.kind != "cuda" or bound != "compute":
+            return []
+        by = {rival: written_by(kernel.provider(rival.point.provider)) for rival in match.rivals}
+        chosen = [rival for rival in match.rivals if rival.point.provider == kernel.baseline]
+        for who in ("own", "peer"):
+            # The fastest by the sweep stands first among those of its kind.
+            chosen += [rival for rival in match.rivals if by[rival] == who][:1]
+        return chosen
+
     def write(self) -> None:
         """Add the finals of those matches that this run has measured rounds of."""
         assert self.contest is not None, "finals are held before they are written"
         rows = self.rows()
         for entry in self.entries:
             path = finals.path(self.output, entry.name, self.slug)
-            known = {(row.key, row.rounds_us) for row in finals.newest(finals.read(path, warn))}
+            known = {(row.key, row.power, row.rounds_us) for row in finals.newest(finals.read(path, warn))}
             new = [
                 row
                 for match, of_match in rows.items()
                 if self.finalists[match].entry is entry
-                and any((row.key, row.rounds_us) not in known for row in of_match)
+                and any((row.key, row.power, row.rounds_us) not in known for row in of_match)
                 for row in of_match
             ]
             if new:
@@ -199,7 +235,7 @@ class Finals:
         own = {match: self._fastest_of_ours(match, middle) for match, middle in held.items()}
         against = {match: rival or match.rivals[0] for match, rival in own.items()}
         estimates = contest.estimates(lambda match: against.get(match, match.rivals[0]))
-        verdicts = contest.verdicts(lambda match: against.get(match, match.rivals[0]))
+        decided = contest.verdicts(lambda match: against.get(match, match.rivals[0]))
         found: dict[Match, list[Final]] = {}
         for match, middle in held.items():
             finalists = self.finalists[match]
@@ -208,13 +244,7 @@ class Finals:
                 one = estimates.get((match, rival))
                 beside = None
                 if own[match] is not None and one is not None:
-                    beside = Against(
-                        point=against[match].point,
-                        ratio=one.ratio,
-                        low=one.low,
-                        high=one.high if one.rounds > 1 else None,
-                        verdict=verdicts[match, rival],
-                    )
+                    beside = _against(against[match], one, decided[match, rival])
                 kernel = finalists.entry.loaded.kernel
                 found.setdefault(match, []).append(
                     Final(
@@ -229,10 +259,60 @@ class Finals:
                         rate=rate(us, self._work(finalists.entry, row), self.ceilings),
                         against=beside,
                         power="burst",
+                        accuracy=next(
+                            (turn.accuracy for turn in contest.of(rival) if turn.accuracy is not None), None
+                        ),
                         parts=row.parts,
                         origin=self._origin(finalists.entry, match),
                     )
                 )
+            found[match] += self._sustained(match, own[match])
+        return found
+
+    def _sustained(self, match: Match, own: Rival | None) -> list[Final]:
+        """The finals of those that were also timed after seconds of work, against ours if that was."""
+        assert self.contest is not None and self.ceilings is not None
+        finalists = self.finalists[match]
+        held = {
+            rival: {turn.round: turn.sustained for turn in self.contest.of(rival) if turn.sustained}
+            for rival in match.rivals
+        }
+        # By the rate that this GPU keeps up, where it was measured.
+        kept = self.ceilings.sustained_tflops or self.ceilings.matmul_tflops
+        ceilings = self.ceilings.model_copy(update={"matmul_tflops": kept})
+        ratios: dict[Rival, Estimate] = {}
+        for rival, rounds in held.items():
+            if own is not None and rival != own and (both := sorted(rounds.keys() & held[own].keys())):
+                pairs = [rounds[number].median_us / held[own][number].median_us for number in both]
+                ratios[rival] = estimate(pairs, Rule(margin=self.config.margin), match.noise)
+        decided = verdicts(ratios, Rule(margin=self.config.margin))
+        found = []
+        for rival, rounds in held.items():
+            if not rounds:
+                continue
+            row, one = finalists.rows[rival], ratios.get(rival)
+            times = tuple(one.median_us for one in rounds.values())
+            last = list(rounds.values())[-1]
+            us = median(times)
+            found.append(
+                Final(
+                    key=rival.key,
+                    point=rival.point,
+                    workload=row.workload,
+                    by=written_by(finalists.entry.loaded.kernel.provider(rival.point.provider)),
+                    rounds_us=times,
+                    median_us=us,
+                    swept_us=_us(row),
+                    headline=finalists.entry.headline(row.workload),
+                    rate=rate(us, self._work(finalists.entry, row), ceilings),
+                    against=None if one is None or own is None else _against(own, one, decided[rival]),
+                    power="sustained",
+                    sm_clock_mhz=last.sm_clock_mhz,
+                    joules=last.joules,
+                    parts=row.parts,
+                    origin=self._origin(finalists.entry, match),
+                )
+            )
         return found
 
     def _fastest_of_ours(self, match: Match, middle: Mapping[Rival, float]) -> Rival | None:
@@ -294,7 +374,7 @@ def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
         best = next((row for row in group if row.by == "own" and row.against is None), None)
         if best is None:
             continue
-        others = [row for row in group if row is not best and row.by != "own"]
+        others = [row for row in group if row.power == "burst" and row.by != "own"]
         words = ", ".join(
             f"{row.point.provider} {row.against.ratio:.2f} {row.against.verdict}"
             for row in others
@@ -305,6 +385,11 @@ def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
         fraction = percent(best.rate.ceiling_fraction)
         found.add_row(best.point.kernel, problem, name, number(best.median_us), fraction, words)
     return found
+
+
+def _against(other: Rival, one: Estimate, verdict: Verdict) -> Against:
+    high = one.high if one.rounds > 1 else None
+    return Against(point=other.point, ratio=one.ratio, low=one.low, high=high, verdict=verdict)
 
 
 def _us(row: Measurement) -> float:

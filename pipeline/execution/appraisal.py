@@ -1,4 +1,4 @@
-"""How right outputs are that are right: their distance from the reference, and whether a second call gives the
+"""How right outputs are: their distance from the reference, and whether a second call gives the
 same bits. Finals ask for it."""
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def ulps(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     limits = torch.finfo(out.dtype)
     digits = round(-log2(limits.eps))
     got, want = out.double(), reference.double()
-    exponent = torch.frexp(want).exponent.clamp_min(round(log2(limits.tiny)) + 1)
+    least = round(log2(limits.tiny)) + 1
+    exponent = torch.frexp(want).exponent.clamp_min(least).where(want != 0, least)
     apart = torch.ldexp(torch.ones_like(want), exponent - 1 - digits)
     distance = (got - want).abs_().div_(apart)
     return distance.where(got.isfinite() & want.isfinite() & (want.abs() <= limits.max), 0.0)

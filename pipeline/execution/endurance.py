@@ -62,7 +62,9 @@ class Endurance(Trial):
         events[-1].synchronize()
         after, state = _joules(), monitor.read()
         samples = [
-            graph.net(self.stopwatch.overhead, start.elapsed_time(end) * 1e3, turns.launches, len(turns.graphs))
+            graph.net(
+                self.stopwatch.overhead, start.elapsed_time(end) * 1e3, turns.launches, len(turns.graphs)
+            )
             for start, end in pairwise(events)
         ]
         calls = SAMPLES * turns.launches

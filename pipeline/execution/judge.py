@@ -1,19 +1,14 @@
-"""The process that judges: it owns the inputs, imports the reference and no provider, and sees outputs only
-as bytes in shared memory.
-
-Started by ``supervisor`` as ``python -m pipeline.execution.judge PARENT FD MEMORY``; FD is its end of a
-socket pair, MEMORY the descriptor of the shared memory of a CPU.
+"""Makes inputs and verifies outputs, in a process that imports the reference and no provider, and that sees
+outputs only as bytes in shared memory.
 """
 
 from __future__ import annotations
 
 import gc
 import secrets
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -22,7 +17,7 @@ import kernels
 from kernels import Tensors
 from kernels.contract import Tolerance
 from pipeline.execution import verification
-from pipeline.execution.faults import FaultyError, failed
+from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import (
     Check,
     Checked,
@@ -34,15 +29,11 @@ from pipeline.execution.protocol import (
     Prepare,
     Prepared,
     Release,
-    Setup,
     Shared,
     Spread,
-    receive,
-    serve,
 )
 from pipeline.execution.shared_memory import SharedMemory, layouts, memory_available
 from pipeline.execution.verification import Declared, Expected
-from pipeline.machine.process import die_with
 from pipeline.points import problems
 from pipeline.points.frozen import Record, Values
 from pipeline.points.problems import values_of
@@ -265,26 +256,3 @@ def _flat(x: torch.Tensor) -> torch.Tensor:
 
 def _bytes(declared: tuple[Declared, ...]) -> int:
     return sum(prod(shape) * dtype.itemsize for shape, dtype in declared)
-
-
-def main(parent: int, fd: int, memory: int) -> None:
-    """Answer requests until the other end closes."""
-    die_with(parent)
-    connection = Connection(fd)
-    setup = receive(connection, Setup)
-    judge = Judge(setup.device, setup.seed, memory)
-    verification.warm_up(judge.device)
-    gc.collect()
-    gc.freeze()
-
-    def answer(request: Record) -> Record:
-        try:
-            return judge.answer(request)
-        except Exception as error:
-            return failed(error)
-
-    serve(connection, answer, *REQUESTS)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -142,8 +142,8 @@ class CheckOne(Record):
 
 
 class Appraise(Record):
-    """Asks the judge how far the outputs in shared memory are from the answer to an edition of the inputs, and
-    to keep them; answered with Appraised."""
+    """Asks the judge how far the outputs in shared memory are from the answer to an edition of the inputs,
+    and to keep them; answered with Appraised."""
 
     edition: int
 

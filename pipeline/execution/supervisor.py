@@ -10,7 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from pipeline import ROOT, UserError
+from pipeline.execution import finalist
 from pipeline.execution.examination import Ask, Examination
+from pipeline.execution.finalist import Extra
 from pipeline.execution.partner import FailedError, GoneError, Partner
 from pipeline.execution.protocol import Done, Rate, Release, Setup
 from pipeline.machine.device import Device
@@ -75,6 +77,18 @@ class Supervisor:
             self._best[place] = min(outcome.timing.median_us, self._best.get(place, outcome.timing.median_us))
         return outcome
 
+    def extra(self, where: str, point: Point, seconds: float | None) -> Extra:
+        """What finals ask of a point that was measured. A worker that does not survive it gives nothing."""
+        self.start()
+        try:
+            return finalist.ask(
+                Ask(self._ask_judge), Ask(self._ask_worker), where, point, self.overhead, seconds
+            )
+        except GoneError:
+            if not self._judge.is_running:
+                self.close()
+            return Extra()
+
     def start(self) -> None:
         """Start both now, so that they are ready when the first point is."""
         if self._memory < 0:
@@ -84,7 +98,7 @@ class Supervisor:
             command = under_warden([sys.executable, "-m", "pipeline.execution.worker"])
             self._worker.start(command, self._memory)
         if not self._judge.is_running:
-            command = [sys.executable, "-m", "pipeline.execution.judge", str(os.getpid())]
+            command = [sys.executable, "-m", "pipeline.execution.judging", str(os.getpid())]
             self._judge.start(command, self._memory)
 
     def abandon(self) -> None:

@@ -20,6 +20,7 @@ from pipeline.execution.protocol import (
     Rate,
     Release,
     Setup,
+    Sustain,
     Time,
     receive,
     serve,
@@ -27,7 +28,7 @@ from pipeline.execution.protocol import (
 from pipeline.machine.process import die_with
 from pipeline.points.frozen import Record
 
-REQUESTS = (Begin, Time, Again, Arm, Go, End, Rate, Release)
+REQUESTS = (Begin, Time, Again, Arm, Go, Sustain, End, Rate, Release)
 
 
 def healthy(device: str) -> bool:
@@ -50,11 +51,11 @@ def main(fd: int, memory: int) -> None:
     connection = Connection(fd)
     setup = receive(connection, Setup)
     # Imported only now: a CPU worker has TRITON_INTERPRET in its environment, a GPU worker its one GPU.
+    from pipeline.execution.endurance import Endurance
     from pipeline.execution.faults import failed
     from pipeline.execution.process_state import of_triton, put_back
-    from pipeline.execution.trial import Trial
 
-    trial = Trial(setup.device, setup.settings, memory)
+    trial = Endurance(setup.device, setup.settings, memory)
     trial.warm_up()
     # What the imports left behind lives as long as the process: no collection need look at it again.
     gc.collect()

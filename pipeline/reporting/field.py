@@ -151,7 +151,8 @@ def meetings_of_finals(
     named = dict(zip(rows, table.to_dict("records"), strict=True))
     groups = defaultdict[Any, list[Final]](list)
     for row in rows:
-        groups[row.origin.gpu, row.place].append(row)
+        if row.power == "burst":
+            groups[row.origin.gpu, row.place].append(row)
     found = []
     for (gpu, _), some in groups.items():
         best = next((row for row in some if row.by == "own" and row.against is None), None)

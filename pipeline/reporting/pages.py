@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ from jinja2 import Environment as Jinja
 from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from pipeline.points import notation
 from pipeline.points.frozen import digest
 from pipeline.points.limits import visible
 from pipeline.reporting.drawings import Drawing
@@ -24,7 +26,9 @@ from pipeline.reporting.table import RATES, TIE, TIE_NOTE, number, percent, rema
 from pipeline.reporting.why import sections
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
+from pipeline.store.finals import Final
 from pipeline.store.results import Results, machines_first_gpus
+from pipeline.store.turns import Accuracy
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -68,13 +72,15 @@ class Plot:
 class Content:
     """All that a report is made of. ``rows`` are the measurements, with what is ``stale`` about each,
     ``best`` each provider's best configuration with its speedup, ``field`` the problems at which ours met
-    others, ``plots`` and ``rooflines`` the SVGs of each kernel that was timed. ``otherwise`` counts the
-    measurements that were left out, since they were timed in other ways or anew."""
+    others, ``finals`` the newest of each problem, ``plots`` and ``rooflines`` the SVGs of each kernel that
+    was timed. ``otherwise`` counts the measurements that were left out, since they were timed in other ways
+    or anew."""
 
     results: Results
     rows: pd.DataFrame
     best: pd.DataFrame
     field: Sequence[Meeting]
+    finals: Sequence[Final]
     about: Mapping[str, About]
     metrics: Mapping[str, Any]
     plots: Mapping[str, Sequence[Plot]]
@@ -182,7 +188,9 @@ def _field_view(content: Content) -> dict[str, Any]:
         for slug, machine in names.items():
             some = [m for m in content.field if (m.kernel, m.gpu) == (kernel, slug)]
             if some:
-                parts.append(_field_part(kernel, slug, machine, some, content.about[kernel].rivals))
+                held = [r for r in content.finals if (r.point.kernel, r.origin.gpu) == (kernel, slug)]
+                part = _field_part(kernel, slug, machine, some, content.about[kernel].rivals)
+                parts.append(part | {"accuracy": _accuracy(held), "sustained": _sustained(held)})
     return {"parts": parts, "styles": content.styles}
 
 
@@ -227,6 +235,51 @@ def _field_part(
             for meeting in some
         ],
     }
+
+
+def _accuracy(held: Sequence[Final]) -> list[list[str]]:
+    """How right each provider's finalists are, of each words of a problem: the median and the largest
+    distance over their problems, and at how many of these a second call gives other bits."""
+    groups: dict[tuple[str, str], list[Accuracy]] = {}
+    for row in held:
+        if row.accuracy is not None:
+            groups.setdefault((notation.words(row.point), row.point.provider), []).append(row.accuracy)
+    return [
+        [
+            words,
+            provider,
+            number(median(one.ulp_median for one in some), 2),
+            number(max(one.ulp_worst for one in some)),
+            f"{sum(one.repeats for one in some)} of {len(some)}",
+        ]
+        for (words, provider), some in sorted(groups.items())
+    ]
+
+
+def _sustained(held: Sequence[Final]) -> list[list[str]]:
+    """Times after seconds of the same work, beside those after a rest."""
+    burst = {(row.key, row.point): row for row in held if row.power == "burst"}
+    lines = []
+    for row in held:
+        rested = burst.get((row.key, row.point))
+        if row.power == "burst" or rested is None:
+            continue
+        beside = row.against
+        lines.append(
+            [
+                notation.words(row.point),
+                notation.extent(row.point),
+                notation.label(row.point),
+                number(rested.median_us),
+                number(row.median_us),
+                f"{number(getattr(row.rate, row.headline))} {RATES[row.headline]}",
+                percent(row.rate.ceiling_fraction),
+                "" if row.sm_clock_mhz is None else f"{row.sm_clock_mhz} MHz",
+                number(row.joules),
+                "" if beside is None else f"{speedup(beside.ratio)} {beside.verdict}",
+            ]
+        )
+    return lines
 
 
 def _ratio(meeting: Meeting, rival: str) -> str:

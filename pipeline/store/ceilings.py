@@ -26,10 +26,15 @@ NO_OVERHEAD = Overhead(per_call_us=0.0, per_replay_us=0.0)
 
 class Rates(Record):
     """A copy's GB/s (bytes read plus bytes written, of a tensor far larger than any cache), a large matrix
-    product's TFLOP/s by arithmetic, and what a launch costs at least, which the graph timer takes off."""
+    product's TFLOP/s by arithmetic, and what a launch costs at least, which the graph timer takes off.
+
+    ``sustained_tflops`` are those of the product after seconds of the same work, at the clock that a GPU's
+    power allows; of a CPU there are none.
+    """
 
     copy_gbps: Ceiling
     matmul_tflops: dict[Name, Ceiling]
+    sustained_tflops: dict[Name, Ceiling] = Field(default_factory=dict)
     overhead: Overhead = NO_OVERHEAD
 
 

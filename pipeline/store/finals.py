@@ -14,10 +14,11 @@ from pydantic import Field, model_validator
 
 from kernels.contract import Provider
 from pipeline.points.frozen import Record, Values
-from pipeline.points.limits import Microseconds, Name, NotNegative, Text
+from pipeline.points.limits import Count, Microseconds, Name, NotNegative, Text
 from pipeline.points.point import Point
 from pipeline.store import evidence, files, results
 from pipeline.store.record import Origin, Parts, Rate
+from pipeline.store.turns import Accuracy
 
 By = Literal["own", "torch", "peer", "textbook"]
 """Who wrote a provider: this repository, to be fast; torch, and what it compiles; another project; or this
@@ -60,7 +61,12 @@ class Final(Record):
     swept_us:
         What the sweep had found of it: of many configurations the best is a lucky one, too.
     power:
-        ``burst``: milliseconds after a rest, at full clocks.
+        ``burst``: milliseconds after a rest, at full clocks. ``sustained``: after two seconds of the same
+        work, at the clock that the device's power allows.
+    accuracy:
+        How far it is from float64, and whether it repeats itself bit by bit; of ``burst`` rows.
+    sm_clock_mhz, joules:
+        The clock at which the device settled, and its energy for a call; of ``sustained`` rows.
     against:
         None for the fastest of our own, and where there is none.
     """
@@ -76,6 +82,9 @@ class Final(Record):
     rate: Rate
     against: Against | None
     power: Literal["burst", "sustained"]
+    accuracy: Accuracy | None = None
+    sm_clock_mhz: Count | None = None
+    joules: NotNegative | None = None
     parts: Parts
     origin: Origin
 

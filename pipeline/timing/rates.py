@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from time import perf_counter
 
 import torch
 
@@ -14,6 +17,7 @@ from pipeline.timing.stopping.count import Count
 from pipeline.timing.timers import Rotation, Samples, Timer
 from pipeline.timing.timers.cpu import CpuTimer
 from pipeline.timing.timers.event import EventTimer
+from pipeline.timing.timers.events import recorded
 from pipeline.timing.timers.overhead import calibrate
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
@@ -23,6 +27,11 @@ ARITHMETIC = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "
 MATMUL_SIDES = {"cuda": (8192,), "cpu": (128, 1024)}
 """Sides of the matrices, the largest last. A CPU without instructions for a dtype takes seconds for the large
 one, and is no slower at the small one."""
+
+WORK_S = 2.0
+"""So long an H200's power limit takes to hold its clock down."""
+
+CALLS = 20
 
 LONG_ENOUGH_US = 200.0
 """A product that takes longer needs no larger matrices to show the rate."""
@@ -45,7 +54,8 @@ def measure(device: str) -> Rates:
     target = torch.empty_like(source)
     copy_us = p20(timer.measure(Rotation(target.copy_, ((source,),)), stop))
     del source, target
-    tflops = {}
+    tflops: dict[str, float] = {}
+    sustained: dict[str, float] = {}
     for name, dtype in ARITHMETIC.items():
         if name == "tf32" and device != "cuda":
             continue
@@ -61,8 +71,33 @@ def measure(device: str) -> Rates:
             tflops[name] = 2 * side**3 / matmul_us / 1e6
             if matmul_us > LONG_ENOUGH_US:
                 break
+        if device == "cuda" and name in tflops:
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            sustained[name] = 2 * side**3 / _after_work(partial(torch.mm, a, b)) / 1e6
+            torch.backends.cuda.matmul.allow_tf32 = False
     overhead = calibrate() if device == "cuda" else NO_OVERHEAD
-    return Rates(copy_gbps=2 * size / copy_us / 1e3, matmul_tflops=tflops, overhead=overhead)
+    return Rates(
+        copy_gbps=2 * size / copy_us / 1e3,
+        matmul_tflops=tflops,
+        sustained_tflops=sustained,
+        overhead=overhead,
+    )
+
+
+def _after_work(call: Callable[[], torch.Tensor]) -> float:
+    """Microseconds that a call takes on a GPU which has done nothing else for ``WORK_S``: the 20th percentile
+    of ``CALLS``."""
+    begin = perf_counter()
+    while perf_counter() - begin < WORK_S:
+        for _ in range(CALLS):
+            call()
+        torch.cuda.synchronize()
+    events = [recorded()]
+    for _ in range(CALLS):
+        call()
+        events.append(recorded())
+    events[-1].synchronize()
+    return quantile(sorted(start.elapsed_time(end) * 1e3 for start, end in pairwise(events)), 0.2)
 
 
 def p20(samples: Samples) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from pipeline.execution.finalist import Extra
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
 from pipeline.points.point import Point
@@ -68,7 +69,8 @@ class Contest:
     """Matches and what is known of them so far.
 
     ``report`` gets each turn as it comes; what it raises ends the contest. ``expect`` is told how many turns
-    are known to come, beyond those that it was told of.
+    are known to come, beyond those that it was told of. ``extra`` asks more of a rival that has just had a
+    turn.
     """
 
     matches: Sequence[Match]
@@ -77,6 +79,7 @@ class Contest:
     run: str
     report: Callable[[Turn], None]
     expect: Callable[[int], None]
+    extra: Callable[[Supervisor, Match, Rival, Turn], Extra] | None = None
     turns: dict[tuple[str, str, int], Turn] = field(default_factory=dict)
 
     def know(self, turns: Iterable[Turn]) -> None:
@@ -108,7 +111,7 @@ class Contest:
                     worker.start()
                 for match in matches:
                     for rival in match.order(number):
-                        self._take(rival, number, workers[rival.side].measure(rival.side.where, rival.point))
+                        self._measure(workers[rival.side], match, rival, number)
 
     def lacks(self) -> int:
         """How many turns the rounds that every match has are short of."""
@@ -179,15 +182,18 @@ class Contest:
         turns = [self.turns.get(_place(rival, number)) for rival in match.rivals]
         return len({None if turn is None else turn.run for turn in turns} - {None}) == 1 and all(turns)
 
-    def _take(self, rival: Rival, number: int, outcome: Outcome) -> None:
+    def _measure(self, worker: Supervisor, match: Match, rival: Rival, number: int) -> None:
         turn = Turn(
             side=rival.side.name,
             key=rival.key,
             point=rival.point,
             round=number,
             run=self.run,
-            outcome=outcome,
+            outcome=worker.measure(rival.side.where, rival.point),
         )
+        if self.extra is not None and turn.outcome.timing is not None:
+            found = self.extra(worker, match, rival, turn)
+            turn = turn.model_copy(update={"accuracy": found.accuracy, "sustained": found.sustained})
         self.turns[_slot(turn)] = turn
         self.report(turn)
 

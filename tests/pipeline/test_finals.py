@@ -57,6 +57,9 @@ def test_each_provider_has_one_configuration_at_each_problem(tree: Tree) -> None
         assert (row.by, row.against, row.power) == ("torch", None, "burst"), "none of ours is there"
         assert len(row.rounds_us) == 2
         assert row.rate.is_of(row.median_us)
+        # Twice a float is a float; two of its calls give the same.
+        assert row.accuracy is not None
+        assert (row.accuracy.ulp_median, row.accuracy.ulp_worst, row.accuracy.repeats) == (0.0, 0.0, True)
     assert len(runs(rows)) == 1
 
 

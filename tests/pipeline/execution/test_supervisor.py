@@ -57,7 +57,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert first.status == "ok"
     assert first.timing is not None
     assert (first.timing.timer, first.timing.n_samples) == ("perf_counter", 3)
-    (pid,), (judge,) = workers(), processes("pipeline.execution.judge")
+    (pid,), (judge,) = workers(), processes("pipeline.execution.judging")
     for provider, status, error in (
         ("talkative", "ok", None),
         ("wrong", "incorrect", "first call: 1 of 64 elements are wrong"),
@@ -70,7 +70,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
         assert outcome.status == status
         assert str(outcome.error).startswith(str(error))
     assert workers() == [pid], "what it survives costs no other process"
-    assert processes("pipeline.execution.judge") == [judge]
+    assert processes("pipeline.execution.judging") == [judge]
     assert worker.changes == {}
 
 
@@ -275,7 +275,7 @@ def test_a_time_that_no_call_takes_from_outside_is_incorrect(
 
 def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor) -> None:
     measured(worker, "right")
-    (judge,) = processes("pipeline.execution.judge")
+    (judge,) = processes("pipeline.execution.judging")
     os.kill(judge, signal.SIGKILL)
     outcome = measured(worker, "right")
     assert (outcome.status, outcome.error) == ("runtime_error", "the judge was killed by SIGKILL")
@@ -300,7 +300,7 @@ def test_a_worker_that_can_not_start_is_said(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
     (folder / "__init__.py").touch()
-    for name in ("worker.py", "judge.py"):
+    for name in ("worker.py", "judging.py"):
         (folder / name).write_text("raise SystemExit('no torch here')")
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, root=tmp_path) as broken:
         outcome = measured(broken, "right")
