@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from math import isfinite, log, sqrt
 from pathlib import Path
@@ -41,8 +42,9 @@ from pipeline.reporting import ratios
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.ratios import Compared
 from pipeline.reporting.table import print_wide
-from pipeline.store import commit, results, turns
+from pipeline.store import commit, comparisons, results, runs, turns
 from pipeline.store.ceilings import Ceilings, rate
+from pipeline.store.comparisons import Comparison, Row
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Launch
 from pipeline.store.turns import Turn
@@ -64,8 +66,6 @@ say = partial(console.print, highlight=False, soft_wrap=True)
 
 TREE = "tree"
 """What the working tree is called."""
-
-COMPARISONS = "comparisons"
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ def run(config: CompareConfig) -> None:
             command.show()
             raise
     command.show()
+    if config.tracking.name != "none":
+        publish(config)
     if config.fail_on == "slower" and any(row.verdict == "slower" for row in command.rows()):
         sys.exit(1)
 
@@ -121,9 +123,10 @@ class Compare:
         self.notes: list[str] = []
         self.ceilings: Ceilings | None = None
         self.ceilings_path = Path()
-        folder = results.folder_for(config.output, chosen.kind) / COMPARISONS / self.entry.name / chosen.slug
         word = "self-test" if config.self_test else f"{self.a.name}..{self.b.name}"
-        self.path = folder / (re.sub(r"[^\w.+-]+", "-", word) + ".jsonl")
+        folder = results.folder_for(config.output, chosen.kind)
+        name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", word)
+        self.path = comparisons.path(folder, self.entry.name, chosen.slug, name)
 
     @property
     def title(self) -> str:
@@ -360,7 +363,42 @@ class Compare:
             say(line)
         picture = self.path.with_suffix(".svg")
         write_atomically(picture, ratios.plot(rows, self.title, self.config.margin))
+        found = self.found(rows).model_dump_json(indent=2).encode() + b"\n"
+        write_atomically(self.path.with_suffix(".json"), found)
         say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")
+
+    def found(self, rows: Sequence[Compared]) -> Comparison:
+        """What is kept of the comparison beside its samples."""
+        assert self.contest is not None, "there are rows once there is a contest"
+        head, _ = commit.head(self.repository)
+        sides = [comparisons.Side(name=named.name, commit=named.commit or head) for named in (self.a, self.b)]
+        return Comparison(
+            kernel=self.entry.name,
+            gpu=self.device.slug,
+            run=self.contest.run,
+            command=commit.command_line("compare"),
+            at=datetime.now(UTC),
+            a=sides[0],
+            b=sides[1],
+            margin=self.config.margin,
+            beyond=self.config.beyond,
+            rows=tuple(
+                Row(
+                    problem=row.problem,
+                    a=row.a,
+                    b=row.b,
+                    a_us=row.a_us,
+                    b_us=row.b_us,
+                    rounds=row.estimate.rounds,
+                    ratio=row.estimate.ratio,
+                    low=row.estimate.low,
+                    high=row.estimate.high if isfinite(row.estimate.high) else None,
+                    verdict=row.verdict,
+                    changed=row.changed,
+                )
+                for row in rows
+            ),
+        )
 
     def summary(self, rows: Sequence[Compared]) -> list[str]:
         """Counts and means."""
@@ -397,6 +435,20 @@ class Compare:
             bound: (sqrt(fmean(one * one for some in found for one in some)), len(found))
             for bound, found in logs.items()
         }
+
+
+def publish(config: CompareConfig) -> None:
+    """Log the comparisons of the output to MLflow. A tracker in trouble has harmed no measurement."""
+    from pipeline.reporting import mlflow_publish
+
+    say_all = partial(console.print, soft_wrap=True, highlight=False, markup=False)
+    files = mlflow_publish.Files(
+        runs=runs.folder_in(config.output), kernel=config.entry.name, ids=frozenset()
+    )
+    tracker = mlflow_publish.Tracker(config.tracking.name, config.tracking.uri)
+    published = mlflow_publish.publish(files, tracker, say_all)
+    if published is not None:
+        say_all(mlflow_publish.how_to_open(published))
 
 
 def _both(config: CompareConfig, kernel: str, named: Callable[[str, str], Named]) -> tuple[Named, Named]:

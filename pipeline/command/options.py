@@ -260,6 +260,7 @@ class CompareConfig(PointsConfig):
     most_rounds: int = Field(ge=FEWEST_ROUNDS, le=1000)
     margin: float = Field(gt=0, lt=1)
     beyond: Literal["margin", "zero"]
+    tracking: TrackingConfig = Field(exclude=True)
     points: int | None = Field(ge=1)
     remeasure: bool
     fail_on: Literal["slower"] | None

@@ -19,11 +19,15 @@ from pipeline.reporting import mlflow_view as view
 from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Store, TrackerError
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.terminal import Terminal
-from pipeline.store import runs
+from pipeline.store import comparisons, runs
+from pipeline.store.comparisons import Comparison
 from pipeline.store.credentials import hidden, public, taken_apart
 from pipeline.store.runs import Heading
 
 Say = Callable[[str], None]
+
+COMPARISONS = "comparisons"
+"""The experiment that shows them."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Tracker:
 @dataclass(frozen=True)
 class Files:
     """What is to be published: the ledgers below ``input`` with ``reports`` and ``artifacts``, and the
-    records of ad-hoc sweeps in ``runs``. None leaves a part out; ``kernel`` None is every kernel, and ``ids``
-    None every record."""
+    records of ad-hoc sweeps in ``runs``; with either the comparisons that lie below it or beside it. None
+    leaves a part out; ``kernel`` None is every kernel, and ``ids`` None every record."""
 
     input: Path | None = None
     runs: Path | None = None
@@ -91,7 +95,13 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
                 raise UserError(
                     f"{files.input} holds no measurements of {files.kernel}, only of {', '.join(there)}."
                 )
-    if not ledgers and not records:
+    made = {
+        path: one
+        for place in dict.fromkeys(filter(None, [files.input, files.runs and files.runs.parent]))
+        for path, one in comparisons.load(place, view.warn).items()
+        if files.kernel in (None, one.kernel)
+    }
+    if not ledgers and not records and not made:
         place = files.input or files.runs
         say(f"{place} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
         return None
@@ -100,6 +110,7 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
     try:
         with tracking.opened(chosen, say=say) as store:
             experiments, run = _log(store, ledgers, records, say)
+            experiments += _log_comparisons(store, made, say)
     except TrackerError as error:
         again = shlex.join(["python", "-m", "pipeline.publish", *options])
         unsaid = tracker.uri is not None and "tracking=server" in options
@@ -172,6 +183,22 @@ def _log(
         say(f"{rows} rows in {seconds:.1f} s, {rows / seconds:.0f} rows/s.")
     found = [shown.get(view.ad_hoc_identity(heading)) for heading in records.values()]
     return tuple(experiments.values()), None if ledgers else next(filter(None, reversed(found)), None)
+
+
+def _log_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) -> tuple[str, ...]:
+    """Make the store show comparisons, each linked to the runs of its sides. Returns the experiment's id."""
+    if not made:
+        return ()
+    experiment = store.experiment(COMPARISONS)
+    for path, one in made.items():
+        runs_of = {
+            f"run_{name}": store.parent_of(one.kernel, one.gpu, side.commit)
+            for name, side in (("a", one.a), ("b", one.b))
+            if side.commit is not None
+        }
+        links = {name: run for name, run in runs_of.items() if run is not None}
+        _show(store, experiment, view.comparison(one, path, links), say)
+    return (experiment,)
 
 
 def _unsettled(

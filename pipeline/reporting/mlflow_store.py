@@ -250,6 +250,16 @@ class Store:
                     raise
         return parent, total
 
+    def parent_of(self, kernel: str, gpu: str, commit: str) -> str | None:
+        """The run of a kernel's measurements on a GPU at a commit; None where there is none."""
+        found = self._client.get_experiment_by_name(kernel)
+        if found is None or found.lifecycle_stage == "deleted":
+            return None
+        for run in self._search(found.experiment_id, f"tags.gpu = '{gpu}' and tags.commit = '{commit}'"):
+            if run.data.tags.get("kind") in ("sweep", "ad_hoc"):
+                return str(run.info.run_id)
+        return None
+
     def settled(self, experiment: str, kind: str) -> dict[str, str]:
         """The runs of that kind which stay and need nothing more, by identity: those that are complete, and
         those that a person deleted."""

@@ -19,22 +19,25 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import get_args
 
 from kernels.contract import shown
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
-from pipeline.reporting import frames, lines
+from pipeline.reporting import frames, lines, ratios
 from pipeline.reporting.lines import HOT, Line, Placed
 from pipeline.reporting.mlflow_store import LedgerRuns, Run, Value
 from pipeline.reporting.why import longest, native
 from pipeline.store import evidence, results
 from pipeline.store.ceilings import Ceilings
+from pipeline.store.comparisons import Comparison
 from pipeline.store.environment import TOLD, Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.record import Measurement, Origin
 from pipeline.store.results import Results
 from pipeline.store.runs import Heading, is_ad_hoc
+from pipeline.verdicts.statistics import Verdict
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
 RATES = ("gbps", "tflops", "ceiling_fraction")
@@ -64,6 +67,9 @@ FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeo
 NOTE_LENGTH = 4000
 """Characters of notes that a tag takes with certainty."""
 
+
+MOST_NOTED = 20
+"""Rows of a comparison in its description, which a tag has to take; the others are in its files."""
 
 AD_HOC = "ad_hoc"
 """The kind of an ad-hoc sweep's parent run; a ledger's is ``sweep``."""
@@ -130,6 +136,44 @@ def ad_hoc(heading: Heading, rows: Sequence[Measurement], record: Path) -> Ledge
     )
     files = {f"runs/{record.name}": record}
     return LedgerRuns(len(rows), parent, children, f"tags.run = '{heading.run}'", files, stays=True)
+
+
+def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> LedgerRuns:
+    """What MLflow shows of a comparison; ``links`` are the runs of its sides, by the tag that names each."""
+    name = f"{found.kernel}/{found.gpu}/{file.stem}"
+    at = int(found.at.timestamp() * 1000)
+    counts = Counter(row.verdict for row in found.rows)
+    logs = [math.log(row.ratio) for row in found.rows]
+    values = [Value(word, float(counts[word]), 0, at) for word in get_args(Verdict)]
+    values += [Value("b_over_a", math.exp(math.fsum(logs) / len(logs)), 0, at)] if logs else []
+    noted = [ratios.compared(row) for row in found.rows[:MOST_NOTED]]
+    run = Run(
+        identity=f"comparison/{name}",
+        name=f"{found.kernel}: {found.a.name}..{found.b.name} @ {found.gpu}",
+        failed=False,
+        started_ms=at,
+        ended_ms=at,
+        tags={
+            "kind": "comparison",
+            "comparison": name,
+            "kernel": found.kernel,
+            "gpu": found.gpu,
+            "run": found.run,
+            "command": found.command,
+            "mlflow.source.name": "pipeline.compare",
+            "mlflow.source.git.commit": found.b.commit or "",
+            "mlflow.note.content": ratios.markdown(noted, name),
+            **links,
+        },
+        params={
+            **{"kernel": found.kernel, "gpu": found.gpu, "a": found.a.name, "b": found.b.name},
+            **{"commit_a": found.a.commit or "", "commit_b": found.b.commit or ""},
+            **{"margin": str(found.margin), "beyond": found.beyond},
+        },
+        values=tuple(values),
+    )
+    beside = {f"comparison/{one.name}": one for one in sorted(file.parent.glob(f"{file.stem}.*"))}
+    return LedgerRuns(len(found.rows), run, (), f"tags.comparison = '{name}'", beside)
 
 
 def ad_hoc_identity(heading: Heading) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, fsum, isfinite, log
+from math import exp, fsum, inf, isfinite, log
 
 from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
 from pipeline.reporting.table import number
+from pipeline.store.comparisons import Row
 from pipeline.verdicts.statistics import Estimate, Verdict
 
 COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
@@ -35,6 +36,13 @@ class Compared:
     estimate: Estimate
     verdict: Verdict
     changed: str = ""
+
+
+def compared(row: Row) -> Compared:
+    """A row that was kept, as tables and plots take it."""
+    high = inf if row.high is None else row.high
+    one = Estimate(row.rounds, row.ratio, row.low, high, 1.0)
+    return Compared(row.problem, row.a, row.b, row.a_us, row.b_us, one, row.verdict, row.changed)
 
 
 def interval(one: Estimate) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+from mlflow import MlflowClient
 
 from pipeline.store import turns
 from pipeline.store.turns import Turn
@@ -134,6 +135,29 @@ def test_equal_sources_and_the_tree_itself(tree: Tree) -> None:
     assert {turn.side for turn in said(tree)} == {"a", "b"}
     ceilings = next((tree.root / "outputs" / "ceilings").glob("*.json")).read_text()
     assert '"noise": {\n    "memory": 0.' in ceilings
+
+
+def test_mlflow_shows_a_comparison_linked_to_the_runs_of_its_sides(tree: Tree, tmp_path: Path) -> None:
+    store = f"tracking.uri=sqlite:///{tmp_path / 'store.db'}"
+    swept = tree.sweep(*POINT, "tracking=local", store)
+    assert swept.returncode == 0, swept.stderr
+    done = compare(tree, *POINT, "a=fast", "b=HEAD", *SHORT, "tracking=local", store)
+    assert done.returncode == 0, done.stderr
+    client = MlflowClient(f"sqlite:///{tmp_path / 'store.db'}")
+    runs = {name: client.get_experiment_by_name(name) for name in ("quick", "comparisons")}
+    (run,) = client.search_runs([runs["comparisons"].experiment_id])
+    (parent,) = client.search_runs([runs["quick"].experiment_id], "tags.kind = 'ad_hoc'")
+    head, fast = git(tree, "rev-parse", "HEAD"), git(tree, "rev-parse", "fast")
+    assert run.data.params["commit_a"] == fast and run.data.params["commit_b"] == head
+    assert run.data.tags["run_b"] == parent.info.run_id, "b was swept at this commit"
+    assert "run_a" not in run.data.tags, "a was not"
+    assert run.data.metrics["slower"] == 1.0 and run.data.metrics["b_over_a"] > 1.9
+    assert "| 64 float32 | mul | mul |" in run.data.tags["mlflow.note.content"]
+    names = {one.path.rpartition(".")[2] for one in client.list_artifacts(run.info.run_id, "comparison")}
+    assert names == {"json", "jsonl", "svg"}
+    again = compare(tree, *POINT, "a=fast", "b=HEAD", *SHORT, "tracking=local", store)
+    assert again.returncode == 0, again.stderr
+    assert len(client.search_runs([runs["comparisons"].experiment_id])) == 1
 
 
 def test_two_configurations_of_the_tree(tree: Tree) -> None:

@@ -61,7 +61,7 @@ class Tree:
         """Start ``python -m pipeline.sweep``, or another command about a kernel's points, in a process group
         of its own."""
         defaults = {"preset": "smoke", "device": "cpu", "timing.max_seconds": "0.002"}
-        if command == "sweep":
+        if command in ("sweep", "compare"):
             defaults["tracking"] = "none"
         given = {option.split("=")[0] for option in options}
         words = [f"{name}={value}" for name, value in defaults.items() if name not in given]

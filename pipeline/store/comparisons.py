@@ -1,0 +1,78 @@
+"""Comparisons that were made: what each found, a JSON file beside every round's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from pipeline.points.frozen import Record
+from pipeline.points.limits import Microseconds, Name, NotNegative, Text, When
+from pipeline.store import results
+from pipeline.store.record import Commit
+
+FOLDER = "comparisons"
+
+
+class Side(Record):
+    """What was compared: a commit, or what the working tree was then."""
+
+    name: Text
+    commit: Commit | None
+
+
+class Row(Record):
+    """A point by both sides: times in microseconds, the ratio of b's to a's with its interval, the verdict
+    on b, and what of its launch is another."""
+
+    problem: Text
+    a: Text
+    b: Text
+    a_us: Microseconds
+    b_us: Microseconds
+    rounds: int
+    ratio: NotNegative
+    low: NotNegative
+    high: NotNegative | None
+    verdict: Literal["same", "faster", "slower", "undecided"]
+    changed: Text = ""
+
+
+class Comparison(Record):
+    """One comparison on one device, as it was last made."""
+
+    kernel: Name
+    gpu: Name
+    run: Text
+    command: Text
+    at: When
+    a: Side
+    b: Side
+    margin: NotNegative
+    beyond: Literal["margin", "zero"]
+    rows: tuple[Row, ...]
+
+
+def path(folder: Path, kernel: str, gpu: str, name: str) -> Path:
+    """The samples of a comparison; what it found lies beside them as ``.json``, its plot as ``.svg``."""
+    return folder / FOLDER / kernel / gpu / f"{name}.jsonl"
+
+
+def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[Path, Comparison]:
+    """All comparisons below the folder by their files; one that can't be read, or is of another kernel or
+    machine than its folder, is skipped with a sentence to ``warn``."""
+    found = {}
+    for place in results.folders_of(folder, local):
+        for file in results.listed(place, f"{FOLDER}/*/*/*.json", warn):
+            try:
+                one = Comparison.model_validate_json(file.read_bytes())
+            except (OSError, ValidationError):
+                warn(f"{file} is not readable as a comparison; skipped.")
+                continue
+            if (one.kernel, one.gpu) == (file.parent.parent.name, file.parent.name):
+                found[file] = one
+            else:
+                warn(f"{file} is a comparison of another kernel or machine; skipped.")
+    return found
