@@ -29,11 +29,12 @@ from pipeline.reporting import frames, lines, ratios
 from pipeline.reporting.lines import HOT, Line, Placed
 from pipeline.reporting.mlflow_store import LedgerRuns, Run, Value
 from pipeline.reporting.why import longest, native
-from pipeline.store import evidence, results
+from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
 from pipeline.store.environment import TOLD, Environment
 from pipeline.store.evidence import Evidence
+from pipeline.store.finals import Final
 from pipeline.store.record import Measurement, Origin
 from pipeline.store.results import Results
 from pipeline.store.runs import Heading, is_ad_hoc
@@ -86,9 +87,17 @@ def read(
         raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
     loaded = results.load(input, warn)
     found = evidence.load(input, warn)
+    held = {place: finals.newest(rows) for place, rows in finals.load(input, warn).items()}
     ledgers = itertools.groupby(loaded.measurements, key=lambda row: (row.point.kernel, row.origin.gpu))
     return [
-        sweep(list(rows), loaded, found, files(name, gpu, loaded.kernels, input, reports, artifacts), input)
+        sweep(
+            list(rows),
+            loaded,
+            found,
+            files(name, gpu, loaded.kernels, input, reports, artifacts),
+            input,
+            held.get((name, gpu), ()),
+        )
         for (name, gpu), rows in ledgers
         if kernel in (None, name)
     ]
@@ -108,8 +117,9 @@ def sweep(
     found: Evidence,
     artifacts: Mapping[str, Path],
     input: Path = ROOT / "results",
+    held: Sequence[Final] = (),
 ) -> LedgerRuns:
-    """What MLflow shows of one ledger below ``input``."""
+    """What MLflow shows of one ledger below ``input``, and of its points that had finals."""
     kernel, gpu = rows[0].point.kernel, rows[0].origin.gpu
     environment = loaded.environments.get(gpu)
     parent, children = _family(
@@ -118,7 +128,7 @@ def sweep(
         kind="sweep",
         environment=environment,
         ceilings=loaded.ceilings.get(gpu),
-        reasons=explained(found, kernel, gpu),
+        reasons=with_finals(explained(found, kernel, gpu), held),
     )
     return LedgerRuns(len(rows), parent, children, f"tags.gpu = '{gpu}'", artifacts)
 
@@ -397,6 +407,19 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
         known = {name: float(value) for name, value in numbers.items() if value is not None}
         metrics[key] = metrics.get(key, {}) | known
     return metrics
+
+
+def with_finals(
+    reasons: Mapping[str, Mapping[str, float]], held: Iterable[Final]
+) -> dict[str, Mapping[str, float]]:
+    """The same with what finals say of a measurement's point: its time side by side with the others, and over
+    the fastest of ours."""
+    found = dict(reasons)
+    for row in held:
+        if row.power == "burst":
+            over = {} if row.against is None else {"final_over_ours": row.against.ratio}
+            found[row.key] = {**found.get(row.key, {}), "final_us": row.median_us, **over}
+    return found
 
 
 def _summary(placed: Sequence[Placed]) -> tuple[Value, ...]:

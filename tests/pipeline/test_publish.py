@@ -34,9 +34,11 @@ from tests.factory import (
     MEASURED_AT,
     ceilings,
     environment,
+    final,
     grid,
     measurement,
     moved,
+    write_finals,
     write_results,
 )
 from tests.mlflow_store import content, log, run_ids, server, shown, start
@@ -485,6 +487,20 @@ def test_the_best_is_one_to_be_trusted_where_there_is_any(tmp_path: Path) -> Non
     (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
     best = {value.step: value.value for value in sweep.parent.values if value.key == "gbps"}
     assert best == {row.point.problem["columns"]: row.rate.gbps for row in (rows[0], rows[2]) if row.rate}
+
+
+def test_a_point_that_had_finals_shows_them_beside_its_sweep(tmp_path: Path, database: Path) -> None:
+    torch = measurement("softmax", "torch", 1024, median_us=30.0)
+    cuda = measurement("softmax", "cuda", 1024, median_us=14.0)
+    folder = write_results(tmp_path / "results", [torch, cuda])
+    write_finals(folder, [final(cuda, 16.0), final(torch, 32.0, (cuda, 16.0, "slower"))])
+    log(folder, uri(database))
+    found = {}
+    for run in shown(database).values():
+        metrics = {name: value for name, _, value, *_ in run["metrics"] if name.startswith("final_")}
+        if metrics:
+            found[run["params"]["provider"]] = metrics
+    assert found == {"torch": {"final_us": 32.0, "final_over_ours": 2.0}, "cuda": {"final_us": 16.0}}
 
 
 def test_what_a_cpu_gave_lies_with_this_hosts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
