@@ -3,10 +3,12 @@
     python -m pipeline.compare kernel=softmax a=HEAD~1 b=HEAD
     python -m pipeline.compare kernel=softmax a=main
     python -m pipeline.compare kernel=softmax a=triton_tile/1024x4w b=cuda/1024x8w
+    python -m pipeline.compare kernel=softmax a=nvidia-h200 b=nvidia-h100-80gb-hbm3
     python -m pipeline.compare kernel=softmax self_test=true
 
 Of commits, the points whose sources differ are measured; of the working tree too, as it is. Prints a table
-with each ratio, its interval and the verdict. Stopped in any way, the same command goes on where it was.
+with each ratio, its interval and the verdict. Stopped in any way, the same command goes on where it was. Of
+two machines nothing is measured: their finals are set side by side, without a verdict.
 """
 
 from __future__ import annotations
@@ -36,16 +38,18 @@ from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import choice, notation, problems
 from pipeline.points.frozen import Values
+from pipeline.points.limits import NAME
 from pipeline.points.notation import Variant
 from pipeline.points.point import Point
-from pipeline.reporting import ratios
+from pipeline.reporting import machines, ratios
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.ratios import Compared
 from pipeline.reporting.table import print_wide
-from pipeline.store import commit, comparisons, results, runs, turns
+from pipeline.store import commit, comparisons, finals, results, runs, turns
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.comparisons import Comparison, Row
 from pipeline.store.files import write_atomically
+from pipeline.store.finals import Final
 from pipeline.store.record import Launch
 from pipeline.store.turns import Turn
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
@@ -70,16 +74,23 @@ TREE = "tree"
 
 @dataclass(frozen=True)
 class Named:
-    """What an option names: the working tree, a commit, or configurations of the working tree."""
+    """What an option names: the working tree, a commit, configurations of the working tree, or a machine that
+    has had finals."""
 
     text: str
     commit: str | None = None
     variant: Variant | None = None
+    held: tuple[Final, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What can be compared with it."""
+        return "machines" if self.held else "commits" if self.variant is None else "configurations"
 
     @property
     def name(self) -> str:
         """As it stands in tables, files and rows."""
-        if self.variant is not None:
+        if self.kind != "commits":
             return self.text
         return TREE if self.commit is None else self.commit[:12]
 
@@ -90,6 +101,9 @@ def run(config: CompareConfig) -> None:
         raise UserError("most_rounds: write no fewer than rounds.")
     chosen = device.resolve(config.device)
     command = Compare(config, chosen)
+    if command.a.held:
+        command.show_machines()
+        return
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
         command.measure_ceilings()
@@ -142,12 +156,15 @@ class Compare:
             return Named(text)
         if text.partition("/")[0] in {provider.name for provider in kernel.providers}:
             return Named(text, variant=Variant.read(text, self.entry))
+        if held := self._finals_of(text):
+            return Named(text, held=held)
         root = self.repository
         found = _git(root, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
         if found is None:
             raise UserError(
-                f"{option}={text}: no commit, branch or tag of this repository, and no provider of "
-                f"{self.entry.name}; write {TREE} for the working tree, or PROVIDER/CONFIGURATION."
+                f"{option}={text}: no commit, branch or tag of this repository, no provider of "
+                f"{self.entry.name}, and no machine that had its finals; write {TREE} for the working tree, "
+                "or PROVIDER/CONFIGURATION."
             )
         if found == _git(root, "rev-parse", "HEAD") and _git(
             root, "status", "--porcelain", "--", *self._sources
@@ -157,6 +174,33 @@ class Compare:
                 f"write {option}={TREE} for the files as they are, or commit them."
             )
         return Named(text, commit=found)
+
+    def _finals_of(self, gpu: str) -> tuple[Final, ...]:
+        """The newest finals of the kernel on a machine, in the output or the repository's results."""
+        if not re.fullmatch(NAME, gpu):
+            return ()
+        kind = "cpu" if gpu.startswith("cpu-") else "cuda"
+        for folder in (self.config.output, ROOT / "results"):
+            place = finals.path(results.folder_for(folder, kind), self.entry.name, gpu)
+            if held := finals.newest(finals.read(place, warn)):
+                return tuple(held)
+        return ()
+
+    def show_machines(self) -> None:
+        """Print the finals of two machines side by side."""
+        some = machines.pairs(self.a.held, self.b.held)
+        if not some:
+            raise UserError(f"{self.a.text} and {self.b.text} had no finals at the same problems.")
+        title = f"{self.entry.name}: a is {self.a.text}, b is {self.b.text}"
+        if self.config.format == "markdown":
+            console.print(machines.markdown(some, title), soft_wrap=True)
+        else:
+            print_wide(console, machines.table(some, title))
+        mean = ratios.geometric_mean([one.ratio for one in some])
+        say(
+            f"{_points(len(some))}. Geometric mean of b / a: {mean:.3f}. "
+            "They were not measured together: no verdict."
+        )
 
     @property
     def repository(self) -> Path:
@@ -456,9 +500,9 @@ def _both(config: CompareConfig, kernel: str, named: Callable[[str, str], Named]
     if config.a is None:
         raise UserError(f"a is missing: write a=COMMIT, to compare it with the working tree's {kernel}.")
     a, b = named("a", config.a), named("b", config.b or TREE)
-    if (a.variant is None) != (b.variant is None):
-        raise UserError(f"a={a.text} and b={b.text}: write two configurations, or two commits.")
-    if a.variant is None and a.name == b.name:
+    if a.kind != b.kind:
+        raise UserError(f"a={a.text} and b={b.text}: write two commits, two configurations, or two machines.")
+    if a.kind != "configurations" and a.name == b.name:
         raise UserError(f"a and b are both {a.name}: write self_test=true to compare the tree with itself.")
     return a, b
 

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from pipeline.store import turns
 from pipeline.store.turns import Turn
+from tests.factory import H100, H200, final, measurement, write_finals
 from tests.planted.tree import Tree, cpu_tree
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -171,9 +172,15 @@ def test_two_configurations_of_the_tree(tree: Tree) -> None:
     ("options", "sentence"),
     [
         (["b=HEAD"], "a is missing: write a=COMMIT, to compare it with the working tree's quick."),
-        (["a=nothing"], "a=nothing: no commit, branch or tag of this repository, and no provider of quick;"),
+        (
+            ["a=nothing"],
+            "a=nothing: no commit, branch or tag of this repository, no provider of quick, ",
+        ),
         (["a=HEAD", "b=main"], "a and b are both "),
-        (["a=HEAD~1", "b=mul/64"], "a=HEAD~1 and b=mul/64: write two configurations, or two commits."),
+        (
+            ["a=HEAD~1", "b=mul/64"],
+            "b=mul/64: write two commits, two configurations, or two machines.",
+        ),
         (["a=mul", "b=blocks/3x4x5"], "can't read '3x4x5' in 'blocks/3x4x5'"),
         (["a=blocks/256", "b=blocks/256"], "are the same: write two configurations"),
         (["a=HEAD~1", "rounds=5", "most_rounds=2"], "most_rounds: write no fewer than rounds."),
@@ -205,3 +212,23 @@ def test_a_kernel_that_one_side_lacks_and_a_provider_of_one_side_alone(tree: Tre
     done = compare(tree, "kernel=quick", "a=fast", "size=64", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "Only tree has these points: times 1." in done.stdout
+
+
+def test_two_machines_are_set_side_by_side_by_their_finals(tmp_path: Path) -> None:
+    """Of a provider at a problem that both had, in the configuration that was best on each."""
+    made = cpu_tree(tmp_path)
+    h200 = measurement("softmax", "cuda", 4096, median_us=15.0, block_size=4096)
+    h100 = measurement("softmax", "cuda", 4096, median_us=21.0, block_size=8192, gpu=H100)
+    alone = measurement("softmax", "torch", 4096, median_us=50.0)
+    write_finals(made.root / "results", [final(h200, 16.0), final(alone, 48.0, (h200, 16.0, "slower"))])
+    write_finals(made.root / "results", [final(h100, 24.0)])
+    done = compare(made, "kernel=softmax", f"a={H200}", f"b={H100}", "format=markdown")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "| cuda |" in line]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:7] == ["4096 float32", "cuda", "4096x4w", "8192x4w", "16.0", "24.0", "1.50"]
+    assert float(cells[7]) == pytest.approx(4270 / 3000, abs=0.01), "the ratio of the ceilings"
+    assert float(cells[8]) == pytest.approx(1.5 / (4270 / 3000), abs=0.01)
+    assert "1 point. Geometric mean of b / a: 1.500. They were not measured together" in done.stdout
+    done = compare(made, "kernel=softmax", f"a={H200}", f"b={H200}")
+    assert done.returncode == 2 and "a and b are both nvidia-h200" in done.stderr
