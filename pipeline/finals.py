@@ -42,6 +42,8 @@ from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.record import Measurement, Origin
 from pipeline.store.turns import Turn
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
 from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, verdicts
 
@@ -143,6 +145,9 @@ class Finals:
                 some.values(),
                 key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _us(row)),
             )
+            for row in ordered:
+                if source := kernel.provider(row.point.provider).extension:
+                    extension.build(Place.of(entry.loaded), [source])
             rows = {Rival(side, row.point, row.key): row for row in ordered}
             assert self.ceilings is not None, "ceilings are found before finalists are chosen"
             bound = rate(1.0, self._work(entry, ordered[0]), self.ceilings).bound

@@ -108,6 +108,7 @@ class Sweep:
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
         self.noise_floor: float | None = None
+        self.ceilings: Ceilings | None = None
         self.begin = monotonic()
 
     def refresh(self) -> None:
@@ -159,7 +160,7 @@ class Sweep:
         for worker in workers:
             worker.start()
         compiling = self.compile_ahead(points, stack)
-        ceilings = self.describe(workers[0])
+        ceilings = self.ceilings = self.describe(workers[0])
         for worker in workers:
             worker.overhead = ceilings.overhead
         broken = self.build(points)
@@ -309,8 +310,11 @@ class Sweep:
     def compact(self) -> None:
         """Compact the ledger; every row stays, and those of this run are given its noise floor."""
         if self.measured:
+            known = {} if self.ceilings is None else self.ceilings.noise
             self.ledger.compact(
-                lambda row: row.with_noise_floor(self.noise_floor) if row.origin.run == self.run else row
+                lambda row: (
+                    row.with_noise_floor(self.noise_floor, known) if row.origin.run == self.run else row
+                )
             )
         if self.recorder is not None:
             self.recorder.finish(self.noise_floor)

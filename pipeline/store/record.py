@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from math import isclose
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -34,6 +36,11 @@ Error = Annotated[float, Field(ge=0)]
 """How far a number is off, at most."""
 
 Ratio = Annotated[float, Field(ge=1e-9, le=1e9)]
+
+NINE_OF_TEN = 1.645
+"""Standard deviations of a normal distribution within which 90 % of it lie."""
+
+NOTHING_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 ROUNDING = 1e-6
 """Numbers that differ by less of themselves are the same."""
@@ -91,8 +98,9 @@ class State(Record):
     """The device while it was timed. Fields the device can't tell are None; ``valid`` is False for a
     timing not to be trusted, and ``invalid_reason`` says why.
 
-    ``threads`` is how many threads a CPU provider may use, and ``noise_floor`` the relative spread of the
-    sweep's control point from its start to its end: smaller differences than that mean nothing.
+    ``threads`` is how many threads a CPU provider may use. ``noise_floor`` is the relative spread of the
+    sweep's control point from its start to its end, or what equal kernels are known to differ by from process
+    to process: smaller differences than that mean nothing.
     """
 
     sm_clock_mhz: Count | None = None
@@ -247,11 +255,19 @@ class Measurement(Record):
         """What a ledger holds one row of: a point by a timing's settings."""
         return self.point, self.parts.settings
 
-    def with_noise_floor(self, noise_floor: float | None) -> Self:
-        """The same measurement with the noise floor of its sweep; unchanged if it has no timing."""
+    def with_noise_floor(self, spread: float | None, known: Mapping[str, float] = NOTHING_KNOWN) -> Self:
+        """The same measurement with its noise floor; unchanged if it has no timing.
+
+        The floor is the spread of the sweep's control point, or, where that is more, what equal kernels differ
+        by from process to process: nine of ten of their ratios by less than ``NINE_OF_TEN`` of the standard
+        deviations that are ``known`` by what bounds a kernel.
+        """
         if self.outcome.state is None:
             return self
-        state = self.outcome.state.model_copy(update={"noise_floor": noise_floor})
+        of_process = known.get(self.rate.bound or "") if self.rate is not None else None
+        floors = [spread, None if of_process is None else NINE_OF_TEN * of_process]
+        floor = max((one for one in floors if one is not None), default=None)
+        state = self.outcome.state.model_copy(update={"noise_floor": floor})
         return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
 
     def row(self) -> dict[str, Any]:

@@ -107,7 +107,8 @@ class Recorder:
         if not self._rows:
             return
         self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
-        rows = [row.with_noise_floor(noise_floor) for row in self._rows.values()]
+        known = self._heading.ceilings.noise if self._heading.ceilings else {}
+        rows = [row.with_noise_floor(noise_floor, known) for row in self._rows.values()]
         write_atomically(self.path, self._first_line() + b"".join(map(ledger.encode, rows)))
 
     def _first_line(self) -> bytes:

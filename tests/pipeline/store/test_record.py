@@ -163,3 +163,19 @@ def test_an_error_is_one_short_line(text: str) -> None:
 def test_an_edited_line_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Measurement.model_validate(factory.measurement(status="timeout").row() | change)
+
+
+def test_the_noise_floor_is_the_larger_of_the_sweeps_and_of_what_is_known_from_process_to_process() -> None:
+    row = factory.measurement("softmax", "torch", 1024, median_us=30.0)
+    assert row.rate is not None and row.rate.bound == "memory"
+
+    def floor(*told: object) -> float | None:
+        state = row.with_noise_floor(*told).outcome.state  # type: ignore[arg-type]
+        return None if state is None else state.noise_floor
+
+    assert floor(None) is None
+    assert floor(0.002) == 0.002
+    assert floor(0.002, {"memory": 0.004}) == pytest.approx(1.645 * 0.004)
+    assert floor(None, {"memory": 0.004}) == pytest.approx(1.645 * 0.004)
+    assert floor(0.01, {"memory": 0.004}) == 0.01
+    assert floor(0.002, {"compute": 0.004}) == 0.002
