@@ -258,9 +258,9 @@ class Measurement(Record):
     def with_noise_floor(self, spread: float | None, known: Mapping[str, float] = NOTHING_KNOWN) -> Self:
         """The same measurement with its noise floor; unchanged if it has no timing.
 
-        The floor is the spread of the sweep's control point, or, where that is more, what equal kernels differ
-        by from process to process: nine of ten of their ratios by less than ``NINE_OF_TEN`` of the standard
-        deviations that are ``known`` by what bounds a kernel.
+        The floor is the spread of the sweep's control point, or, where that is more, what equal kernels
+        differ by from process to process: nine of ten of their ratios by less than ``NINE_OF_TEN`` of the
+        standard deviations that are ``known`` by what bounds a kernel.
         """
         if self.outcome.state is None:
             return self
