@@ -22,7 +22,7 @@ from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution import identity
 from pipeline.machine import device
-from pipeline.reporting import pages, plots, table
+from pipeline.reporting import history, pages, plots, table
 from pipeline.reporting.drawings import drawings, leading
 from pipeline.reporting.field import meetings, meetings_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import (
@@ -83,8 +83,7 @@ def run(config: ReportConfig) -> None:
         unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
-    newest = [row for rows in held.values() for row in finals.newest(rows)]
-    content = compose(results, evidence, newest, unreadable)
+    content = compose(results, evidence, [row for rows in held.values() for row in rows], unreadable)
     write(content, output)
 
     baselines = {name: about.baseline for name, about in content.about.items()}
@@ -111,7 +110,8 @@ def describe(kernel: str, providers: set[str]) -> About:
 
 
 def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreadable: list[str]) -> Content:
-    """Work out everything that the report says; ``held`` are each problem's newest finals."""
+    """Work out everything that the report says; ``held`` are the finals of every run."""
+    everything_held, held = held, finals.newest(held)
     everything = len(results.measurements)
     results = dataclasses.replace(results, measurements=tuple(comparable(results.measurements)))
     rows = frame(results.measurements)
@@ -145,6 +145,7 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
         best=best,
         field=preferred(swept, meetings_of_finals(held, swept, rivals)),
         finals=held,
+        history=history.parts(everything_held),
         about=about,
         metrics=metrics(rows, frame_of_finals(row for row in held if row.power == "burst"), about),
         plots=drawn,
@@ -249,6 +250,8 @@ def write(content: Content, folder: Path) -> None:
         "report.html": pages.html(content),
         "field.md": pages.field_markdown(content),
         "field.html": pages.field_html(content),
+        "history.md": pages.history_markdown(content),
+        "history.html": pages.history_html(content),
         "metrics.json": json.dumps(content.metrics, indent=2) + "\n",
         "best.csv": csv(best.sort_values(["kernel", "rank", "gpu"]), BEST_COLUMNS),
     }

@@ -21,6 +21,7 @@ from pipeline.points.limits import visible
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import Meeting, scores
 from pipeline.reporting.frames import best_providers, entry_of
+from pipeline.reporting.history import Part
 from pipeline.reporting.plots import Style, inline
 from pipeline.reporting.table import RATES, TIE, TIE_NOTE, number, percent, remarks, speedup
 from pipeline.reporting.why import sections
@@ -72,15 +73,16 @@ class Plot:
 class Content:
     """All that a report is made of. ``rows`` are the measurements, with what is ``stale`` about each,
     ``best`` each provider's best configuration with its speedup, ``field`` the problems at which ours met
-    others, ``finals`` the newest of each problem, ``plots`` and ``rooflines`` the SVGs of each kernel that
-    was timed. ``otherwise`` counts the measurements that were left out, since they were timed in other ways
-    or anew."""
+    others, ``finals`` the newest of each problem, ``history`` those of every run, ``plots`` and ``rooflines``
+    the SVGs of each kernel that was timed. ``otherwise`` counts the measurements that were left out, since
+    they were timed in other ways or anew."""
 
     results: Results
     rows: pd.DataFrame
     best: pd.DataFrame
     field: Sequence[Meeting]
     finals: Sequence[Final]
+    history: Sequence[Part]
     about: Mapping[str, About]
     metrics: Mapping[str, Any]
     plots: Mapping[str, Sequence[Plot]]
@@ -125,6 +127,30 @@ def field_markdown(content: Content) -> str:
 def field_html(content: Content) -> str:
     """The page "against the field" as an HTML file that needs nothing else."""
     return _html().get_template("field.html.j2").render(_field_view(content))
+
+
+def history_markdown(content: Content) -> str:
+    """The page of finals over commits as Markdown."""
+    return _markdown().get_template("history.md.j2").render(_history_view(content))
+
+
+def history_html(content: Content) -> str:
+    """The same as an HTML file that needs nothing else."""
+    return _html().get_template("history.html.j2").render(_history_view(content))
+
+
+def _history_view(content: Content) -> dict[str, Any]:
+    names = machines(content.results)
+    parts = [
+        {
+            "kernel": part.kernel,
+            "machine": names.get(part.gpu, part.gpu),
+            "runs": part.runs,
+            "lines": part.lines,
+        }
+        for part in content.history
+    ]
+    return {"parts": parts, "styles": content.styles}
 
 
 def plain_markdown(value: object) -> str:

@@ -130,9 +130,9 @@ def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
 
 
 def newest(rows: Sequence[Final]) -> list[Final]:
-    """Those of each problem's last run."""
-    last = {row.place: row.origin.run for row in rows}
-    return [row for row in rows if row.origin.run == last[row.place]]
+    """Those of each problem's last run on each machine."""
+    last = {(row.origin.gpu, row.place): row.origin.run for row in rows}
+    return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
 
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[tuple[str, str], list[Final]]:

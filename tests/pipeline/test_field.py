@@ -194,6 +194,9 @@ def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(
     assert found["gelu on NVIDIA H200"][1][1][6:] == ["1.50"]
     shown = Page(html).tables
     assert [table[1:] for table in shown] == [table[1:] for section in found.values() for table in section]
+    history = (tmp_path / "reports/history.md").read_text()
+    assert "| 1024 float32 | 20.0, cuda 512x4w | 16.0, x 1.25 |" in history, "both runs, the older first"
+    assert "1.25" in (tmp_path / "reports/history.html").read_text()
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert metrics["softmax"]["nvidia-h200"]["float32"]["own_speedup"] == 2.0
     assert metrics["gelu"]["nvidia-h200"]["float32"]["own_speedup"] == 1.5

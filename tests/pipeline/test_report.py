@@ -222,7 +222,10 @@ def test_all_files_are_there_and_no_other(written):
     plots = [f"plots/{name}.{kind}" for name in PLOTS for kind in ("csv", "svg")]
     roofs = [f"roofline/{kernel}.svg" for kernel in TIMED]
     assert sorted(files(written[0])) == sorted(
-        ["best.csv", "field.html", "field.md", "metrics.json", *plots, "report.html", "report.md", *roofs]
+        [
+            *("best.csv", "field.html", "field.md", "history.html", "history.md", "metrics.json"),
+            *(*plots, "report.html", "report.md", *roofs),
+        ]
     )
 
 
@@ -311,7 +314,7 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
 
 def test_the_page_needs_no_network_and_refers_only_to_itself(page):
     outside = {reference for reference in page.references if not reference.startswith("#")}
-    assert outside == {"field.html"}, "the page beside it"
+    assert outside == {"field.html", "history.html"}, "the pages beside it"
     assert {reference[1:] for reference in set(page.references) - outside} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids)), "an id is there twice"
 
