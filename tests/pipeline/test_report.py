@@ -520,9 +520,10 @@ def test_a_problem_belongs_to_every_workload_that_has_it():
 
 def test_what_was_pinned_aside_is_in_no_mean():
     rows = [measurement("softmax", "torch", size) for size in (256, 1024, 4096)]
-    before = report.metrics(frame(rows), {"softmax": report.describe("softmax", {"torch"})})
+    none, about = frame([]), {"softmax": report.describe("softmax", {"torch"})}
+    before = report.metrics(frame(rows), none, about)
     rows += [measurement("softmax", "torch", size, rows=37, workload="columns") for size in (256, 12671)]
-    after = report.metrics(frame(rows), {"softmax": report.describe("softmax", {"torch"})})
+    after = report.metrics(frame(rows), none, about)
     assert before["softmax"][H200]["float32"] == after["softmax"][H200]["float32"]
 
 
@@ -637,7 +638,7 @@ def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, tmp_path):
         (output / name).write_text("not from here")
     report_on(write_results(tmp_path / "results", before[::2]))
     kept = {"mine.md", "plots/keep.txt", "plots/notes.svg", "plots/table.csv"}
-    pages = {f"{page}.{kind}" for page in ("field", "report") for kind in ("html", "md")}
+    pages = {f"{page}.{kind}" for page in ("field", "history", "report") for kind in ("html", "md")}
     own = {"best.csv", "metrics.json", "plots/gelu.csv", "plots/gelu.svg", "roofline/gelu.svg"} | pages
     assert set(files(output)) == kept | own
     assert "softmax" not in (output / "report.html").read_text()
