@@ -57,7 +57,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.adopt_builds()
     stages = made.repro()
     every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in KERNELS]
-    assert sorted(stages) == sorted([*every, "environment", "ceilings", "report", "publish"])
+    assert sorted(stages) == sorted([*every, "environment", "ceilings", "finals", "report", "publish"])
     status = made.run("git", "status", "--porcelain", "--untracked-files=all").stdout
     touched = {line[3:] for line in status.splitlines()}
     own = ("results/", "reports/") if not made.gpu().startswith("cpu-") else ()

@@ -20,7 +20,7 @@ from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from pipeline.points.point import Point
-from pipeline.store import results
+from pipeline.store import finals, results
 from pipeline.store.record import Measurement
 from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200
@@ -108,6 +108,9 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
             assert all(row.registers > 0 for row in report.functions)
         else:
             assert report.remarks
+        held = finals.read(finals.path(place, kernel, gpu), pytest.fail)
+        assert {row.point for row in held} <= set(project.rows(kernel))
+        assert {row.point.provider for row in held} >= {"cpp"}
         assert (reports / "plots" / f"{kernel}.svg").is_file()
         assert kernel in (reports / "report.md").read_text()
     metrics = json.loads((reports / "metrics.json").read_bytes())
@@ -135,7 +138,7 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
     done = project.run("make", "repro", "VENV=", f"PYTHON={sys.executable}")
     assert ran(done.stdout) == ["environment"]
     every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in KERNELS]
-    assert sorted(skipped(done.stdout)) == sorted([*every, "ceilings", "report", "publish"])
+    assert sorted(skipped(done.stdout)) == sorted([*every, "ceilings", "finals", "report", "publish"])
     assert project.tree() == before
 
     lines = done.stdout.strip().splitlines()
