@@ -36,9 +36,10 @@ class Extra:
 
 def ask(
     judge: Ask, worker: Ask, where: str, point: Point, overhead: Overhead, seconds: float | None
-) -> Extra:
+) -> tuple[Extra, Ended]:
     """Call a provider that was found right twice on the same inputs, and with ``seconds`` time it after that
-    much of the same work. Raises GoneError for a process that did not survive it."""
+    much of the same work; with what it left in its process. Raises GoneError for a process that did not
+    survive it."""
     try:
         prepared = judge(Prepare(where=where, point=point), Prepared)
         begin = Begin(
@@ -57,7 +58,8 @@ def ask(
         repeats = judge(Repeat(), Repeated).same
         accuracy = Accuracy(ulp_median=appraised.ulp_median, ulp_worst=appraised.ulp_worst, repeats=repeats)
         sustained = None if seconds is None else worker(Sustain(seconds=seconds), Sustained)
-        worker(End(), Ended)
-    except FailedError:
-        return Extra()
-    return Extra(accuracy, sustained)
+        ended = worker(End(), Ended)
+    except FailedError as error:
+        # Nothing was found, and what it left behind is not known.
+        return Extra(), Ended(changed=(str(error),))
+    return Extra(accuracy, sustained), ended

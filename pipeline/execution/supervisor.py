@@ -14,7 +14,7 @@ from pipeline.execution import finalist
 from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.finalist import Extra
 from pipeline.execution.partner import FailedError, GoneError, Partner
-from pipeline.execution.protocol import Done, Rate, Release, Setup
+from pipeline.execution.protocol import Done, Ended, Rate, Release, Setup
 from pipeline.machine.device import Device
 from pipeline.machine.process import under_warden
 from pipeline.points.frozen import Record, Values
@@ -81,13 +81,15 @@ class Supervisor:
         """What finals ask of a point that was measured. A worker that does not survive it gives nothing."""
         self.start()
         try:
-            return finalist.ask(
+            found, ended = finalist.ask(
                 Ask(self._ask_judge), Ask(self._ask_worker), where, point, self.overhead, seconds
             )
         except GoneError:
             if not self._judge.is_running:
                 self.close()
             return Extra()
+        self._replace_changed(point, ended)
+        return found
 
     def start(self) -> None:
         """Start both now, so that they are ready when the first point is."""
@@ -137,14 +139,17 @@ class Supervisor:
             judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us
         )
         outcome = examination.outcome(where, point, self.overhead)
-        ended = examination.ended
+        self._replace_changed(point, examination.ended)
+        return outcome
+
+    def _replace_changed(self, point: Point, ended: Ended) -> None:
+        """End a worker in which a provider has left anything, so that nobody comes after it there."""
         changes = [*ended.replaced, *ended.changed]
         if count := self._worker.left_behind():
             changes.append(f"{count} processes are running")
         if changes:
             self.changes.setdefault(point.provider, changes[0])
             self._worker.close()
-        return outcome
 
     def _ask_worker(self, request: Record, kind: type[Record]) -> Record:
         try:

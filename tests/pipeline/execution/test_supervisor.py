@@ -183,6 +183,35 @@ def test_a_worker_that_a_provider_changed_is_replaced_and_it_is_said(
     assert workers() != [pid]
 
 
+def test_finals_ask_how_right_a_provider_is_and_whether_it_repeats_itself(
+    worker: Supervisor, tmp_path: Path
+) -> None:
+    where, point = outside_provider(tmp_path, "def double(x):\n    return x * 2\n")
+    assert worker.measure(where, point).status == "ok"
+    found = worker.extra(where, point, None)
+    assert found.sustained is None and found.accuracy is not None
+    assert (found.accuracy.ulp_median, found.accuracy.ulp_worst, found.accuracy.repeats) == (0.0, 0.0, True)
+
+
+def test_a_provider_that_gives_other_bits_each_time_is_said_and_who_changes_its_process_loses_it(
+    worker: Supervisor, tmp_path: Path
+) -> None:
+    source = (
+        "def double(x):\n"
+        "    torch.set_num_threads(3)\n"
+        "    y = x * 2\n"
+        "    return torch.nextafter(y, y + torch.randn_like(y))\n"
+    )
+    where, point = outside_provider(tmp_path, source)
+    worker.changes.clear()
+    found = worker.extra(where, point, None)
+    assert found.accuracy is not None
+    assert not found.accuracy.repeats
+    assert 0 < found.accuracy.ulp_median <= found.accuracy.ulp_worst <= 1
+    assert worker.changes["whole"].startswith("torch.get_num_threads() is 3")
+    assert workers() == []
+
+
 def test_what_triton_reads_each_time_is_put_back_and_costs_no_process(
     worker: Supervisor, tmp_path: Path
 ) -> None:
