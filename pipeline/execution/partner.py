@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import struct
@@ -15,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import IO
 
-from pipeline.execution.protocol import Failed, OutOfTurnError, R, Ready, Setup, receive, send
+from pipeline.execution.protocol import Echo, Echoed, Failed, OutOfTurnError, R, Ready, Setup, receive, send
 from pipeline.machine.process import waited_us
 from pipeline.machine.warden import children
 from pipeline.points.frozen import Record
@@ -122,10 +123,16 @@ class Partner:
         assert isinstance(answer, kind), "no other kind is received"
         return answer
 
-    @property
-    def has_spoken(self) -> bool:
-        """Whether it has said something that nobody asked it."""
-        return self._ready and self._connection is not None and self._connection.poll()
+    def has_spoken(self, timeout_s: float) -> bool:
+        """Whether it has said something that nobody asked it: a reply too many, which a late one is, too, so
+        that an echo is waited for behind it. One that does not echo was closed."""
+        if self._process is None:
+            return False
+        token = secrets.token_hex(8)
+        try:
+            return self.ask(Echo(token=token), Echoed, timeout_s).token != token
+        except GoneError:
+            return True
 
     def left_behind(self) -> int:
         """Processes that it has started and that belong to its warden now, for who started them is gone."""

@@ -241,6 +241,18 @@ class Ended(Record):
     changed: tuple[str, ...] = ()
 
 
+class Echo(Record):
+    """Asks the worker for the same token back, in Echoed: replies sent before it are all read by then."""
+
+    token: str
+
+
+class Echoed(Record):
+    """The token of an Echo."""
+
+    token: str
+
+
 class Wanted(Record):
     """Asks the compile server for what points of a kernel launch."""
 

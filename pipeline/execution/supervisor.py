@@ -130,9 +130,6 @@ class Supervisor:
             best = self._best.get((where, point.problem))
             return best is None or median_us < LEAD * best or (where, point.provider) not in self._audited
 
-        if self._worker.has_spoken:
-            # An earlier provider's doing: whoever comes after it shall not answer for it.
-            self._worker.close()
         self.start()
         judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
         examination = Examination(
@@ -147,6 +144,8 @@ class Supervisor:
         changes = [*ended.replaced, *ended.changed]
         if count := self._worker.left_behind():
             changes.append(f"{count} processes are running")
+        if self._worker.has_spoken(self.timeout_s):
+            changes.append("a reply came that nobody had asked for")
         if changes:
             self.changes.setdefault(point.provider, changes[0])
             self._worker.close()

@@ -15,6 +15,8 @@ from pipeline.execution.protocol import (
     Again,
     Arm,
     Begin,
+    Echo,
+    Echoed,
     End,
     Go,
     Rate,
@@ -28,7 +30,7 @@ from pipeline.execution.protocol import (
 from pipeline.machine.process import die_with
 from pipeline.points.frozen import Record
 
-REQUESTS = (Begin, Time, Again, Arm, Go, Sustain, End, Rate, Release)
+REQUESTS = (Begin, Time, Again, Arm, Go, Sustain, End, Echo, Rate, Release)
 
 
 def healthy(device: str) -> bool:
@@ -63,6 +65,8 @@ def main(fd: int, memory: int) -> None:
     variables = of_triton()
 
     def answer(request: Record) -> Record:
+        if isinstance(request, Echo):
+            return Echoed(token=request.token)
         try:
             if isinstance(request, End):
                 put_back(variables)
