@@ -82,9 +82,7 @@ python-on-path:
 	@chmod +x "$(BIN)/python"
 
 repro: $(READY) ## Measure what is not measured yet, report and publish it (dvc repro), and print the table
-	@python -m dvc repro $(ARGS)
-	@# Its table and closing line come also where DVC had nothing to do.
-	@python -m pipeline.report
+	@python -m pipeline.repro $(ARGS)
 
 build: $(READY) ## Compile the CUDA and C++ providers
 	@python -m dvc repro $(ARGS) build

@@ -1,7 +1,10 @@
-"""Stage ``build``: compile a kernel's C++ and CUDA sources, and report what its CUDA functions use.
+"""Stage ``build``: compile kernels' C++ and CUDA sources, and report what their CUDA functions use.
 
-python -m pipeline.build kernel=softmax
-python -m pipeline.build kernel=path/to/a/folder architectures=[90]
+    python -m pipeline.build kernel=gelu,softmax
+    python -m pipeline.build kernel=path/to/a/folder architectures=[80,90]
+
+CUDA sources are compiled for this machine's GPU. Without a GPU that takes minutes for nothing that could run,
+and they are left out unless ``architectures`` are named.
 """
 
 from __future__ import annotations
@@ -9,6 +12,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -16,31 +22,28 @@ from rich.table import Table
 
 from pipeline import UserError
 from pipeline.command.options import BuildConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, for_each, run_each
 from pipeline.machine import device
 from pipeline.machine.compilers import find_cxx, find_nvcc
 from pipeline.machine.torch import installed_torch
 from pipeline.store import results
 from pipeline.store.files import write_atomically
-from pipeline.toolchain import extension
+from pipeline.toolchain import extension, ninja_build
 from pipeline.toolchain.extension import Place, is_cuda
 from pipeline.toolchain.resources import BuildReport, FunctionResources, resources
 
 
-def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str]) -> BuildReport:
+def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str] | None) -> BuildReport:
     """Build a kernel's sources and say what came of it.
 
-    A machine without a GPU can do without CUDA: if it has no nvcc, CUDA sources are left out with a remark.
-    Raises UserError where anything else can't be built.
+    A machine without a GPU can do without CUDA: where it has no nvcc or no ``architectures`` are asked for,
+    CUDA sources are left out with a remark. Raises UserError where anything else can't be built.
     """
     remarks = []
     wanted = list(sources)
-    if any(map(is_cuda, wanted)) and not device.gpus():
-        try:
-            find_nvcc()
-        except UserError as error:
-            remarks += [f"{place.source(name)} was left out: {error}" for name in wanted if is_cuda(name)]
-            wanted = [name for name in wanted if not is_cuda(name)]
+    if any(map(is_cuda, wanted)) and not device.gpus() and (why := without_cuda(architectures)):
+        remarks += [f"{place.source(name)} was left out: {why}" for name in wanted if is_cuda(name)]
+        wanted = [name for name in wanted if not is_cuda(name)]
     # DVC asks for the folder of a kernel that has no sources too.
     place.output.mkdir(parents=True, exist_ok=True)
     libraries = extension.build(place, wanted, architectures)
@@ -57,6 +60,17 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
         remarks=tuple(remarks),
         functions=tuple(row for name in cuda for row in resources(place, name)),
     )
+
+
+def without_cuda(architectures: Sequence[str] | None) -> str:
+    """Why CUDA sources are left out on a machine without a GPU; empty where they are not."""
+    if architectures is None:
+        return f"no GPU here runs it; architectures=[{extension.WITHOUT_GPU}] compiles it nevertheless."
+    try:
+        find_nvcc()
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def table(report: BuildReport) -> Table:
@@ -85,13 +99,39 @@ def _spilled(row: FunctionResources) -> int:
     return row.spill_stores + row.spill_loads
 
 
-def run(config: BuildConfig) -> None:
+def run(configs: Sequence[BuildConfig]) -> None:
+    """Build the kernels, all their sources at once, write each one's report and print it."""
+    chosen = device.resolve(configs[0].device)
+    with console.status(f"Compiling {', '.join(config.entry.name for config in configs)} …"):
+        compile_ahead(configs)
+    for_each(configs, partial(of_kernel, chosen=chosen))
+
+
+def compile_ahead(configs: Sequence[BuildConfig]) -> None:
+    """Build the kernels side by side: what fails is said by each one's own build."""
+
+    def build(config: BuildConfig) -> None:
+        loaded = config.entry.loaded
+        with suppress(UserError):
+            build_kernel(Place.of(loaded), extension.sources(loaded), config.architectures)
+
+    if len(configs) == 1:
+        return
+    threads = ThreadPoolExecutor(max(1, device.cpu_threads()))
+    try:
+        list(threads.map(build, configs))
+    except BaseException:
+        ninja_build.stop()
+        raise
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def of_kernel(config: BuildConfig, chosen: device.Device) -> None:
     """Build one kernel, write its report and print it."""
     loaded = config.entry.loaded
     place = Place.of(loaded)
-    chosen = device.resolve(config.device)
-    with console.status(f"Compiling {loaded.name} …"):
-        report = build_kernel(place, extension.sources(loaded), config.architectures)
+    report = build_kernel(place, extension.sources(loaded), config.architectures)
     results.asked_for(results.build_path(config.output, loaded.name, chosen.slug))
     output = results.folder_for(config.output, chosen.kind)
     path = results.build_path(output, loaded.name, chosen.slug)
@@ -105,4 +145,4 @@ def run(config: BuildConfig) -> None:
 
 
 if __name__ == "__main__":
-    run_stage("build", BuildConfig, run)
+    run_each("build", BuildConfig, run)

@@ -19,7 +19,7 @@ from typing import Any
 from kernels.contract import Value
 from pipeline import UserError
 from pipeline.command.options import CodegenConfig
-from pipeline.command.run import console, run_stage, validated
+from pipeline.command.run import console, for_each, run_each, validated
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler
 from pipeline.inspection.code_rows import CodeRows, Scope, has_code
@@ -31,20 +31,24 @@ from pipeline.points.notation import Variant
 from pipeline.points.plan import Plan, Target, chosen_providers, plan
 from pipeline.points.point import Point, order
 from pipeline.points.problems import SIZE
-from pipeline.reporting.table import print_wide
+from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.evidence import CodeRow, read_lines, write_lines
+from pipeline.toolchain.extension import WITHOUT_GPU
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
-WITHOUT_GPU = "90"
-"""The architecture whose code a machine without a GPU shows if nothing else is asked: Hopper's."""
+
+def run(configs: Sequence[CodegenConfig]) -> None:
+    """``of_kernel`` for each kernel."""
+    chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
+    for_each(configs, partial(of_kernel, chosen=chosen))
 
 
-def run(config: CodegenConfig) -> None:
+def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     """Write rows and texts, and show the table, a listing or a comparison."""
     disassembler.find_tools()
-    stage = Codegen(config)
+    stage = Codegen(config, chosen)
     if config.a or config.b:
         stage.compare()
         return
@@ -67,11 +71,11 @@ def run(config: CodegenConfig) -> None:
 class Codegen:
     """One run over the code of one kernel."""
 
-    def __init__(self, config: CodegenConfig) -> None:
+    def __init__(self, config: CodegenConfig, chosen: device.Device) -> None:
         self.config = config
         self.entry = config.entry
         self.loaded = self.entry.loaded
-        self.device = device.resolve(config.device)
+        self.device = chosen
         identity = Identity(self.loaded, fingerprint(self.device), config.timing, config.seed)
         capability = identity.environment.compute_capability
         self.native = capability and capability.replace(".", "")
@@ -191,7 +195,7 @@ class Codegen:
             "function": chosen.function or self.config.function,
         }
         try:
-            stage = Codegen(validated(CodegenConfig, self.config.model_dump() | options))
+            stage = Codegen(validated(CodegenConfig, self.config.model_dump() | options), self.device)
             points, _ = stage.points()
         except UserError as error:
             raise UserError(f"'{text}': {error}") from error
@@ -249,4 +253,4 @@ def middle(planned: Plan, provider: str) -> Point | None:
 
 
 if __name__ == "__main__":
-    run_stage("codegen", CodegenConfig, run)
+    run_each("codegen", CodegenConfig, run)

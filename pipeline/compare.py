@@ -42,9 +42,9 @@ from pipeline.points.limits import NAME
 from pipeline.points.notation import Variant
 from pipeline.points.point import Point
 from pipeline.reporting import machines, ratios
+from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.ratios import Compared
-from pipeline.reporting.table import print_wide
 from pipeline.store import commit, comparisons, finals, results, runs, turns
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.comparisons import Comparison, Row

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from pipeline import ROOT, UserError
 from pipeline.command.options import CountersConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, for_each, run_each
 from pipeline.inspection import ncu
 from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import bound, by_point
@@ -34,7 +34,7 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import Chosen, best_default_baseline, each_provider
 from pipeline.points.frozen import digest
 from pipeline.points.notation import extent, label, words
-from pipeline.reporting.table import number, print_wide
+from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
 from pipeline.store.evidence import CounterRow, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
@@ -49,9 +49,14 @@ INSTRUMENT = {
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
-def run(config: CountersConfig) -> None:
+def run(configs: Sequence[CountersConfig]) -> None:
+    """``of_kernel`` for each kernel."""
+    chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
+    for_each(configs, partial(of_kernel, chosen=chosen))
+
+
+def of_kernel(config: CountersConfig, chosen: device.Device) -> None:
     """Count what is not there yet, write rows and report, and print what limits each point."""
-    chosen = device.resolve(config.device)
     stage = Counters(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
     wanted = {stage.subject.identity.key(one.point): one for one in stage.choose()}
     known = stage.known()
@@ -248,4 +253,4 @@ def name_of(row: CounterRow) -> str:
 
 
 if __name__ == "__main__":
-    run_stage("counters", CountersConfig, run)
+    run_each("counters", CountersConfig, run)

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from pipeline import UserError
 from pipeline.command.options import ProfileConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, for_each, run_each
 from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
 from pipeline.inspection.subject import Subject, instrument
 from pipeline.machine import device
@@ -31,7 +31,7 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import each_provider
 from pipeline.points.notation import extent, file_name, label, words
 from pipeline.points.point import Point
-from pipeline.reporting.table import number, print_wide
+from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
 from pipeline.store.evidence import ProfileRow, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
@@ -42,10 +42,15 @@ INSTRUMENT = {"inspection/profiler.py": "record", "profile.py": "sentence"}
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
-def run(config: ProfileConfig) -> None:
+def run(configs: Sequence[ProfileConfig]) -> None:
+    """``of_kernel`` for each kernel."""
+    chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
+    for_each(configs, partial(of_kernel, chosen=chosen))
+
+
+def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     """Profile what is not there yet, write rows, tables and traces, and print the sentences."""
     writable(config.tensorboard)
-    chosen = device.resolve(config.device)
     stage = Profile(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
     points, left_out = stage.subject.points(config.preset.name, config.pin, config.provider, chosen.kind)
     timed = stage.subject.timed(warn)
@@ -241,4 +246,4 @@ def table(rows: Sequence[ProfileRow], title: str) -> Table:
 
 
 if __name__ == "__main__":
-    run_stage("profile", ProfileConfig, run)
+    run_each("profile", ProfileConfig, run)

@@ -22,7 +22,7 @@ from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution import identity
 from pipeline.machine import device
-from pipeline.reporting import history, pages, plots, table
+from pipeline.reporting import closing, history, pages, plots
 from pipeline.reporting.drawings import drawings, leading
 from pipeline.reporting.field import meetings, meetings_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import (
@@ -34,6 +34,7 @@ from pipeline.reporting.frames import (
     frame,
     frame_of_finals,
 )
+from pipeline.reporting.numbers import RATES
 from pipeline.reporting.pages import About, Content, Plot
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.store import finals
@@ -86,15 +87,12 @@ def run(config: ReportConfig) -> None:
     content = compose(results, evidence, [row for rows in held.values() for row in rows], unreadable)
     write(content, output)
 
-    baselines = {name: about.baseline for name, about in content.about.items()}
-    page = output / "report.html"
-    mine = [row for row in content.results.measurements if row.origin.gpu == here.slug]
-    if mine:
-        table.show(console, mine, baselines, str(page))
-    else:
+    if not closing.show(console, output, here.slug):
         others = ", ".join(results.gpus) or "no other machine either"
-        console.print(f"Nothing was measured on {here.slug} yet; the report shows {others}.", soft_wrap=True)
-    console.print(f"All machines side by side: {page}. Every run in MLflow: make ui.", soft_wrap=True)
+        page = output / "report.html"
+        console.print(
+            f"Nothing was measured on {here.slug} yet; the report shows {others}: {page}.", soft_wrap=True
+        )
 
 
 def describe(kernel: str, providers: set[str]) -> About:
@@ -220,7 +218,7 @@ def metrics(rows: pd.DataFrame, held: pd.DataFrame, about: dict[str, About]) -> 
             top = best_providers(of_first)
             own = best_providers(of_first[of_first["provider"].isin(about[str(kernel)].own)])
             means = {
-                **{name: geometric_mean(top.loc[top["headline"] == name, name]) for name in table.RATES},
+                **{name: geometric_mean(top.loc[top["headline"] == name, name]) for name in RATES},
                 "ceiling_fraction": geometric_mean(top["ceiling_fraction"]),
                 "own_speedup": geometric_mean(own["speedup"]),
             }

@@ -29,7 +29,7 @@ from pipeline.inspection.subject import Subject
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.point import Point
-from pipeline.reporting.table import print_wide
+from pipeline.reporting.numbers import print_wide
 from pipeline.store import commit, results
 from pipeline.store.evidence import read_lines, write_lines
 from pipeline.store.sanitizer import SanitizerRow, sanitizer_path

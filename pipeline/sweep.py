@@ -1,9 +1,10 @@
-"""Stage ``sweep``: verify and time the points of one kernel on one device.
+"""Stage ``sweep``: verify and time the points of kernels on one device.
 
     python -m pipeline.sweep kernel=softmax block_size=[512,1024] provider=triton_online
     python -m pipeline.sweep kernel=matmul m=16 n=8192 k=[4096,8192] provider=[torch,triton_tiled]
+    python -m pipeline.sweep kernel=gelu,softmax
 
-Measures the points that the ledger does not hold yet, appends each as it is measured, and ends with
+Measures the points that each kernel's ledger does not hold yet, appends each as it is measured, and ends with
 a table. Stopped in any way, the same command goes on where it was.
 """
 
@@ -22,7 +23,7 @@ import yaml
 
 from pipeline import ROOT, UserError
 from pipeline.command.options import SweepConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_each
 from pipeline.execution import calibration
 from pipeline.execution.compile_pool import CompilePool
 from pipeline.execution.crew import Crew
@@ -51,22 +52,37 @@ from pipeline.toolchain.extension import Place
 warn = partial(console.print, style="yellow", highlight=False)
 
 
-def run(config: SweepConfig) -> None:
-    """Measure what the ledger lacks, print the table, publish."""
-    entry = config.entry
-    devices = device.resolve_all(config.device)
+def run(configs: Sequence[SweepConfig]) -> None:
+    """Measure what the ledgers lack, print the tables, publish."""
+    first = configs[0]  # all but the kernel is the same
+    devices = device.resolve_all(first.device)
+    with ExitStack() as stack:
+        # Held from before a ledger is read: a second sweep finds in it what the first one measured.
+        for chosen in devices:
+            stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
+        workers = [
+            stack.enter_context(Supervisor(chosen, first.timing, first.seed, first.point_timeout_s))
+            for chosen in devices
+        ]
+        swept = [sweep_kernel(config, devices, workers) for config in configs]
+    if first.tracking.name != "none":
+        for config, sweep in zip(configs, swept, strict=True):
+            publish(config, sweep)
+
+
+def sweep_kernel(
+    config: SweepConfig, devices: Sequence[device.Device], workers: Sequence[Supervisor]
+) -> Sweep:
+    """Measure what one kernel's ledger lacks; the workers measure other kernels before and after."""
     environment = fingerprint(devices[0])
     target = Target(devices[0].kind, device.capabilities(devices[0]))
-    wanted = plan(entry, config.preset.name, target, config.pin, config.provider)
+    wanted = plan(config.entry, config.preset.name, target, config.pin, config.provider)
+    sweep = Sweep(config, devices, environment, wanted)
+    sweep.refresh()
+    missing = sweep.missing()
     with ExitStack() as stack:
-        # Held from before the ledger is read: a second sweep finds in it what the first one measured.
-        for chosen in devices:
-            stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
-        sweep = Sweep(config, devices, environment, wanted)
-        sweep.refresh()
-        missing = sweep.missing()
         try:
-            sweep.measure(missing, stack)
+            sweep.measure(missing, workers, stack)
         except BaseException:
             # A full disk stops both; the first error's sentence is the one that says how to go on.
             with suppress(UserError):
@@ -75,8 +91,7 @@ def run(config: SweepConfig) -> None:
             raise
         sweep.finish()
         sweep.show()
-    if config.tracking.name != "none":
-        publish(config, sweep)
+    return sweep
 
 
 class Sweep:
@@ -139,14 +154,8 @@ class Sweep:
 
         return [point for point in self.plan.points if is_due(point)]
 
-    def measure(self, points: Sequence[Point], stack: ExitStack) -> None:
-        """Measure the points and append each to the ledger; ``stack`` ends the processes that do it."""
-        workers = [
-            stack.enter_context(
-                Supervisor(chosen, self.config.timing, self.config.seed, self.config.point_timeout_s)
-            )
-            for chosen in self.devices
-        ]
+    def measure(self, points: Sequence[Point], workers: Sequence[Supervisor], stack: ExitStack) -> None:
+        """Measure the points and append each to the ledger; ``stack`` ends what else runs meanwhile."""
         if not points:
             if self.plan.points:
                 console.print(
@@ -158,6 +167,7 @@ class Sweep:
                     self.describe(workers[0])
             return
         for worker in workers:
+            worker.changes.clear()
             worker.start()
         compiling = self.compile_ahead(points, stack)
         ceilings = self.ceilings = self.describe(workers[0])
@@ -402,4 +412,4 @@ def publish(config: SweepConfig, sweep: Sweep) -> None:
 
 
 if __name__ == "__main__":
-    run_stage("sweep", SweepConfig, run)
+    run_each("sweep", SweepConfig, run)

@@ -21,9 +21,12 @@ if not torch.cuda.is_available():
 # What Inductor's C++ needs is built once for all processes, whatever their folder for temporary files.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
 
-# A script's background job ignores Ctrl-C, and so would the commands that the tests start and interrupt.
+# A script's background job ignores Ctrl-C and one of nohup a hang-up, and so would the commands that are
+# started and stopped here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,7 +49,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     from pipeline import report
     from pipeline.command.options import ReportConfig
     from tests import factory
-    from tests.project import KERNELS, MATRIX, Project
+    from tests.project import KERNELS, STAGES, Project
 
     made = Project(tmp_path_factory.mktemp("end-to-end"))
     made.create(*KERNELS)
@@ -56,8 +59,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.commit("An H200's results")
     made.adopt_builds()
     stages = made.repro()
-    every = [f"{stage}@{kernel}" for stage in MATRIX for kernel in KERNELS]
-    assert sorted(stages) == sorted([*every, "environment", "ceilings", "finals", "report", "publish"])
+    assert sorted(stages) == sorted(STAGES)
     status = made.run("git", "status", "--porcelain", "--untracked-files=all").stdout
     touched = {line[3:] for line in status.splitlines()}
     own = ("results/", "reports/") if not made.gpu().startswith("cpu-") else ()

@@ -19,18 +19,21 @@ import yaml
 
 import kernels
 from pipeline import ROOT
+from pipeline.build import build_kernel
 from pipeline.points.point import Point
 from pipeline.store.record import Measurement
 from pipeline.toolchain import extension
-from pipeline.toolchain.extension import ARCHITECTURES, Place
+from pipeline.toolchain.extension import Place
 
 PRESET = "smoke"
 
 KERNELS = ("softmax", "square")
 """Two that differ in kind: what holds between them holds between any."""
 
-MATRIX = ("build", "sweep", "profile", "counters", "codegen")
-"""The stages that run once a kernel."""
+MEASURING = ("sweep", "finals", "profile", "counters", "codegen")
+"""The stages that follow a change of what is measured."""
+
+STAGES = ("environment", "build", "ceilings", *MEASURING, "report", "publish")
 
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
 """What `make test` hands on to the commands below it, if its caller set it."""
@@ -82,7 +85,7 @@ class Project:
         for name in ("timings", "ceilings", "build", "profile", "counters", "codegen"):
             shutil.rmtree(self.root / "results" / name, ignore_errors=True)
         self.set_param("preset", PRESET)
-        self.set_param("kernels", f"[{', '.join(kernels)}]")
+        self.set_param("kernels", ",".join(kernels))
         self.run("git", "init", "--quiet", "--initial-branch=main")
         self.commit("Start")
 
@@ -91,8 +94,8 @@ class Project:
         manifests say that they are what a build here would make."""
         for kernel in self.kernels():
             loaded = kernels.load(kernel)
-            extension.build(Place.of(loaded), extension.sources(loaded), ARCHITECTURES)
-            shutil.copytree(Place.of(loaded).output, self.root / "build" / kernel)
+            build_kernel(Place.of(loaded), extension.sources(loaded), None)
+            shutil.copytree(Place.of(loaded).output, self.root / "build" / "kernels" / kernel)
 
     def run(
         self, *command: str, ok: bool = True, env: Mapping[str, str] | None = None
@@ -137,7 +140,7 @@ class Project:
 
     def kernels(self) -> list[str]:
         """The kernels that `dvc repro` measures."""
-        return list(yaml.safe_load((self.root / "params.yaml").read_text())["kernels"])
+        return str(yaml.safe_load((self.root / "params.yaml").read_text())["kernels"]).split(",")
 
     def read_json(self, name: str) -> Any:
         """What a JSON file holds."""
@@ -199,7 +202,7 @@ class Project:
                 continue  # it has ended, or is somebody else's
         return {pid: line for pid, line in found.items() if line}
 
-    def kill_sweep(self, kernel: str, when: Callable[[], bool]) -> None:
+    def kill_sweep(self, when: Callable[[], bool]) -> None:
         """Start ``dvc repro`` and, once ``when`` is true, kill DVC and the sweep as a power cut would, and
         nothing else: what they started has to end by itself."""
         with (self.root.parent / "killed.log").open("w+") as log:
@@ -211,7 +214,7 @@ class Project:
                 sweeps = [
                     pid
                     for pid, line in self.processes().items()
-                    if re.match(rf"\S*python\S* -m pipeline\.sweep kernel={kernel}\b", line)
+                    if re.match(r"\S*python\S* -m pipeline\.sweep ", line)
                 ]
                 log.seek(0)
                 assert dvc.poll() is None and len(sweeps) == 1, log.read()

@@ -59,11 +59,13 @@ class AsWritten:
 
 class PresetConfig(Record):
     """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device. Finals
-    have ``rounds``, and ``most_rounds`` where they are still undecided."""
+    have ``rounds``, and ``most_rounds`` where they are still undecided; they are held at all problems, or for
+    each workload and dtype at the largest."""
 
     name: str
     rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     most_rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
+    finals: Literal["all", "largest"] = "all"
     min_samples: int = Field(default=50, ge=2)
     max_seconds: float = Field(default=1.0, gt=0)
     cpu: str | None = None
@@ -195,10 +197,12 @@ class EnvironmentConfig(Record):
 
 
 class BuildConfig(KernelOptions):
-    """conf/build.yaml."""
+    """conf/build.yaml. ``architectures`` None are those of the last build, at first this machine's GPUs'."""
 
     device: str
-    architectures: Annotated[tuple[str, ...], BeforeValidator(lambda v: [str(a) for a in as_list(v)])]
+    architectures: Annotated[
+        tuple[str, ...] | None, BeforeValidator(lambda v: v if v is None else [str(a) for a in as_list(v)])
+    ]
     output: Path
 
 

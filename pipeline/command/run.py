@@ -25,7 +25,7 @@ from hydra.errors import (
     OverrideParseException,
 )
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -70,7 +70,22 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
-    """Run a stage's command line: compose conf/NAME.yaml with the overrides, check it, call ``run``.
+    """``run_each`` for a command that takes one kernel, or none."""
+
+    def run_one(configs: Sequence[C]) -> None:
+        if len(configs) > 1:
+            names = ",".join(config.kernel for config in configs)  # type: ignore[attr-defined]  # several have
+            raise UserError(
+                f"kernel={names} is several values: write -m kernel={names} to run the command once for each."
+            )
+        run(configs[0])
+
+    run_each(name, schema, run_one)
+
+
+def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> NoReturn:
+    """Run a stage's command line: compose conf/NAME.yaml with the overrides, check it, and call ``run`` with
+    the options for each kernel that ``kernel=a,b`` names.
 
     Exits with 0, with 2 after a mistake of the user (one sentence on stderr, no traceback), and with 128
     and its number after a signal: 130 after Ctrl-C, 143 when a scheduler or a container ends it.
@@ -98,8 +113,9 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
                 raise UserError(
                     f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}."
                 )
-            made = checked(schema, config, tracking_uri)
-            check_pins(made)
+            made = [checked(schema, one, tracking_uri) for one in of_each_kernel(schema, config)]
+            for one in made:
+                check_pins(one)
             run(made)
         except UserError as error:
             fail(str(error))
@@ -117,6 +133,31 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         fail(explain(error, schema))
     sys.exit(0)
+
+
+def of_each_kernel(schema: type[Record], config: DictConfig) -> list[DictConfig]:
+    """The configuration once for each of its kernels, where the command's options name one."""
+    names = config.get("kernel")
+    if not isinstance(names, ListConfig) or schema.model_fields["kernel"].annotation is not str:
+        return [config]
+    if not names:
+        raise UserError("kernel: is empty; write a value or a list of values.")
+    rest = {name: config._get_node(name) for name in config}
+    return [OmegaConf.create({**rest, "kernel": name}) for name in dict.fromkeys(names)]
+
+
+def for_each(configs: Sequence[C], do: Callable[[C], None]) -> None:
+    """Do something for each kernel, whatever becomes of the others. Raises UserError with what each said."""
+    failed = []
+    for config in configs:
+        try:
+            do(config)
+        except UserError as error:
+            if len(configs) == 1:
+                raise
+            failed.append(f"{config.kernel}: {error}")  # type: ignore[attr-defined]  # several have names
+    if failed:
+        raise UserError("\n".join(failed))
 
 
 def without_tracking_uri(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -149,11 +190,12 @@ def for_hydra(words: Sequence[str], schema: type[Record]) -> list[str]:
         for name, field in schema.model_fields.items()
         if any(isinstance(mark, AsWritten) for mark in field.metadata)
     }
+    is_multirun = bool({"-m", "--multirun"} & set(words))
     found = []
     for word in words:
         name, equals, value = word.partition("=")
         if equals and name == "kernel":
-            found.append(f"++{CHOSEN}.kernel={_quoted(value)}")
+            found.append(f"++{CHOSEN}.kernel={_quoted(value, is_multirun)}")
         elif equals and name in literal:
             found.append(f"{name}={_literal(value)}")
         elif (
@@ -173,9 +215,12 @@ def check_pins(config: Record) -> None:
             raise plan.unknown_name(catalog_entry, name, type(config).model_fields)
 
 
-def _quoted(value: str) -> str:
-    """Paths as Hydra's grammar takes them; several, for a multirun, stay several."""
-    return ",".join(f"'{one}'" if "/" in one and "'" not in one else one for one in value.split(","))
+def _quoted(value: str, is_multirun: bool) -> str:
+    """Names and paths as Hydra's grammar takes them: one, a list, or for a multirun several."""
+    bare = value.removeprefix("[").removesuffix("]")
+    each = [f"'{one}'" if "/" in one and "'" not in one else one for one in bare.split(",")]
+    is_list = bare != value or (len(each) > 1 and not is_multirun)
+    return f"[{','.join(each)}]" if is_list else ",".join(each)
 
 
 def _literal(value: str) -> str:

@@ -30,6 +30,8 @@ from pipeline.points.frozen import digest
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, joined
 from pipeline.store.files import write_atomically
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
 
 TRITON = ("triton", "gluon")
 """The languages that Triton's compiler compiles."""
@@ -156,7 +158,8 @@ class CodeRows:
         """A row for each function of the points' CUDA sources, for each architecture; on a GPU also one for
         each that a point launches.
 
-        Raises UserError for what is not there if there is no other code (``alone``); else it is said.
+        Raises UserError for what is not there if there is no other code (``alone``); else it is said. Where
+        no GPU would run them, they are compiled for their own sake alone: that takes minutes.
         """
         of_source: dict[str, list[Point]] = {}
         for point in points:
@@ -165,6 +168,8 @@ class CodeRows:
         errors: dict[str, UserError] = {}
         for source in of_source:
             try:
+                if not alone and self.scope.device.kind == "cpu":
+                    self._expect(source)
                 libraries.append(self._library(source))
             except UserError as error:
                 errors[source] = error
@@ -192,6 +197,16 @@ class CodeRows:
             f"no CUDA function of {self.scope.loaded.name} is named like '{self.scope.function}': "
             f"{', '.join(dict.fromkeys(names))}."
         )
+
+    def _expect(self, source: str) -> None:
+        """Raises UserError unless the source was compiled here before."""
+        loaded = self.scope.loaded
+        if extension.manifest(Place.of(loaded), source) is None:
+            names = [one.name for one in loaded.kernel.providers if one.extension == source]
+            raise UserError(
+                "no GPU here runs them, so that they are compiled when asked for alone: "
+                f"python -m pipeline.codegen kernel={loaded.where} provider={names[0]}"
+            )
 
     def _library(self, source: str) -> CudaLibrary:
         """The source's library; says which of the architectures it lacks. Raises UserError if it lacks all of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.points import notation
 from pipeline.points.point import order
-from pipeline.reporting.table import number, speedup
+from pipeline.reporting.numbers import number, speedup
 from pipeline.store.finals import Final
 
 MOST_RUNS = 8

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from pipeline.points import notation
 from pipeline.points.frozen import Values
-from pipeline.reporting.table import number
+from pipeline.reporting.numbers import number
 from pipeline.store.finals import Final
 
 HEADINGS = ("problem", "provider", "a", "b", "a us", "b us", "b / a", "by ceilings", "beyond")

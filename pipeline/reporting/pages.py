@@ -22,8 +22,9 @@ from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import Meeting, scores
 from pipeline.reporting.frames import best_providers, entry_of
 from pipeline.reporting.history import Part
+from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.plots import Style, inline
-from pipeline.reporting.table import RATES, TIE, TIE_NOTE, number, percent, remarks, speedup
+from pipeline.reporting.table import TIE, TIE_NOTE, remarks
 from pipeline.reporting.why import sections
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence

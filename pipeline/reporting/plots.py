@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.frames import compute_ceiling
-from pipeline.reporting.table import RATES, number
+from pipeline.reporting.numbers import RATES, number
 from pipeline.store.ceilings import Ceilings
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#656d76", "#d8dee4", "#ffffff"

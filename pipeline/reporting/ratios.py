@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from pipeline.reporting.table import number
+from pipeline.reporting.numbers import number
 from pipeline.store.comparisons import Row
 from pipeline.verdicts.statistics import Estimate, Verdict
 

@@ -5,7 +5,6 @@ Legible without colour and in a file: no number or name is cut off, and every ro
 
 from __future__ import annotations
 
-import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.reporting.frames import against_baseline, best_configurations, best_providers, frame
+from pipeline.reporting.numbers import RATES, number, percent, print_wide, speedup
 from pipeline.store.record import Measurement
 
 if TYPE_CHECKING:
@@ -32,12 +32,6 @@ MAX_REMARKS = 12
 MOST_CHARACTERS = 200
 """Of a reason: some compilers' messages go on for pages. The ledger holds all of it."""
 
-PIPE_WIDTH = 100
-"""Columns where the output is no terminal, which has no width to ask for."""
-
-RATES = {"gbps": "GB/s", "tflops": "TFLOP/s"}
-"""The unit of each rate that people compare."""
-
 TIE = "~"
 TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
 
@@ -49,27 +43,6 @@ FATE = {
     "timeout": "took too long",
 }
 """What a status says of points, in words."""
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits and every whole one: 0.0123, 1.23, 12.3, 1234; "" for none."""
-    if value is None or math.isnan(value):
-        return ""
-    rounded = float(f"{value:.{digits - 1}e}")
-    magnitude = math.floor(math.log10(abs(rounded))) if rounded else 0
-    return f"{value:.{max(0, digits - 1 - magnitude)}f}"
-
-
-def percent(fraction: float | None) -> str:
-    """A fraction of a ceiling: 95.4 %, 7.1 %, 0.02 %."""
-    if fraction is None or math.isnan(fraction):
-        return ""
-    return f"{100 * fraction:.1f} %" if fraction >= 0.001 else f"{number(100 * fraction, 1)} %"
-
-
-def speedup(value: float | None) -> str:
-    """How many times as fast: 0.98, 1.31, 12.3, 123."""
-    return number(value, 3 if value is None or value >= 1 else 2)
 
 
 @dataclass(frozen=True)
@@ -145,17 +118,6 @@ def show(
 ) -> None:
     """Print ``render``."""
     print_wide(console, render(measurements, baselines, where))
-
-
-def print_wide(console: Console, what: RenderableType) -> None:
-    """Print a table; into a pipe or a file with lines long enough for it."""
-    width = console.width
-    if not console.is_terminal:
-        console.width = max(width, PIPE_WIDTH)
-    try:
-        console.print(what, highlight=False)
-    finally:
-        console.width = width
 
 
 def _base_header(kernels: Sequence[str], baselines: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.points import notation
 from pipeline.points.point import Point, order
-from pipeline.reporting.table import number
+from pipeline.reporting.numbers import number
 from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, ProfileRow, Rule
 from pipeline.store.record import Measurement
 

@@ -29,8 +29,8 @@ from pipeline.points.frozen import Record
 from pipeline.store.files import write_atomically
 from pipeline.toolchain.ninja_build import Job, compile_all
 
-ARCHITECTURES = ("80", "90", "100")
-"""Compute capabilities that a library holds code for: A100, H100 and H200, B200."""
+WITHOUT_GPU = "90"
+"""The compute capability that CUDA sources are compiled for where there is no GPU: Hopper's."""
 
 # LibTorch's stable ABI of torch 2.10, which every later torch keeps.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
@@ -82,7 +82,7 @@ class Place:
         if loaded.is_outside:
             output = ROOT / "build" / "outside" / loaded.package
             return cls(loaded.name, loaded.folder, loaded.folder.parent, output)
-        return cls(loaded.name, loaded.folder, ROOT, ROOT / "build" / loaded.name)
+        return cls(loaded.name, loaded.folder, ROOT, ROOT / "build" / "kernels" / loaded.name)
 
     def source(self, source: str) -> Path:
         """Path of a source, relative to ``root``, as compilers are told it and messages show it."""
@@ -149,10 +149,10 @@ def build(
 ) -> dict[str, Library]:
     """Build the libraries of sources that are missing or out of date, in parallel; one by source.
 
-    ``architectures`` None means those that the library was built for last, at first ``ARCHITECTURES``.
-    This machine's own GPUs are always added. Architectures that this nvcc does not know are left out and
-    named in the answer. Raises CompileError with the compiler's message, and UserError for a missing
-    compiler or source or when no architecture is left.
+    ``architectures`` None means those that the library was built for last, at first this machine's own, or
+    ``WITHOUT_GPU``. This machine's own GPUs are always added. Architectures that this nvcc does not know are
+    left out and named in the answer. Raises CompileError with the compiler's message, and UserError for a
+    missing compiler or source or when no architecture is left.
     """
     plans = {source: _plan(source, architectures, place) for source in sources}
     if not plans:
@@ -216,9 +216,9 @@ def _architectures(
     """What to compile a CUDA source for: what is wanted and this machine's GPUs. Then, what of it this nvcc
     does not know."""
     last = manifest(place, source)
-    known = last.recipe.architectures if last else ARCHITECTURES
-    all_ = tuple(dict.fromkeys(known if wanted is None else wanted))
     capabilities = _capabilities()
+    known = last.recipe.architectures if last else () if capabilities else (WITHOUT_GPU,)
+    all_ = tuple(dict.fromkeys(known if wanted is None else wanted))
     for capability in capabilities:
         all_ = with_architecture(all_, capability)
     possible = nvcc.architectures()

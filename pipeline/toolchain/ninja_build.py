@@ -63,6 +63,16 @@ def compile_all(jobs: Sequence[Job], folder: Path, working_directory: Path) -> d
     return dependencies
 
 
+_running: set[subprocess.Popen[str]] = set()
+
+
+def stop() -> None:
+    """End every build of this process from another thread than its own, as Ctrl-C ends that of the main
+    thread."""
+    for process in list(_running):
+        process.terminate()
+
+
 def _run(command: Sequence[str], working_directory: Path) -> tuple[int, str]:
     """The exit status of a command and what it printed. No compiler outlives this process, or Ctrl-C."""
     with subprocess.Popen(
@@ -72,11 +82,14 @@ def _run(command: Sequence[str], working_directory: Path) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
+        _running.add(process)
         try:
             said, _ = process.communicate()
         except BaseException:
             process.terminate()
             raise
+        finally:
+            _running.discard(process)
     return process.returncode, said
 
 

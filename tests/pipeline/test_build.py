@@ -9,7 +9,7 @@ import pytest
 import kernels
 from pipeline import ROOT, UserError, build
 from pipeline.command.options import BuildConfig
-from pipeline.command.run import run_stage
+from pipeline.command.run import run_each
 from pipeline.machine import compilers, device
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -73,7 +73,7 @@ def command(*words: str) -> int:
     """``python -m pipeline.build`` in this process; how it ended."""
     sys.argv = ["build", *words]
     with pytest.raises(SystemExit) as ended:
-        run_stage("build", BuildConfig, build.run)
+        run_each("build", BuildConfig, build.run)
     assert isinstance(ended.value.code, int)
     return ended.value.code
 

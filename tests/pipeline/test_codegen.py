@@ -21,7 +21,7 @@ import kernels
 from kernels.contract import Value
 from pipeline import ROOT, UserError, codegen
 from pipeline.command.options import CodegenConfig
-from pipeline.command.run import run_stage
+from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
 from pipeline.inspection import code_rows, disassembler, inductor, library, programs, usage
 from pipeline.inspection.launched import Launched
@@ -35,7 +35,7 @@ from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import resources
-from tests.pipeline.toolchain.tiny import needs_nvcc
+from tests.pipeline.toolchain.tiny import has_nvcc, needs_nvcc
 from tests.planted import two_of_each
 
 
@@ -73,7 +73,7 @@ def said_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def run(*options: str, kernel: str = "softmax") -> Said:
         monkeypatch.setattr(sys, "argv", ["codegen", *smallest(tmp_path, *options, kernel=kernel)])
         with pytest.raises(SystemExit) as ended:
-            run_stage("codegen", CodegenConfig, codegen.run)
+            run_each("codegen", CodegenConfig, codegen.run)
         assert isinstance(ended.value.code, int)
         return Said(ended.value.code, *capsys.readouterr())
 
@@ -161,7 +161,7 @@ def test_the_assemblers_own_report_and_the_library_agree() -> None:
     found = library.library_of(loaded, "cuda.cu")
     told = {(row.symbol, row.architecture): row for row in resources(Place.of(loaded), "cuda.cu")}
     seen = 0
-    for architecture in ("80", "90"):
+    for architecture in found.architectures:
         functions, texts = found.functions(architecture)
         assert set(texts) == {f"cuda-sm_{architecture}.sass", f"cuda-sm_{architecture}.ptx"}
         for function in functions:
@@ -172,7 +172,7 @@ def test_the_assemblers_own_report_and_the_library_agree() -> None:
             assert mix.spill_store_bytes == row.spill_stores
             assert function.ptx is not None and function.ptx.symbol == row.symbol
             seen += 1
-    assert seen == sum(architecture in ("sm_80", "sm_90") for _, architecture in told) > 0
+    assert seen == len(told) > 0
     assert found.compiler == f"nvcc {find_nvcc().version}"
 
 
@@ -276,8 +276,11 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kernel outside of the repository, whose libraries go below the test's folder."""
     monkeypatch.setattr(extension, "ROOT", tmp_path)
     monkeypatch.setattr(extension, "_capabilities", list)
-    monkeypatch.setattr(extension, "ARCHITECTURES", ("80", "90"))
-    return two_of_each.write(tmp_path)
+    folder = two_of_each.write(tmp_path)
+    loaded = kernels.load(str(folder))
+    if has_nvcc():
+        extension.build(Place.of(loaded), extension.sources(loaded), ["80", "90"])
+    return folder
 
 
 class Work:

@@ -13,7 +13,7 @@ import pytest
 import kernels
 from pipeline import ROOT, sweep
 from pipeline.command.options import SweepConfig
-from pipeline.command.run import run_stage
+from pipeline.command.run import run_each, run_stage
 from pipeline.machine import device
 from pipeline.points.plan import Plan, Target, plan
 from tests.planted.tree import PLANTED, Tree
@@ -28,8 +28,8 @@ DIMENSIONS = (
 MISTAKES = {
     "kernel=sofmax": f"unknown kernel 'sofmax'. Did you mean 'softmax'? Known: {KNOWN}.",
     "kernel=": f"unknown kernel ''. Known: {KNOWN}.",
-    "kernel=a,b": "kernel=a,b is several values: write -m kernel=a,b to run the command once for each.",
-    "kernel=[softmax,square]": "kernel: input should be a valid string, not ['softmax', 'square'].",
+    "kernel=sofmax,square": f"unknown kernel 'sofmax'. Did you mean 'softmax'? Known: {KNOWN}.",
+    "kernel=[]": "kernel: is empty; write a value or a list of values.",
     "provider=tritn_row": "unknown provider of softmax 'tritn_row'. Did you mean 'triton_row'? Known: ",
     "provider=[torch,nope]": "unknown provider of softmax 'nope'.",
     "provider=1": "provider: input should be a valid string, not 1.",
@@ -98,7 +98,7 @@ def sentence(options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest
     """What the command says on stderr before it ends with 2."""
     monkeypatch.setattr(sys, "argv", ["sweep", *options])
     with pytest.raises(SystemExit) as ended:
-        run_stage("sweep", SweepConfig, sweep.run)
+        run_each("sweep", SweepConfig, sweep.run)
     error = capsys.readouterr().err
     assert ended.value.code == 2, error
     assert error.startswith("error: ")
@@ -245,7 +245,7 @@ def test_a_pin_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {point.problem["dtype"] for point in points} == {"float32", "float16"}
     workloads = config.entry.config.workloads
     assert {point.problem["columns"] for point in points} == {*(workloads["cpu"].size or ())}, "not pinned"
-    assert {point.problem["rows"] for point in points} == {4096}
+    assert {point.problem["rows"] for point in points} == {1024}
 
 
 def test_a_preset_may_hold_several_groups_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_help_of_a_kernel_lists_what_it_takes(
     def help_of(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["sweep", *words])
         with pytest.raises(SystemExit) as ended:
-            run_stage("sweep", SweepConfig, sweep.run)
+            run_each("sweep", SweepConfig, sweep.run)
         assert ended.value.code == 0
         return capsys.readouterr().out
 
@@ -313,7 +313,7 @@ def test_help_of_a_kernel_lists_what_it_takes(
 
     monkeypatch.setattr(sys, "argv", ["sweep", "--help", "kernel=sofmax"])
     with pytest.raises(SystemExit) as ended:
-        run_stage("sweep", SweepConfig, sweep.run)
+        run_each("sweep", SweepConfig, sweep.run)
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("error: unknown kernel 'sofmax'. Did you mean 'softmax'?")
 

@@ -16,7 +16,7 @@ import pytest
 from kernels.contract import Gpu
 from pipeline import counters as stage
 from pipeline.command.options import CountersConfig
-from pipeline.command.run import run_stage
+from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
 from pipeline.inspection import subject
 from pipeline.machine import device
@@ -71,7 +71,7 @@ def command(
     ]
     monkeypatch.setattr(sys, "argv", ["counters", *fixed, *options])
     with pytest.raises(SystemExit) as ended:
-        run_stage("counters", CountersConfig, stage.run)
+        run_each("counters", CountersConfig, stage.run)
     assert ended.value.code == code
     found = folder.glob("results/counters/*/*.jsonl")
     return [json.loads(line) for path in found for line in path.read_text().splitlines()]

@@ -302,7 +302,7 @@ def test_any_ledger_can_be_swept_into(
     some = data.draw(hostile.lines(path.stem, "square"))
     wrong = [hostile.in_time(json.loads(line), us) for us in hostile.TIMES.values()]
     hostile.write(path, [line, *some, *hostile.KNOWN.values(), *wrong])
-    sweep.run(config)
+    sweep.run([config])
     text = " ".join(said(capsys).split())
     assert "1 of 1 are in" in text
     assert "torch_square (baseline) float32 12.3 " in text, "and no time that no call takes"

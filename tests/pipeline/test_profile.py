@@ -14,7 +14,7 @@ import pytest
 
 from pipeline import ROOT, profile
 from pipeline.command.options import ProfileConfig
-from pipeline.command.run import run_stage
+from pipeline.command.run import run_each
 from pipeline.inspection import profiler
 from pipeline.store import results
 from tests.planted import outside
@@ -41,7 +41,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, *words: 
     """Run the stage on the CPU with the smallest preset; its rows."""
     monkeypatch.setattr(sys, "argv", ["profile", *options(folder, kernel), *words])
     with pytest.raises(SystemExit) as ended:
-        run_stage("profile", ProfileConfig, profile.run)
+        run_each("profile", ProfileConfig, profile.run)
     assert ended.value.code == code
     return rows(folder)
 

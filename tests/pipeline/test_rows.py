@@ -11,7 +11,7 @@ import pytest
 
 from pipeline import profile, report
 from pipeline.command.options import ProfileConfig, ReportConfig
-from pipeline.command.run import run_stage
+from pipeline.command.run import run_each
 from tests.factory import grid, measurement, write_results
 from tests.planted.tree import cpu_tree
 
@@ -60,7 +60,7 @@ def test_profiles_are_filed_by_their_problem(
     options = ["kernel=softmax", "preset=smoke", "device=cpu", "provider=torch", "size=64", "rows=[3,5]"]
     monkeypatch.setattr(sys, "argv", ["profile", *options, *places])
     with pytest.raises(SystemExit) as ended:
-        run_stage("profile", ProfileConfig, profile.run)
+        run_each("profile", ProfileConfig, profile.run)
     assert ended.value.code == 0
     (path,) = tmp_path.glob("results/profile/softmax/*.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]

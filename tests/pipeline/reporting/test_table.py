@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from pipeline.points.frozen import Values
-from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, number, percent, show, speedup
+from pipeline.reporting.numbers import number, percent, speedup
+from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, show
 from pipeline.reporting.terminal import Terminal
 from pipeline.store.ledger import encode
 from tests.factory import flat, grid, measurement

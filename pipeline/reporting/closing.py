@@ -1,0 +1,102 @@
+"""The table that `make repro` ends with: of one machine the best at each kernel's largest problem.
+
+It is read from the report's ``best.csv``, so that it is there at once where nothing was measured.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.reporting.numbers import RATES, number, percent, print_wide, speedup
+
+MOST_ROWS = 18
+"""What a terminal of 24 lines shows beside the closing lines."""
+
+Row = Mapping[str, str]
+
+
+def show(console: Console, reports: Path, gpu: str) -> bool:
+    """Print the table of a machine, and where the rest is; False where the report has nothing of it."""
+    rows = read(reports / "best.csv", gpu)
+    if not rows:
+        return False
+    chosen = choose(rows)
+    print_wide(console, table(chosen, gpu))
+    page = reports / "report.html"
+    more = len(rows) - len(chosen)
+    rest = f"… and {more} more in the report. " if more else ""
+    console.print(
+        f"{rest}All machines side by side: {page}. Every run in MLflow: make ui.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return True
+
+
+def read(path: Path, gpu: str) -> list[Row]:
+    """The best of any provider at each problem on a machine, in the report's order."""
+    if not path.is_file():
+        return []
+    with path.open(newline="") as lines:
+        return [row for row in csv.DictReader(lines) if row["gpu"] == gpu]
+
+
+def choose(rows: Sequence[Row]) -> list[Row]:
+    """Of each kernel's first workload the last problem, which is the largest: by dtype, as far as a screen
+    goes."""
+    by_kernel: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        of_kernel = by_kernel.setdefault(row["kernel"], {})
+        first = next(iter(of_kernel.values()), row)
+        if row["workload"] == first["workload"]:
+            of_kernel[row["words"]] = row
+    each = max(1, MOST_ROWS // max(1, len(by_kernel)))
+    return [row for of_kernel in by_kernel.values() for row in list(of_kernel.values())[:each]]
+
+
+def table(rows: Sequence[Row], gpu: str) -> Table:
+    """A row a kernel and dtype: the best, its rate, and how many times as fast as the baseline it is."""
+    found = Table(
+        title=gpu,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for heading in ("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"):
+        is_number = heading in ("problem", "us", "rate", "of ceiling")
+        found.add_column(
+            heading, justify="right" if is_number else "left", overflow="fold", no_wrap=heading == "problem"
+        )
+    for row in rows:
+        rate = next(
+            (f"{number(_number(row[name]))} {RATES[name]}" for name in _headline(row) if row[name]), ""
+        )
+        found.add_row(
+            row["kernel"],
+            row["problem"],
+            row["words"],
+            f"{row['provider']} {row['configuration']}".strip(),
+            number(_number(row["median_us"])) + "!" * (row["valid"] == "False"),
+            rate,
+            percent(_number(row["ceiling_fraction"])),
+            f"{speedup(_number(row['speedup']))} x {row['baseline']}",
+        )
+    return found
+
+
+def _headline(row: Row) -> tuple[str, ...]:
+    """The rates of a row, the one first that people compare: of what computes, TFLOP/s."""
+    return ("tflops", "gbps") if row["bound"] == "compute" else ("gbps", "tflops")
+
+
+def _number(text: str) -> float | None:
+    """A cell's number, None where it is empty."""
+    return float(text) if text else None
