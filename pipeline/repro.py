@@ -33,7 +33,10 @@ LAST_LINES = 15
 
 STARTS = re.compile(r"Running stage '([^']+)'")
 SKIPS = re.compile(r"Stage '([^']+)' didn't change, skipping|Stage '([^']+)' is cached - skipping run")
-OF_DVC = re.compile(r"> |(Updating|Generating) lock file|To track the changes|\tgit add|Use `dvc push`")
+OF_DVC = re.compile(
+    r"> |(Updating|Generating) lock file|To (track the changes|enable auto staging)|\t(git add|dvc config)"
+    r"|Use `dvc push`"
+)
 
 console = Terminal()
 
