@@ -13,8 +13,6 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -100,47 +98,49 @@ def _spilled(row: FunctionResources) -> int:
 
 
 def run(configs: Sequence[BuildConfig]) -> None:
-    """Build the kernels, all their sources at once, write each one's report and print it."""
+    """Build the kernels side by side, write each one's report and print it."""
     chosen = device.resolve(configs[0].device)
     with console.status(f"Compiling {', '.join(config.entry.name for config in configs)} …"):
-        compile_ahead(configs)
-    for_each(configs, partial(of_kernel, chosen=chosen))
+        built = dict(zip((config.kernel for config in configs), side_by_side(configs), strict=True))
+    where = results.folder_for(configs[0].output, chosen.kind) / "build"
+    for_each(configs, lambda config: show(config, chosen, built[config.kernel]), where)
 
 
-def compile_ahead(configs: Sequence[BuildConfig]) -> None:
-    """Build the kernels side by side: what fails is said by each one's own build."""
+def side_by_side(configs: Sequence[BuildConfig]) -> list[BuildReport | UserError]:
+    """What came of each kernel, as many at a time as there are cores."""
 
-    def build(config: BuildConfig) -> None:
+    def attempt(config: BuildConfig) -> BuildReport | UserError:
         loaded = config.entry.loaded
-        with suppress(UserError):
-            build_kernel(Place.of(loaded), extension.sources(loaded), config.architectures)
+        try:
+            return build_kernel(Place.of(loaded), extension.sources(loaded), config.architectures)
+        except UserError as error:
+            return error
 
-    if len(configs) == 1:
-        return
-    threads = ThreadPoolExecutor(max(1, device.cpu_threads()))
+    threads = ThreadPoolExecutor(min(len(configs), max(1, device.cpu_threads())))
     try:
-        list(threads.map(build, configs))
+        return list(threads.map(attempt, configs))
     except BaseException:
+        threads.shutdown(wait=False, cancel_futures=True)
         ninja_build.stop()
         raise
     finally:
-        threads.shutdown(cancel_futures=True)
+        threads.shutdown()
 
 
-def of_kernel(config: BuildConfig, chosen: device.Device) -> None:
-    """Build one kernel, write its report and print it."""
+def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserError) -> None:
+    """Write a kernel's report and print it. Raises what it could not be built for."""
+    if isinstance(built, UserError):
+        raise built
     loaded = config.entry.loaded
-    place = Place.of(loaded)
-    report = build_kernel(place, extension.sources(loaded), config.architectures)
     results.asked_for(results.build_path(config.output, loaded.name, chosen.slug))
     output = results.folder_for(config.output, chosen.kind)
     path = results.build_path(output, loaded.name, chosen.slug)
-    write_atomically(path, report.model_dump_json(indent=1).encode() + b"\n")
-    for remark in report.remarks:
+    write_atomically(path, built.model_dump_json(indent=1).encode() + b"\n")
+    for remark in built.remarks:
         console.print(remark, highlight=False, soft_wrap=True)
-    if report.functions:
-        console.print(table(report))
-    where = f"Report in {path}, libraries and compiler logs in {os.path.relpath(place.output)}."
+    if built.functions:
+        console.print(table(built))
+    where = f"Report in {path}, libraries and compiler logs in {os.path.relpath(Place.of(loaded).output)}."
     console.print(where, highlight=False, soft_wrap=True)
 
 

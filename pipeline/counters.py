@@ -52,7 +52,8 @@ warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 def run(configs: Sequence[CountersConfig]) -> None:
     """``of_kernel`` for each kernel."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
-    for_each(configs, partial(of_kernel, chosen=chosen))
+    where = results.folder_for(configs[0].output, chosen.kind) / "counters"
+    for_each(configs, partial(of_kernel, chosen=chosen), where)
 
 
 def of_kernel(config: CountersConfig, chosen: device.Device) -> None:

@@ -9,8 +9,6 @@ gone, it is another, and all is measured again.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.table import Table
 
 from pipeline import ROOT
@@ -22,9 +20,6 @@ from pipeline.store import results
 from pipeline.store.environment import TOLD
 from pipeline.store.files import write_atomically
 
-CURRENT = Path("build/environment.json")
-"""The machine at hand, below the repository's root."""
-
 
 def run(config: EnvironmentConfig) -> None:
     """Read the fingerprint and write both files."""
@@ -32,7 +27,7 @@ def run(config: EnvironmentConfig) -> None:
     output = results.folder_for(config.output, environment.kind)
     results.asked_for(results.environment_path(config.output, environment.gpu))
     for path, without in (
-        (ROOT / CURRENT, TOLD),
+        (ROOT / results.CURRENT, TOLD),
         (results.environment_path(output, environment.gpu), set[str]()),
     ):
         write_atomically(path, environment.model_dump_json(indent=2, exclude=without).encode() + b"\n")
@@ -40,6 +35,9 @@ def run(config: EnvironmentConfig) -> None:
     for name, value in environment.model_dump().items():
         table.add_row(name, "–" if value is None else str(value))
     console.print(table)
+    console.print(
+        f"{environment.gpu}, torch {environment.torch}: {results.CURRENT}.", highlight=False, soft_wrap=True
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 def run(configs: Sequence[ProfileConfig]) -> None:
     """``of_kernel`` for each kernel."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
-    for_each(configs, partial(of_kernel, chosen=chosen))
+    where = results.folder_for(configs[0].output, chosen.kind) / "profile"
+    for_each(configs, partial(of_kernel, chosen=chosen), where)
 
 
 def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:

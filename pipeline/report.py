@@ -55,7 +55,7 @@ are those of the plot's row of panels."""
 
 BEST_COLUMNS = [
     *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
-    *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "bound", "ceiling_fraction"),
+    *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
     *("baseline", "speedup", "valid", "commit", "dirty"),
 ]
 """The columns of ``best.csv``: the best configuration of any provider at each problem, whose numbers

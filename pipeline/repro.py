@@ -14,9 +14,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from types import FrameType
 from typing import IO
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -24,6 +27,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from pipeline import ROOT
 from pipeline.reporting import closing
 from pipeline.reporting.terminal import Terminal
+from pipeline.store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")
 """All that DVC and its stages said, below the repository's root."""
@@ -47,11 +51,11 @@ class Stages:
     def __init__(self) -> None:
         self.begin = self.stage_began = monotonic()
         self.name = ""
-        self.lines: list[str] = []
+        self.lines: deque[str] = deque(maxlen=LAST_LINES)
         self.ran = 0
         self.skipped = 0
 
-    def read(self, lines: Iterable[str], log: IO[str], is_shown: bool) -> None:
+    def read(self, lines: Iterable[str], log: IO[str]) -> None:
         """Read DVC's output to its end, and say of each stage how long it took and what it said last."""
         columns = (
             SpinnerColumn(),
@@ -59,7 +63,7 @@ class Stages:
             TimeElapsedColumn(),
             TextColumn("{task.fields[last]}", style="dim", markup=False),
         )
-        with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("dvc repro", last="")
             for line in lines:
                 log.write(line)
@@ -82,45 +86,29 @@ class Stages:
             self.ran += 1
             last = self.lines[-1].strip() if self.lines else ""
             console.print(f"{self.name:<12}{monotonic() - self.stage_began:7.1f} s  {last}", soft_wrap=True)
-        self.name, self.lines = "", []
+        self.name = ""
+        self.lines.clear()
 
 
-def main() -> int:
-    """Run ``dvc repro`` with this command's words; its exit status."""
-    if {"-h", "--help"} & set(sys.argv[1:]):
+def main(words: Sequence[str]) -> int:
+    """Run ``dvc repro`` with these words; the exit status."""
+    command = [sys.executable, "-m", "dvc", "repro", *words]
+    if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    log_path = ROOT / LOG
-    log_path.parent.mkdir(exist_ok=True)
+    if "--dry" in words:
+        # Nothing runs: DVC's own words are the answer.
+        return subprocess.run(command, cwd=ROOT, check=False).returncode
     stages = Stages()
-    with log_path.open("w") as log:
-        # A session of its own: Ctrl-C comes to this process alone, which hands it on once.
-        dvc = subprocess.Popen(
-            [sys.executable, "-m", "dvc", "repro", *sys.argv[1:]],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        assert dvc.stdout is not None, "it is a pipe"
-        is_stopped = False
-        while dvc.poll() is None:
-            try:
-                stages.read(dvc.stdout, log, console.is_terminal)
-                dvc.wait()
-            except KeyboardInterrupt:
-                is_stopped = True
-                os.killpg(dvc.pid, signal.SIGINT)
-    if dvc.returncode != 0 or is_stopped:
-        name = stages.name or "dvc repro"
-        for line in stages.lines[-LAST_LINES:]:
+    (ROOT / LOG).parent.mkdir(exist_ok=True)
+    with (ROOT / LOG).open("w") as log:
+        code, stopped_by = run(command, stages, log)
+    if code != 0 or stopped_by:
+        for line in stages.lines:
             console.print(line, soft_wrap=True)
-        how = "was stopped" if is_stopped else "failed"
-        print(f"error: {name} {how}; all that was said is in {LOG}.", file=sys.stderr)
-        return 130 if is_stopped else dvc.returncode
+        how = "was stopped" if stopped_by else "failed"
+        print(f"error: {stages.name or 'dvc repro'} {how}; all that was said is in {LOG}.", file=sys.stderr)
+        return 128 + stopped_by if stopped_by else code
     stages.end()
     show_table()
     counts = f"{stages.ran} stages ran and {stages.skipped} had nothing to do"
@@ -132,14 +120,48 @@ def main() -> int:
     return 0
 
 
+def run(command: Sequence[str], stages: Stages, log: IO[str]) -> tuple[int, int]:
+    """Run DVC to its end; its exit status, and the signal that stopped it or 0.
+
+    DVC has a session of its own, so that a signal from a terminal comes to this process alone. It is handed
+    on to DVC and its stage, once, and the stage ends as it does by itself: what it measured is kept.
+    """
+    stopped_by = 0
+    dvc = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped_by
+        if not stopped_by:
+            stopped_by = number
+            with suppress(ProcessLookupError):
+                os.killpg(dvc.pid, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores one
+            signal.signal(number, hand_on)
+    assert dvc.stdout is not None, "it is a pipe"
+    stages.read(dvc.stdout, log)
+    return dvc.wait(), stopped_by
+
+
 def show_table() -> None:
     """Print this machine's table, if it has measured anything."""
-    gpu = json.loads((ROOT / "build/environment.json").read_bytes())["gpu"]
-    # A CPU's report is its host's own.
-    reports = Path("local/reports" if gpu.startswith("cpu-") else "reports")
-    if not closing.show(console, reports, gpu):
-        console.print(f"Nothing was measured on {gpu}.", highlight=False)
+    current = ROOT / CURRENT
+    if not current.is_file():
+        return
+    environment = json.loads(current.read_bytes())
+    if not closing.show(console, folder_for(Path("reports"), environment["kind"]), environment["gpu"]):
+        console.print(f"Nothing was measured on {environment['gpu']}.", highlight=False)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -64,20 +64,32 @@ def run(configs: Sequence[SweepConfig]) -> None:
             stack.enter_context(Supervisor(chosen, first.timing, first.seed, first.point_timeout_s))
             for chosen in devices
         ]
-        swept = [sweep_kernel(config, devices, workers) for config in configs]
+        target = Target(devices[0].kind, device.capabilities(devices[0]))
+        # All before the first is measured: a mistake about the last kernel is said at once.
+        plans = [
+            plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs
+        ]
+        begin = monotonic()
+        swept = [
+            sweep_kernel(config, wanted, devices, workers)
+            for config, wanted in zip(configs, plans, strict=True)
+        ]
+    if len(swept) > 1:
+        measured = sum(len(sweep.measured) for sweep in swept)
+        seconds = monotonic() - begin
+        console.print(
+            f"{len(swept)} kernels: {_points(measured)} measured in {seconds:.1f} s.", highlight=False
+        )
     if first.tracking.name != "none":
         for config, sweep in zip(configs, swept, strict=True):
             publish(config, sweep)
 
 
 def sweep_kernel(
-    config: SweepConfig, devices: Sequence[device.Device], workers: Sequence[Supervisor]
+    config: SweepConfig, wanted: Plan, devices: Sequence[device.Device], workers: Sequence[Supervisor]
 ) -> Sweep:
     """Measure what one kernel's ledger lacks; the workers measure other kernels before and after."""
-    environment = fingerprint(devices[0])
-    target = Target(devices[0].kind, device.capabilities(devices[0]))
-    wanted = plan(config.entry, config.preset.name, target, config.pin, config.provider)
-    sweep = Sweep(config, devices, environment, wanted)
+    sweep = Sweep(config, devices, fingerprint(devices[0]), wanted)
     sweep.refresh()
     missing = sweep.missing()
     with ExitStack() as stack:

@@ -12,8 +12,9 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 import hydra
 import yaml
@@ -32,10 +33,9 @@ from pydantic import ValidationError
 import kernels
 from pipeline import ROOT, UserError, unknown
 from pipeline.command import explanation
-from pipeline.command.options import AsWritten, as_list
+from pipeline.command.options import AsWritten, KernelOptions, as_list
 from pipeline.machine import device
 from pipeline.points import plan
-from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
 from pipeline.reporting import terminal
 from pipeline.store.credentials import hidden
@@ -115,7 +115,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
                 )
             made = [checked(schema, one, tracking_uri) for one in of_each_kernel(schema, config)]
             for one in made:
-                check_pins(one)
+                check_names(one)
             run(made)
         except UserError as error:
             fail(str(error))
@@ -137,8 +137,10 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
 
 def of_each_kernel(schema: type[Record], config: DictConfig) -> list[DictConfig]:
     """The configuration once for each of its kernels, where the command's options name one."""
-    names = config.get("kernel")
-    if not isinstance(names, ListConfig) or schema.model_fields["kernel"].annotation is not str:
+    names, field = config.get("kernel"), schema.model_fields.get("kernel")
+    # A command without kernels says so itself, and one that takes a list of them gets it.
+    takes_one = field is not None and str in (field.annotation, *get_args(field.annotation))
+    if not isinstance(names, ListConfig) or not takes_one:
         return [config]
     if not names:
         raise UserError("kernel: is empty; write a value or a list of values.")
@@ -146,8 +148,9 @@ def of_each_kernel(schema: type[Record], config: DictConfig) -> list[DictConfig]
     return [OmegaConf.create({**rest, "kernel": name}) for name in dict.fromkeys(names)]
 
 
-def for_each(configs: Sequence[C], do: Callable[[C], None]) -> None:
-    """Do something for each kernel, whatever becomes of the others. Raises UserError with what each said."""
+def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path) -> None:
+    """Do something for each kernel, whatever becomes of the others, and say of several where it lies. Raises
+    UserError with what each said that failed."""
     failed = []
     for config in configs:
         try:
@@ -158,6 +161,8 @@ def for_each(configs: Sequence[C], do: Callable[[C], None]) -> None:
             failed.append(f"{config.kernel}: {error}")  # type: ignore[attr-defined]  # several have names
     if failed:
         raise UserError("\n".join(failed))
+    if len(configs) > 1:
+        console.print(f"{len(configs)} kernels: {where}.", highlight=False, soft_wrap=True)
 
 
 def without_tracking_uri(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -207,12 +212,15 @@ def for_hydra(words: Sequence[str], schema: type[Record]) -> list[str]:
     return found
 
 
-def check_pins(config: Record) -> None:
-    """Raises UserError for a pin that neither the command nor the kernel knows the name of."""
+def check_names(config: Record) -> None:
+    """Raises UserError for a kernel that is not there, and for a pin that neither the command nor the kernel
+    knows the name of."""
+    if not isinstance(config, KernelOptions):
+        return
+    entry = config.entry
     for name in getattr(config, PIN, {}):
-        catalog_entry: Entry = config.entry  # type: ignore[attr-defined]  # a command with pins has a kernel
-        if name not in plan.names(catalog_entry):
-            raise plan.unknown_name(catalog_entry, name, type(config).model_fields)
+        if name not in plan.names(entry):
+            raise plan.unknown_name(entry, name, type(config).model_fields)
 
 
 def _quoted(value: str, is_multirun: bool) -> str:

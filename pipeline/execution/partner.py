@@ -123,16 +123,17 @@ class Partner:
         assert isinstance(answer, kind), "no other kind is received"
         return answer
 
-    def has_spoken(self, timeout_s: float) -> bool:
-        """Whether it has said something that nobody asked it: a reply too many, which a late one is, too, so
-        that an echo is waited for behind it. One that does not echo was closed."""
+    def trouble(self, timeout_s: float) -> str | None:
+        """Why it can't be asked again; None if it can. An echo is waited for, behind which nothing can come
+        that was said before: a reply too many is seen now, however late it is. One in trouble was closed."""
         if self._process is None:
-            return False
+            return None
         token = secrets.token_hex(8)
         try:
-            return self.ask(Echo(token=token), Echoed, timeout_s).token != token
-        except GoneError:
-            return True
+            echoed = self.ask(Echo(token=token), Echoed, timeout_s)
+        except GoneError as error:
+            return str(error)
+        return None if echoed.token == token else f"the {self.name} answered out of turn"
 
     def left_behind(self) -> int:
         """Processes that it has started and that belong to its warden now, for who started them is gone."""

@@ -144,8 +144,8 @@ class Supervisor:
         changes = [*ended.replaced, *ended.changed]
         if count := self._worker.left_behind():
             changes.append(f"{count} processes are running")
-        if self._worker.has_spoken(self.timeout_s):
-            changes.append("a reply came that nobody had asked for")
+        if trouble := self._worker.trouble(self.timeout_s):
+            changes.append(trouble)
         if changes:
             self.changes.setdefault(point.provider, changes[0])
             self._worker.close()

@@ -76,9 +76,7 @@ def table(rows: Sequence[Row], gpu: str) -> Table:
             heading, justify="right" if is_number else "left", overflow="fold", no_wrap=heading == "problem"
         )
     for row in rows:
-        rate = next(
-            (f"{number(_number(row[name]))} {RATES[name]}" for name in _headline(row) if row[name]), ""
-        )
+        rate = f"{number(_number(row[row['headline']]))} {RATES[row['headline']]}"
         found.add_row(
             row["kernel"],
             row["problem"],
@@ -90,11 +88,6 @@ def table(rows: Sequence[Row], gpu: str) -> Table:
             f"{speedup(_number(row['speedup']))} x {row['baseline']}",
         )
     return found
-
-
-def _headline(row: Row) -> tuple[str, ...]:
-    """The rates of a row, the one first that people compare: of what computes, TFLOP/s."""
-    return ("tflops", "gbps") if row["bound"] == "compute" else ("gbps", "tflops")
 
 
 def _number(text: str) -> float | None:

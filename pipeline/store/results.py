@@ -28,6 +28,10 @@ TRACKED = ("results", "reports")
 """The folders in git, which hold what GPUs gave."""
 
 
+CURRENT = Path("build/environment.json")
+"""The machine at hand as the stage ``environment`` names it, below the repository's root."""
+
+
 def folder_for(folder: Path, kind: str) -> Path:
     """Where a device's results go that are asked for in a folder: a CPU is no model of a machine, and what it
     gave goes to ``local/`` in place of the repository's own folders."""

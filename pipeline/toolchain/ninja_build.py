@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import ninja
 from ninja.ninja_syntax import Writer, escape
@@ -64,11 +65,13 @@ def compile_all(jobs: Sequence[Job], folder: Path, working_directory: Path) -> d
 
 
 _running: set[subprocess.Popen[str]] = set()
+_stopped = Event()
 
 
 def stop() -> None:
     """End every build of this process from another thread than its own, as Ctrl-C ends that of the main
-    thread."""
+    thread. Builds that come later end at once."""
+    _stopped.set()
     for process in list(_running):
         process.terminate()
 
@@ -83,6 +86,8 @@ def _run(command: Sequence[str], working_directory: Path) -> tuple[int, str]:
         text=True,
     ) as process:
         _running.add(process)
+        if _stopped.is_set():
+            process.terminate()
         try:
             said, _ = process.communicate()
         except BaseException:

@@ -37,7 +37,7 @@ def test_both_files_say_the_same_and_a_second_look_writes_nothing(root: Path) ->
     config = EnvironmentConfig(device="cpu", output=root / "outputs")
     environment.run(config)
     (kept,) = (root / "outputs/environment").iterdir()
-    current = root / environment.CURRENT
+    current = root / results.CURRENT
     told = dict.fromkeys(TOLD)
     assert json.loads(current.read_bytes()) | told == json.loads(kept.read_bytes())
     assert TOLD.isdisjoint(json.loads(current.read_bytes()))
@@ -59,7 +59,7 @@ def test_where_this_hosts_results_are_gone_everything_runs_again(root: Path) -> 
 
     def host() -> str:
         environment.run(config)
-        return str(json.loads((root / environment.CURRENT).read_bytes())["host"])
+        return str(json.loads((root / results.CURRENT).read_bytes())["host"])
 
     first = host()
     assert host() == first
@@ -84,11 +84,11 @@ def test_another_image_changes_what_goes_with_the_results_and_nothing_that_a_sta
     """An image is built again after an edit; the machine and what is installed are the same."""
     config = EnvironmentConfig(device="cpu", output=root / "outputs")
     environment.run(config)
-    before = (root / environment.CURRENT).read_bytes(), fingerprint(device.cpu()).digest
+    before = (root / results.CURRENT).read_bytes(), fingerprint(device.cpu()).digest
     monkeypatch.setenv("PIPELINE_IMAGE", "kernel-pipeline:cpu@sha256:1a6e")
     monkeypatch.setenv("PIPELINE_BASE_IMAGE", "python:9@sha256:ba5e")
     environment.run(config)
-    assert before == ((root / environment.CURRENT).read_bytes(), fingerprint(device.cpu()).digest)
+    assert before == ((root / results.CURRENT).read_bytes(), fingerprint(device.cpu()).digest)
     (kept,) = (root / "outputs/environment").iterdir()
     record = json.loads(kept.read_bytes())
     assert record["image"] == "kernel-pipeline:cpu@sha256:1a6e"
