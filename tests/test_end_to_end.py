@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -172,6 +174,39 @@ def test_a_stage_that_fails_is_said_with_what_it_said(project: Project) -> None:
     assert "error: unknown kernel 'nope'. Known: " in failed.stdout
     assert failed.stderr == "error: build failed; all that was said is in local/repro.log.\n"
     assert project.repro() == ["environment"]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_make_repro_that_is_stopped_keeps_what_was_measured(project: Project, stop: signal.Signals) -> None:
+    before, lines = project.state(), len(project.rows("square"))
+    project.edit("kernels/square/reference.py", lambda text: text.replace("x.double()", "(x.double())[:]"))
+    ledger = project.ledger("square")
+    size = ledger.stat().st_size
+    process = subprocess.Popen(
+        ["python", "-m", "pipeline.repro"],
+        cwd=project.root,
+        env=project.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: ledger.stat().st_size > size or process.poll() is not None)
+    process.send_signal(stop)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + stop, out + err
+    assert err == "error: sweep was stopped; all that was said is in local/repro.log.\n"
+    assert not project.processes()
+    new = [row for row in project.rows("square").values() if row.origin.dirty]
+    assert 0 < len(new) < lines
+    project.put_back(before)
+    assert project.repro() == ["environment"]
+
+
+def test_what_would_run_is_said_and_nothing_runs(project: Project) -> None:
+    before = project.tree()
+    done = project.run("make", "repro", "VENV=", f"PYTHON={sys.executable}", "ARGS=--dry")
+    assert ran(done.stdout) == ["environment"]
+    assert project.tree() == before
 
 
 def libraries(project: Project) -> dict[str, str]:

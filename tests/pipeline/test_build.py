@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import kernels
@@ -16,6 +21,7 @@ from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import BuildReport
 from tests.pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
 from tests.planted import two_of_each
+from tests.planted.tree import Tree
 
 
 @pytest.fixture
@@ -120,6 +126,37 @@ def test_an_unknown_kernel(
     monkeypatch.setattr(sys, "argv", [])
     assert command(f"kernel={kernel}", "device=cpu") == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+COMPILER = """#!/bin/sh
+case "$*" in *--version*) exec c++ "$@";; esac
+touch "$TMPDIR/started.$$"
+sleep 600
+"""
+
+
+def test_ctrl_c_ends_the_builds_of_several_kernels_at_once(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.build", "kernel=gelu,softmax,square", "device=cpu"],
+        cwd=tree.root,
+        env=os.environ | {"TMPDIR": str(tree.temporary), "CXX": str(compiler)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and not list(tree.temporary.glob("started.*")):
+        time.sleep(0.01)
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, ""), out + err
+    _, alive = psutil.wait_procs(below, timeout=60)
+    assert alive == []
+    assert not list((tree.root / "build").rglob("*.so"))
 
 
 def test_committed_reports_are_readable() -> None:

@@ -345,20 +345,38 @@ def test_a_multirun_runs_the_command_for_each_with_its_pins(
         (["kernel=softmax", "tming.max_seconds=1"], "unknown option 'tming"),
         (["kernel=softmax", "device=cuda"], "device=cuda is not there: "),
         (["kernel=square", "device=cpu", "provider=nope"], "unknown provider of square 'nope'. Known: "),
+        (["kernel=square,sofmax", "device=cpu", "preset=smoke"], "unknown kernel 'sofmax'. Did you mean"),
+        # What the first kernel takes and the second does not is said before the first is measured.
+        (
+            ["kernel=square,matmul", "device=cpu", "preset=smoke", "block_size=1024"],
+            "unknown option of matmul 'block_size'",
+        ),
+        (
+            ["kernel=softmax,square", "device=cpu", "preset=smoke", "provider=triton_online"],
+            "unknown provider of square 'triton_online'",
+        ),
     ],
 )
 def test_the_command_itself_says_it(options: list[str], said: str) -> None:
+    assert said_by("sweep", "tracking=none", *options).startswith(said)
+
+
+def test_a_command_without_kernels_says_so_of_several() -> None:
+    assert said_by("ceilings", "device=cpu", "kernel=gelu,square").startswith("unknown option 'kernel'")
+
+
+def said_by(command: str, *options: str) -> str:
+    """What the command says before it ends with 2, in one sentence and with nothing before it."""
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.sweep", "tracking=none", *options],
+        [sys.executable, "-m", f"pipeline.{command}", *options],
         cwd=ROOT,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(Path.cwd())},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {said}")
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    return done.stderr.removeprefix("error: ")
 
 
 @pytest.mark.parametrize(

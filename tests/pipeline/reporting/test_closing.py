@@ -1,0 +1,73 @@
+"""What `make repro` ends with."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import kernels
+from pipeline import ROOT, report
+from pipeline.command.options import ReportConfig
+from pipeline.reporting import closing
+from tests import factory
+
+KERNELS = kernels.names()
+
+
+def shown(reports: Path, gpu: str = factory.H200) -> list[str]:
+    console = Console(file=StringIO(), width=80)
+    assert closing.show(console, reports, gpu)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is a StringIO
+
+
+def best(reports: Path) -> list[dict[str, str]]:
+    with (reports / "best.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_the_table_of_the_committed_report_fits_a_screen_and_says_how_much_more_there_is() -> None:
+    reports = ROOT / "reports"
+    lines = shown(reports)
+    assert len(lines) <= 23 and all(len(line) <= 110 for line in lines[:-1])
+    of_gpu = [row for row in best(reports) if row["gpu"] == factory.H200]
+    rows = [line for line in lines if line.startswith(tuple(KERNELS))]
+    assert {line.split()[0] for line in rows} == set(KERNELS)
+    assert all(("TFLOP/s" in line) == line.startswith("matmul") for line in rows)
+    assert lines[-1] == (
+        f"… and {len(of_gpu) - len(rows)} more in the report. "
+        f"All machines side by side: {reports}/report.html. Every run in MLflow: make ui."
+    )
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two GPUs."""
+    folder = tmp_path_factory.mktemp("closing")
+    rows = factory.grid(gpus=[factory.H200, factory.H100], dtypes=["float32", "bfloat16"])
+    factory.write_results(folder / "results", rows)
+    report.run(ReportConfig(input=folder / "results", output=folder / "reports", device="cpu"))
+    return folder / "reports"
+
+
+def test_a_row_is_the_best_of_its_machine_at_the_largest_problem(reports: Path) -> None:
+    for gpu in (factory.H200, factory.H100):
+        rows = [line for line in shown(reports, gpu) if line.startswith("softmax")]
+        of_gpu = [row for row in best(reports) if row["gpu"] == gpu]
+        for dtype in ("float32", "bfloat16"):
+            largest = [row for row in of_gpu if row["words"] == dtype][-1]
+            (line,) = [line for line in rows if f" {dtype} " in line]
+            assert largest["problem"] == "4096" and " 4096 " in line
+            assert f"{float(largest['gbps']):.0f} GB/s" in line
+            assert f" {largest['provider']} {largest['configuration']} " in line
+            assert line.endswith(f"x {largest['baseline']}")
+
+
+def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: Path) -> None:
+    console = Console(file=StringIO())
+    assert not closing.show(console, reports, "nvidia-b200")
+    assert not closing.show(console, tmp_path, factory.H200)
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]  # it is a StringIO
