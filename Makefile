@@ -93,7 +93,7 @@ report: $(READY) ## Compare the GPUs in reports/, on a CPU also it in local/repo
 publish: $(READY) ## Write all results, this host's local/ too, to MLflow
 	@python -m pipeline.publish $(ARGS)
 
-ui: $(READY) ## Publish all results and open them in MLflow, until Ctrl-C
+ui: $(READY) ## Publish every machine's results and open them in MLflow, until Ctrl-C
 	@python -m pipeline.ui $(ARGS)
 
 test: $(READY) ## Run the tests

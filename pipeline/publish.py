@@ -1,6 +1,6 @@
 """Publish: results and ad-hoc sweeps to MLflow.
 
-    python -m pipeline.publish [kernel=softmax] [tracking=server]
+    python -m pipeline.publish [kernel=softmax] [device=auto] [tracking=server]
 
 The store shows what the ledgers hold now, and what each ad-hoc sweep measured. All of it can be made again
 from the files: publishing twice changes nothing, and a store that was lost comes back. Runs that something
@@ -41,7 +41,7 @@ def published_by(config: PublishConfig) -> Published | None:
         raise UserError("input=null and runs=null leave nothing to publish; name a folder for one of them.")
     # A kernel outside of the repository is known by its folder's name.
     kernel = config.kernel and Path(config.kernel).expanduser().resolve().name
-    files = Files(config.input, config.runs, kernel, config.reports, config.artifacts)
+    files = Files(config.input, config.runs, kernel, config.reports, config.artifacts, device=config.device)
     return mlflow_publish.publish(files, Tracker(config.tracking.name, config.tracking.uri), say)
 
 

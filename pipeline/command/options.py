@@ -314,6 +314,7 @@ class PublishConfig(Record):
     reports: Path | None
     artifacts: Path | None = None
     kernel: str | None = None
+    device: str | None = None
     tracking: TrackingConfig
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline import UserError
+from pipeline.machine import device
 from pipeline.reporting import mlflow_store as tracking
 from pipeline.reporting import mlflow_view as view
 from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Store, TrackerError
@@ -42,7 +43,8 @@ class Tracker:
 class Files:
     """What is to be published: the ledgers below ``input`` with ``reports`` and ``artifacts``, and the
     records of ad-hoc sweeps in ``runs``; with either the comparisons that lie below it or beside it. None
-    leaves a part out; ``kernel`` None is every kernel, and ``ids`` None every record."""
+    leaves a part out; ``kernel`` None is every kernel, ``device`` None every machine, and ``ids`` None every
+    record."""
 
     input: Path | None = None
     runs: Path | None = None
@@ -50,16 +52,17 @@ class Files:
     reports: Path | None = None
     artifacts: Path | None = None
     ids: frozenset[str] | None = None
+    device: str | None = None
 
     @property
     def options(self) -> list[str]:
         """The options of ``python -m pipeline.publish`` that publish these files."""
         words = {"input": self.input, "runs": self.runs, "kernel": self.kernel}
-        words |= {"reports": self.reports, "artifacts": self.artifacts}
+        words |= {"reports": self.reports, "artifacts": self.artifacts, "device": self.device}
         return [
             f"{name}={'null' if value is None else value}"
             for name, value in words.items()
-            if name != "kernel" or value is not None
+            if name not in ("kernel", "device") or value is not None
         ]
 
 
@@ -81,14 +84,17 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
     ``say`` gets sentences for the user. Raises UserError when the input is not there, lacks the kernel, or
     the store can't be used.
     """
+    gpu = None if files.device is None else device.resolve(files.device).slug
     records = {
         path: heading
         for path, heading in (runs.records(files.runs, view.warn) if files.runs else {}).items()
-        if files.kernel in (None, heading.kernel) and (files.ids is None or heading.run in files.ids)
+        if files.kernel in (None, heading.kernel)
+        and gpu in (None, heading.environment.gpu)
+        and (files.ids is None or heading.run in files.ids)
     }
     ledgers = []
     if files.input is not None:
-        ledgers = view.read(files.input, files.kernel, files.reports, files.artifacts)
+        ledgers = view.read(files.input, files.kernel, files.reports, files.artifacts, gpu)
         if files.kernel is not None and not ledgers and not records:
             there = sorted({one.parent.params["kernel"] for one in view.read(files.input)})
             if there:
@@ -99,7 +105,7 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
         path: one
         for place in dict.fromkeys(filter(None, [files.input, files.runs and files.runs.parent]))
         for path, one in comparisons.load(place, view.warn).items()
-        if files.kernel in (None, one.kernel)
+        if files.kernel in (None, one.kernel) and gpu in (None, one.gpu)
     }
     if not ledgers and not records and not made:
         place = files.input or files.runs

@@ -77,9 +77,13 @@ AD_HOC = "ad_hoc"
 
 
 def read(
-    input: Path, kernel: str | None = None, reports: Path | None = None, artifacts: Path | None = None
+    input: Path,
+    kernel: str | None = None,
+    reports: Path | None = None,
+    artifacts: Path | None = None,
+    gpu: str | None = None,
 ) -> list[LedgerRuns]:
-    """What MLflow is to show of the ledgers below ``input``, or of one kernel's.
+    """What MLflow is to show of the ledgers below ``input``, or of one kernel's or one machine's.
 
     Raises UserError for an input that is not there.
     """
@@ -94,12 +98,12 @@ def read(
             list(rows),
             loaded,
             found,
-            files(name, gpu, loaded.kernels, input, reports, artifacts),
+            files(name, slug, loaded.kernels, input, reports, artifacts),
             input,
-            held.get((name, gpu), ()),
+            held.get((name, slug), ()),
         )
-        for (name, gpu), rows in ledgers
-        if kernel in (None, name)
+        for (name, slug), rows in ledgers
+        if kernel in (None, name) and gpu in (None, slug)
     ]
 
 
