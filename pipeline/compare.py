@@ -23,9 +23,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from math import isfinite, log, sqrt
+from math import isfinite, log
 from pathlib import Path
-from statistics import fmean
 from time import monotonic
 
 from pipeline import ROOT, UserError
@@ -50,7 +49,7 @@ from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.comparisons import Comparison, Row
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
-from pipeline.store.record import Launch
+from pipeline.store.record import Launch, noise_class
 from pipeline.store.turns import Turn
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
 from pipeline.verdicts.sides import (
@@ -63,7 +62,7 @@ from pipeline.verdicts.sides import (
     folder_of,
     tree_of,
 )
-from pipeline.verdicts.statistics import Estimate, Rule
+from pipeline.verdicts.statistics import Estimate, Rule, deviation
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 say = partial(console.print, highlight=False, soft_wrap=True)
@@ -267,7 +266,7 @@ class Compare:
         return [
             Match(
                 (Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)),
-                noise.get(self._bound(one.point), 0.0),
+                noise.get(self._noise_class(one.point), 0.0),
             )
             for one, other in pairs
         ]
@@ -334,10 +333,10 @@ class Compare:
             self.ceilings = calibration.known_or_measured(worker, self.environment, paths, paths[0])
         self.ceilings_path = paths[0]
 
-    def _bound(self, point: Point) -> str:
+    def _noise_class(self, point: Point) -> str:
         kernel = self.entry.loaded.kernel
         work = kernel.work(problems.make(kernel.problem, point.problem))
-        return rate(1.0, work, self.ceilings).bound or ""
+        return noise_class(rate(1.0, work, self.ceilings), 1.0)
 
     def hold(self, matches: Sequence[Match]) -> None:
         """Measure, and keep each turn as it comes."""
@@ -358,7 +357,7 @@ class Compare:
                 say("Nothing to measure: every round is there. Write remeasure=true to measure again.")
             contest.hold(self.device, config.timing, config.seed, config.point_timeout_s, ceilings.overhead)
         if config.self_test:
-            noise = {bound: found for bound, (found, _) in self.noise().items()}
+            noise = {name: found for name, (found, _) in self.noise().items()}
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
             write_atomically(self.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
 
@@ -458,27 +457,24 @@ class Compare:
             middle = f"; intervals are ± {widths[len(widths) // 2]:.2%} wide at the median" if widths else ""
             found.append(f"{wrong} of {len(rows)} equal pairs were called different{middle}.")
             found += [
-                f"Noise between rounds, kernels bound by {bound}: {noise:.2%} ({_points(count)})."
-                for bound, (noise, count) in self.noise().items()
+                f"Noise between rounds, {name}-bound kernels: {noise:.2%} ({_points(count)})."
+                for name, (noise, count) in self.noise().items()
             ]
         return found
 
     def noise(self) -> dict[str, tuple[float, int]]:
-        """The root mean square of the logarithms of equal kernels' ratios, by what bounds them, and of how
+        """The standard deviation of the logarithms of equal kernels' ratios, by ``noise_class``, and of how
         many points."""
         assert self.contest is not None
         logs: dict[str, list[list[float]]] = {}
         for match in self.contest.matches:
             a, b = match.rivals
             times = self.contest.times(match)
-            if times[a] and (bound := self._bound(a.point)):
-                logs.setdefault(bound, []).append(
+            if times[a] and (name := self._noise_class(a.point)):
+                logs.setdefault(name, []).append(
                     [log(its / own) for own, its in zip(times[a], times[b], strict=True)]
                 )
-        return {
-            bound: (sqrt(fmean(one * one for some in found for one in some)), len(found))
-            for bound, found in logs.items()
-        }
+        return {name: (deviation(found), len(found)) for name, found in logs.items()}
 
 
 def publish(config: CompareConfig) -> None:

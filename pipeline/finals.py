@@ -41,7 +41,7 @@ from pipeline.reporting.progress import Progress
 from pipeline.store import commit, finals, results, turns
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import Against, Final, written_by
-from pipeline.store.record import Measurement, Origin
+from pipeline.store.record import Measurement, Origin, noise_class
 from pipeline.store.turns import Turn
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -152,10 +152,8 @@ class Finals:
                     extension.build(Place.of(entry.loaded), [source])
             rows = {Rival(side, row.point, row.key): row for row in ordered}
             assert self.ceilings is not None, "ceilings are found before finalists are chosen"
-            bound = rate(1.0, self._work(entry, ordered[0]), self.ceilings).bound
-            found.append(
-                Finalists(entry, Match(tuple(rows), self.ceilings.noise.get(bound or "", 0.0)), rows)
-            )
+            name = noise_class(rate(1.0, self._work(entry, ordered[0]), self.ceilings), 1.0)
+            found.append(Finalists(entry, Match(tuple(rows), self.ceilings.noise.get(name, 0.0)), rows))
         return found
 
     def _work(self, entry: Entry, row: Measurement) -> Work:

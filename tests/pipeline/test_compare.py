@@ -132,10 +132,10 @@ def test_equal_sources_and_the_tree_itself(tree: Tree) -> None:
     done = compare(tree, *POINT, "self_test=true", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "0 of 1 equal pairs were called different" in done.stdout
-    assert "Noise between rounds, kernels bound by memory: " in done.stdout
+    assert "Noise between rounds, launch-bound kernels: " in done.stdout
     assert {turn.side for turn in said(tree)} == {"a", "b"}
     ceilings = next((tree.root / "outputs" / "ceilings").glob("*.json")).read_text()
-    assert '"noise": {\n    "memory": 0.' in ceilings
+    assert '"noise": {\n    "launch": 0.' in ceilings
 
 
 def test_mlflow_shows_a_comparison_linked_to_the_runs_of_its_sides(tree: Tree, tmp_path: Path) -> None:
