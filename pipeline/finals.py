@@ -31,11 +31,10 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import catalog, notation, problems
+from pipeline.points import catalog, choice, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan, Target, plan
-from pipeline.points.point import Point, order
 from pipeline.reporting.numbers import number, percent, print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.store import commit, finals, results, turns
@@ -141,7 +140,7 @@ class Finals:
                 if other is None or _us(row) < _us(other):
                     of_problem[row.point.provider] = row
         found = []
-        chosen = best.keys() if self.config.preset.finals == "all" else largest(wanted)
+        chosen = best.keys() if self.config.preset.closer == "all" else choice.largest(wanted)
         for some in (some for problem, some in best.items() if problem in chosen):
             ordered = sorted(
                 some.values(),
@@ -364,17 +363,6 @@ class Finals:
             f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "
             f"They are in {self.output / 'finals'}."
         )
-
-
-def largest(wanted: Plan) -> frozenset[Values]:
-    """Of each workload and dtype (and whatever else is a word) the last problem, which is the largest."""
-    last: dict[tuple[object, ...], Point] = {}
-    for point, workload in wanted.workloads.items():
-        _, _, words, numbers, _ = order(point)
-        other = last.setdefault((workload, words), point)
-        if numbers > order(other)[3]:  # type: ignore[operator]  # both are the kernel's numbers
-            last[workload, words] = point
-    return frozenset(point.problem for point in last.values())
 
 
 def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
