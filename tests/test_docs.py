@@ -18,7 +18,7 @@ from pipeline import ROOT
 from pipeline.points import catalog, plan
 
 PAGES = (
-    *("README.md", "SECURITY.md"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 )
 HELP = (
