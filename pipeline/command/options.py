@@ -231,6 +231,15 @@ class ReportConfig(Record):
     device: str
 
 
+class DocsConfig(Record):
+    """conf/docs.yaml."""
+
+    input: Path
+    reports: Path
+    docs: Path
+    check: bool
+
+
 class CarryConfig(KernelOptions):
     """conf/carry.yaml."""
 
