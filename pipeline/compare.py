@@ -51,6 +51,8 @@ from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
 from pipeline.store.record import Launch, noise_class
 from pipeline.store.turns import Turn
+from pipeline.toolchain.extension import WITHOUT_GPU
+from pipeline.verdicts import code
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
 from pipeline.verdicts.sides import (
     SOURCES,
@@ -66,6 +68,9 @@ from pipeline.verdicts.statistics import Estimate, Rule, deviation
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 say = partial(console.print, highlight=False, soft_wrap=True)
+
+CODE = ("triton", "gluon", "cuda")
+"""Languages whose compiled code has numbers."""
 
 TREE = "tree"
 """What the working tree is called."""
@@ -112,6 +117,7 @@ def run(config: CompareConfig) -> None:
         except BaseException:
             command.show()
             raise
+        command.explain()
     command.show()
     if config.tracking.name != "none":
         publish(config)
@@ -361,6 +367,39 @@ class Compare:
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
             write_atomically(self.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
 
+    def explain(self) -> None:
+        """Note what the compiler made of the two sides, of each provider that became faster or slower: at its
+        point that did so most."""
+        contest = self.contest
+        assert contest is not None, "what is explained was measured"
+        estimates, verdicts = contest.estimates(), contest.verdicts()
+        most: dict[str, Match] = {}
+        for match in contest.matches:
+            a, b = match.rivals
+            language = self.entry.loaded.kernel.provider(b.point.provider).language
+            if a.side == b.side or language not in CODE or verdicts[match, b] not in ("faster", "slower"):
+                continue
+            other = most.setdefault(b.point.provider, match)
+            if _size(estimates[match, b]) > _size(estimates[other, other.rivals[1]]):
+                most[b.point.provider] = match
+        capability = self.environment.compute_capability
+        architecture = capability.replace(".", "") if capability else WITHOUT_GPU
+        for provider, match in most.items():
+            a, b = match.rivals
+            with console.status(f"Looking into what {provider} was compiled to …"):
+                try:
+                    both = [
+                        code.of_side(one.side.root, one.side.where, one.point, architecture) for one in (a, b)
+                    ]
+                except UserError as error:
+                    self.notes.append(f"What {provider} was compiled to is not known: {error}")
+                    continue
+            lines = code.differences(*both)
+            place = f"{provider} at {notation.extent(b.point)} {notation.words(b.point)}".strip()
+            what = "differs:" if lines else "has the same numbers on both sides."
+            self.notes.append(f"The code of {place}, sm_{architecture}, {what}")
+            self.notes += [f"  {line}" for line in lines]
+
     def rows(self) -> list[Compared]:
         """What is known of each match that has rounds."""
         contest = self.contest
@@ -515,6 +554,11 @@ def _spread(pairs: list[tuple[Planned, Planned]], most: int) -> list[tuple[Plann
     if len(pairs) <= most:
         return pairs
     return [pairs[round(index * (len(pairs) - 1) / max(1, most - 1))] for index in range(most)]
+
+
+def _size(one: Estimate) -> float:
+    """How far a ratio is from 1, up or down."""
+    return abs(log(one.ratio))
 
 
 def _changed(before: Sequence[Launch] | None, after: Sequence[Launch] | None) -> str:

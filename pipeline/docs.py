@@ -10,6 +10,8 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     best       the fastest provider at each problem, as reports/best.csv has it
     providers  every provider's fastest configuration at each problem, in microseconds: by finals where a
                problem had any, else by the sweeps
+    finals     all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how many
+               times as long the baseline, torch.compile and the fastest peer take
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
 table these providers. The same results give the same text on every machine; what a CPU gave is in none.
@@ -38,6 +40,7 @@ from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store import finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.files import write_atomically
+from pipeline.store.finals import Final
 from pipeline.store.results import Results
 
 if TYPE_CHECKING:
@@ -57,10 +60,14 @@ say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
 def run(config: DocsConfig) -> None:
     """Fill every page's blocks, or say which page is not as it would be. Raises UserError for a block that
     can't be filled, and with ``check`` for a page that is stale."""
-    if not config.docs.is_dir():
-        raise UserError(f"docs={config.docs} is not a folder with pages.")
+    for place in config.docs:
+        if not place.exists():
+            raise UserError(f"docs={place} is neither a page nor a folder with pages.")
     figures = Figures(config.input, config.reports)
-    old = {page: page.read_text() for page in sorted(config.docs.rglob("*.md"))}
+    pages = [
+        page for place in config.docs for page in (sorted(place.rglob("*.md")) if place.is_dir() else [place])
+    ]
+    old = {page: page.read_text() for page in pages}
     new = {page: filled(text, page, figures) for page, text in old.items()}
     stale = [page for page in old if old[page] != new[page]]
     if config.check and stale:
@@ -72,7 +79,8 @@ def run(config: DocsConfig) -> None:
         write_atomically(page, new[page].encode())
         say(f"{page}: its figures are new.")
     if not stale:
-        say(f"Every figure in {config.docs} is that of {config.input} and {config.reports}.")
+        places = ", ".join(map(str, config.docs))
+        say(f"Every figure in {places} is that of {config.input} and {config.reports}.")
 
 
 def filled(text: str, page: Path, figures: Figures) -> str:
@@ -165,8 +173,10 @@ class Figures:
             "providers": self.providers,
         }
         name, *options = words.split() or [""]
+        if name == "finals" and not options:
+            return "\n\n".join(self.finals()) or NOTHING
         if name not in tables:
-            raise unknown("figures", name, tables)
+            raise unknown("figures", name, [*tables, "finals"])
         return "\n\n".join(tables[name](Request.read(options))) or NOTHING
 
     def floor(self, request: Request) -> Iterator[str]:
@@ -190,6 +200,23 @@ class Figures:
             note = "" if len(limits) > 1 else f"; {limits.pop()} are the limit of each"
             copy = f"a copy at {number(ceilings.copy_gbps, 4)} GB/s"
             yield f"*{self._name(gpu)}, {copy}{note}.*\n\n{_markdown(header, rows, 1)}"
+
+    def finals(self) -> Iterator[str]:
+        """All kernels' newest finals."""
+        burst = [row for row in self._held if row.power == "burst"]
+        for gpu in _gpus(row.origin.gpu for row in burst):
+            problems: dict[tuple[str, Values], list[Final]] = {}
+            for row in burst:
+                if row.origin.gpu == gpu:
+                    problems.setdefault((row.point.kernel, row.point.problem), []).append(row)
+            rows = [_held_line(some) for some in problems.values() if any(row.by == "own" for row in some)]
+            if not rows:
+                continue
+            commits = sorted({row.origin.commit or "" for some in problems.values() for row in some})
+            at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
+            header = ["kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"]
+            header += ["baseline's time over ours", "torch.compile's", "best peer's"]
+            yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{_markdown(header, rows, 4)}"
 
     def best(self, request: Request) -> Iterator[str]:
         """The fastest provider at each problem."""
@@ -257,14 +284,47 @@ class Figures:
     @cached_property
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The fastest of each provider at each problem, by the sweeps and by the newest finals."""
-        held = [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
-        burst = [row for row in finals.newest(held) if row.power == "burst"]
+        burst = [row for row in self._held if row.power == "burst"]
         swept = frame(comparable(self.loaded.measurements))
         return best_configurations(swept), best_configurations(frame_of_finals(burst))
+
+    @cached_property
+    def _held(self) -> list[Final]:
+        """The newest finals."""
+        every = [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
+        return list(finals.newest(every))
 
     def _name(self, gpu: str) -> str:
         environment = self.loaded.environments.get(gpu)
         return gpu if environment is None else environment.name
+
+
+def _held_line(some: Sequence[Final]) -> list[str]:
+    """A problem's finals: the fastest of ours, and the others' times over its."""
+    own = [row for row in some if row.by == "own"]
+    best = min(own, key=lambda row: row.median_us)
+    kernel = catalog.find(best.point.kernel).loaded.kernel
+
+    def ratio(rows: Sequence[Final]) -> str:
+        row = min(rows, key=lambda row: row.median_us, default=None)
+        if row is None or row.against is None:
+            return ""
+        mark = {"same": " (same)", "undecided": " (undecided)"}.get(row.against.verdict, "")
+        return f"{speedup(row.against.ratio)}{mark}"
+
+    baseline = [row for row in some if row.point.provider == kernel.baseline]
+    compiled = [row for row in some if kernel.provider(row.point.provider).compiled]
+    return [
+        best.point.kernel,
+        notation.extent(best.point),
+        notation.words(best.point),
+        f"`{notation.label(best.point)}`",
+        number(best.median_us),
+        percent(best.rate.ceiling_fraction),
+        ratio(baseline),
+        ratio(compiled),
+        ratio([row for row in some if row.by == "peer"]),
+    ]
 
 
 def _gpus(slugs: Iterable[str]) -> list[str]:

@@ -130,16 +130,20 @@ class Finals:
         identity = Identity(entry.loaded, self.environment, self.config.timing, self.config.seed)
         side = Side("tree", ROOT, entry.loaded.where)
         ledger = results.ledger_path(self.output, entry.name, self.slug)
-        best: dict[Values, dict[str, Measurement]] = {}
+        # Of a preset the problems; configurations are those of every sweep, whatever its preset.
+        workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
+        best: dict[Values, dict[str, Measurement]] = {problem: {} for problem in workloads}
         for row in results.own_rows(ledger, warn):
             timing, state = row.outcome.timing, row.outcome.state
             is_sound = timing is not None and (state is None or state.valid)
-            if row.point in wanted.workloads and is_sound and row.key == identity.key(row.point):
-                of_problem = best.setdefault(row.point.problem, {})
+            if is_sound and row.point.problem in best and row.key == identity.key(row.point):
+                of_problem = best[row.point.problem]
                 other = of_problem.get(row.point.provider)
                 if other is None or _us(row) < _us(other):
-                    of_problem[row.point.provider] = row
+                    workload = workloads[row.point.problem]
+                    of_problem[row.point.provider] = row.model_copy(update={"workload": workload})
         found = []
+        best = {problem: some for problem, some in best.items() if some}
         chosen = best.keys() if self.config.preset.closer == "all" else choice.largest(wanted)
         for some in (some for problem, some in best.items() if problem in chosen):
             ordered = sorted(

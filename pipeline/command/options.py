@@ -236,7 +236,7 @@ class DocsConfig(Record):
 
     input: Path
     reports: Path
-    docs: Path
+    docs: Annotated[tuple[Path, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
     check: bool
 
 
