@@ -51,6 +51,9 @@ END = "<!-- end -->"
 
 NOTHING = "Nothing of this is measured yet."
 
+FINAL = " §"
+"""Marks a problem whose providers were measured side by side."""
+
 COMMIT = 7
 """Digits of a commit that a page shows."""
 
@@ -264,11 +267,13 @@ class Figures:
                 least = min(some.values(), default=0.0)
                 cells = [f"**{number(us)}**" if us == least else number(us) for us in map(some.get, names)]
                 if some:
-                    rows.append([place[3], place[2], *cells])
+                    rows.append([place[3] + FINAL * (place in by_finals), place[2], *cells])
             if not rows:
                 continue
             held = sum(place in by_finals for place in places)
-            how = f"by finals at {held} of {len(rows)} problems" if held else "by sweeps, not side by side"
+            how = "by sweeps, not side by side"
+            if held:
+                how = f"by finals at the {held} of {len(rows)} problems with{FINAL}, else {how}"
             at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
             commit = f"commit{'s' * (len(commits) > 1)} {at}"
             table = _markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)

@@ -89,8 +89,20 @@ def test_finals_come_before_the_sweeps_best(figures: Figures) -> None:
     row = factory.measurement("softmax", "cuda", 1024)
     factory.write_finals(figures.input, [factory.final(row, 1.5)])
     table = figures.table(PROVIDERS)
-    assert "by finals at 1 of 2 problems" in table and "**1.50**" in table
-    assert table.count("by sweeps, not side by side") == 1, "the other machine had none"
+    assert table.count("by finals at the 1 of 2 problems with §, else by sweeps, not side by side") == 1
+    assert "| 1024 § | float32 |" in table and "**1.50**" in table
+    assert table.count("us, by sweeps, not side by side") == 1, "the other machine had none"
+
+
+def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_it(figures: Figures) -> None:
+    ours, torch = (factory.measurement("softmax", name, 1024) for name in ("cuda", "torch"))
+    slower = factory.final(torch, 3.0, against=(ours, 2.0, "slower"))
+    factory.write_finals(figures.input, [factory.final(ours, 2.0), slower])
+    (line,) = [line for line in figures.table("finals").splitlines() if line.startswith("| softmax ")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:3] == ["softmax", "1024", "float32"]
+    assert cells[3].startswith("`cuda ") and cells[4] == "2.00" and cells[6].startswith("1.50")
+    assert cells[7:] == ["", ""], "torch.compile and peers had none"
 
 
 def test_what_is_not_measured_is_said(figures: Figures) -> None:
@@ -100,7 +112,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "unknown figures ''. Known: floor, best, providers."),
+        ("", "unknown figures ''. Known: floor, best, providers, finals."),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
         ("best kernel=softmax columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
