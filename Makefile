@@ -62,12 +62,12 @@ $(VENV)/.ready-%:
 		{ echo 'error: $(PYTHON) has no venv module: install it (apt-get install python3-venv)' >&2; exit 1; }
 	@rm -f "$(VENV)"/.ready-*
 	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(if $(TORCH_HERE),--system-site-packages) "$(VENV)"
-	$(INSTALL) runtime dev $(if $(TORCH_HERE),,torch) $(FROM)
+	@$(INSTALL) runtime dev $(if $(TORCH_HERE),,torch) $(FROM)
 	@# This project itself, with what the lock brought: nothing is asked of an index, and nothing to build with.
-	python -m pip install --quiet --no-index --no-deps --no-build-isolation --editable .
+	@python -m pip install --quiet --no-index --no-deps --no-build-isolation --editable .
 	@# The pipeline's own search decides whether a CUDA compiler is there.
 	@python -c 'from pipeline.machine.compilers import find_nvcc; find_nvcc()' 2>/dev/null || \
-		{ set -x; $(INSTALL) nvcc $(FROM); }
+		$(INSTALL) nvcc $(FROM)
 	@python -c 'import pathlib, sysconfig as s; exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' || \
 		echo 'note: Python.h is missing, torch.compile and Triton need it (apt-get install python3-dev)'
 	@touch "$@"

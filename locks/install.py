@@ -16,16 +16,23 @@ import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
+from time import monotonic
+from typing import NoReturn
 
 LOCKS = Path(__file__).resolve().parent
+LOG = Path(sys.prefix) / "install.log"
+"""All that pip said."""
+
 ABSENT = "No matching distribution found for torch=="
+LAST_LINES = 20
+"""Of what pip said, where it fails."""
 
 
 def take(locks: Sequence[str], options: Sequence[str]) -> None:
     """Install all that locks hold; ends this process as pip ends when it fails."""
-    done = subprocess.run(_pip(locks, options), check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    code, said = _run(locks, options)
+    if code:
+        _fail(code, said)
 
 
 def take_torchs_cpu_build(options: Sequence[str]) -> bool:
@@ -35,18 +42,53 @@ def take_torchs_cpu_build(options: Sequence[str]) -> bool:
     """
     if not (LOCKS / "torch-cpu.lock").exists():
         return False
-    done = subprocess.run(_pip(["torch-cpu"], options), stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode and ABSENT in done.stderr:
+    code, said = _run(["torch-cpu"], options)
+    if code and any(ABSENT in line for line in said):
         return False
-    sys.stderr.write(done.stderr)
-    if done.returncode:
-        sys.exit(done.returncode)
+    if code:
+        _fail(code, said)
     return True
+
+
+def _run(locks: Sequence[str], options: Sequence[str]) -> tuple[int, list[str]]:
+    """Let pip install what locks hold: its exit status, and what it said. A terminal sees how far it is."""
+    files = [(LOCKS / f"{name}.lock").read_text().splitlines() for name in locks]
+    count = sum("==" in line and not line.startswith((" ", "#")) for lines in files for line in lines)
+    print(f"Installing {', '.join(locks)}: {count} package{'s' * (count != 1)} …", flush=True)
+    begun, seen, said = monotonic(), 0, []
+    with (
+        LOG.open("a") as log,
+        subprocess.Popen(
+            _pip(locks, options),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as pip,
+    ):
+        assert pip.stdout is not None, "it is a pipe"
+        for line in pip.stdout:
+            log.write(line)
+            said.append(line)
+            seen += line.startswith(("Collecting ", "Requirement already satisfied: "))
+            if sys.stdout.isatty():
+                print(f"\r\033[K{seen} of {count}: {' '.join(line.split())[:60]}", end="", flush=True)
+    if sys.stdout.isatty():
+        print("\r\033[K", end="")
+    if not pip.returncode:
+        print(f"{monotonic() - begun:.0f} s; what pip said: {LOG}", flush=True)
+    return pip.returncode, said
+
+
+def _fail(code: int, said: Sequence[str]) -> NoReturn:
+    sys.stderr.writelines(said[-LAST_LINES:])
+    sys.exit(code)
 
 
 def _pip(locks: Sequence[str], options: Sequence[str]) -> list[str]:
     files = [word for name in locks for word in ("--requirement", str(LOCKS / f"{name}.lock"))]
     checks = ["--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517"]
+    checks += ["--progress-bar", "off", "--disable-pip-version-check"]
     return [sys.executable, "-m", "pip", "install", *checks, *options, *files]
 
 
