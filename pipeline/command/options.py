@@ -359,6 +359,13 @@ class BenchSweepConfig(KernelOptions):
     device: str
 
 
+class BenchStartupConfig(Record):
+    """conf/bench_startup.yaml."""
+
+    device: str
+    only: Annotated[tuple[str, ...] | None, BeforeValidator(as_list), AfterValidator(_not_empty)] = None
+
+
 class BenchDevicesConfig(KernelOptions):
     """conf/bench_devices.yaml."""
 

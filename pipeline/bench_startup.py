@@ -1,0 +1,165 @@
+"""How long people wait: the first run, a run with nothing to do, an edit until its new times.
+
+    python -m pipeline.bench_startup
+    python -m pipeline.bench_startup only=[nothing_to_sweep,help]
+
+Works in a clone of the last commit, with an environment for temporary files of its own, so that nothing is
+built or measured there at first; packages are this Python's. The waits build on each other in the order of
+the table. Each is one run: other programs on the machine count.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+from rich import box
+from rich.table import Table
+
+from pipeline import ROOT, UserError, unknown
+from pipeline.command.options import BenchStartupConfig
+from pipeline.command.run import console, run_stage
+from pipeline.machine import device
+from pipeline.reporting.numbers import print_wide
+
+say = partial(console.print, highlight=False, soft_wrap=True)
+
+SWEEP = ("pipeline.sweep", "kernel=softmax", "size=1024", "dtype=float32", "tracking=none", "output=results")
+
+TRITON_EDIT = ("range(0, columns, BLOCK_SIZE)", "range(0, 0 + columns, BLOCK_SIZE)")
+"""Another definition of the same loop: a comment would measure nothing."""
+
+CUDA_EDIT = "\nstatic_assert(sizeof(float) == 4);\n"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Something to wait for. ``asked`` are the seconds that it should take at most, by the kind of device;
+    a kind that is not named has none. What is done ``before`` is not waited for."""
+
+    what: str
+    do: Callable[[Clone], None]
+    asked: Mapping[str, float]
+    before: Callable[[Clone], None] = lambda clone: None
+
+
+def run(config: BenchStartupConfig) -> None:
+    """Wait for each, and print the table."""
+    chosen = device.resolve(config.device)
+    for name in config.only or ():
+        if name not in WAITS:
+            raise unknown("wait", name, WAITS)
+    names = [name for name in WAITS if config.only is None or name in config.only]
+    found = Table(box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", padding=(0, 1, 0, 0))
+    found.title = f"{chosen.slug}, {device.cpu_threads()} cores"
+    for heading in ("wait", "what", "seconds", "asked"):
+        found.add_column(heading, justify="right" if heading in ("seconds", "asked") else "left")
+    with tempfile.TemporaryDirectory(prefix="bench-startup-") as folder:
+        clone = Clone(Path(folder), chosen)
+        for name in names:
+            wait = WAITS[name]
+            asked = wait.asked.get(chosen.kind)
+            if asked is None:
+                continue
+            with console.status(f"{wait.what} …"):
+                wait.before(clone)
+                begun = monotonic()
+                wait.do(clone)
+                seconds = monotonic() - begun
+            say(f"{wait.what}: {seconds:.1f} s")
+            found.add_row(name, wait.what, f"{seconds:.1f}", f"{asked:g}")
+    print_wide(console, found)
+
+
+class Clone:
+    """The last commit in a folder of its own."""
+
+    def __init__(self, folder: Path, chosen: device.Device) -> None:
+        self.root = folder / "tree"
+        self.device = str(chosen)
+        temporary = folder / "tmp"
+        temporary.mkdir()
+        self.environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(temporary),
+            "DVC_SITE_CACHE_DIR": str(folder / "dvc"),
+        }
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.root)], check=True)
+        for path in [*(self.root / "results").rglob(f"{chosen.slug}*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def run(self, *command: str, code: int = 0) -> None:
+        """Run a command. Raises UserError with its last words unless it ends as it should."""
+        done = subprocess.run(
+            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != code:
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+            raise UserError(f"{' '.join(command)} ended with {done.returncode}: {' '.join(said)}")
+
+    def python(self, *words: str, code: int = 0) -> None:
+        """``python -m WORDS``."""
+        self.run(sys.executable, "-m", *words, code=code)
+
+    def repro(self) -> None:
+        """``make repro`` with this Python's packages."""
+        self.run("make", "repro", "VENV=", f"PYTHON={sys.executable}")
+
+    def sweep(self, *words: str) -> None:
+        """Measure softmax at one size."""
+        self.python(*SWEEP, f"device={self.device}", *words)
+
+    def edited(self, name: str, change: Callable[[str], str], *words: str) -> None:
+        """Edit a source and measure what it changed."""
+        path = self.root / name
+        text = path.read_text()
+        if change(text) == text:
+            raise UserError(f"{name} is not as this command takes it to be.")
+        path.write_text(change(text))
+        self.sweep(*words)
+
+
+WAITS = {
+    "first": Wait("make repro, nothing built or measured", Clone.repro, {"cpu": 180, "cuda": 240}),
+    "again": Wait("make repro, nothing to do", Clone.repro, {"cpu": 3, "cuda": 3}),
+    "cuda_edit": Wait(
+        "an edit of kernels/softmax/cuda.cu, its new time at one size",
+        lambda clone: clone.edited("kernels/softmax/cuda.cu", lambda text: text + CUDA_EDIT, "provider=cuda"),
+        {"cuda": 20},
+    ),
+    "triton_edit": Wait(
+        "an edit of a Triton function, its new time at one size (without a GPU: verified)",
+        lambda clone: clone.edited(
+            "kernels/softmax/triton.py", lambda text: text.replace(*TRITON_EDIT), "provider=triton_online"
+        ),
+        {"cpu": 6, "cuda": 6},
+    ),
+    "nothing_to_sweep": Wait(
+        "python -m pipeline.sweep, nothing to do",
+        lambda clone: clone.sweep("provider=triton_online"),
+        {"cpu": 1.5, "cuda": 1.5},
+        before=lambda clone: clone.sweep("provider=triton_online"),
+    ),
+    "help": Wait(
+        "python -m pipeline.sweep --help kernel=softmax",
+        lambda clone: clone.python("pipeline.sweep", "--help", "kernel=softmax"),
+        {"cpu": 1, "cuda": 1},
+    ),
+    "misspelt": Wait(
+        "a misspelt option",
+        lambda clone: clone.python("pipeline.sweep", "kernel=softmax", "prvider=torch", code=2),
+        {"cpu": 1, "cuda": 1},
+    ),
+}
+
+
+if __name__ == "__main__":
+    run_stage("bench_startup", BenchStartupConfig, run)
