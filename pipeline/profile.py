@@ -67,6 +67,13 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     stage.forget(rows)
     if wanted and not missing:
         console.print(f"Nothing to profile: {stage.path} holds every point.", highlight=False, soft_wrap=True)
+        if not stage.folder.is_dir():
+            console.print(
+                "Tables and traces are not in this clone: python -m pipeline.profile "
+                f"kernel={stage.subject.entry.loaded.where} makes some in outputs/.",
+                highlight=False,
+                soft_wrap=True,
+            )
         return
     if rows:
         stage.show(rows)
@@ -93,7 +100,9 @@ class Profile:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
     def known(self) -> dict[str, ProfileRow]:
-        """By key the rows that need no second look: all is well, and their tables and traces are there."""
+        """By key the rows that need no second look: all is well, and their tables and traces are there. A
+        clone has rows that came with git, and no folder for what did not: then the rows are enough."""
+        is_cloned = not self.folder.is_dir()
         if self.config.stacks or self.config.tensorboard is not None:
             return {}
         return {
@@ -102,7 +111,10 @@ class Profile:
             if row.key is not None
             and row.status == "ok"
             and row.instrument == self.instrument
-            and all((self.config.artifacts / str(name)).is_file() for name in (row.table, row.trace))
+            and (
+                is_cloned
+                or all((self.config.artifacts / str(name)).is_file() for name in (row.table, row.trace))
+            )
         }
 
     def profile(

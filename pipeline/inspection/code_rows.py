@@ -84,12 +84,14 @@ class Scope:
 
 class CodeRows:
     """The rows of some points. ``known`` are those of an earlier run, of which the ones stay that would come
-    out the same; ``warn`` gets a sentence about what is left out. ``kept`` counts those that stayed."""
+    out the same and whose texts are there; of a clone, which has no folder for texts, the rows are enough.
+    ``warn`` gets a sentence about what is left out. ``kept`` counts those that stayed."""
 
     def __init__(self, scope: Scope, known: Iterable[CodeRow], warn: Callable[[str], None]) -> None:
         self.scope = scope
         self.warn = warn
         self.kept = 0
+        self.is_cloned = not scope.folder.is_dir()
         self._known: dict[tuple[Point | None, str | None, str | None], list[CodeRow]] = {}
         for row in known:
             self._known.setdefault((row.point, row.source, row.architecture), []).append(row)
@@ -227,7 +229,7 @@ class CodeRows:
         self._names[f"{library.stem}-sm_{architecture}"] = library.source
         known = self._known.get((None, library.source, architecture), [])
         stay = all(self._stays(row, None, library.compiler, basis) for row in known)
-        if known and stay and all(path.exists() for path in modules):
+        if known and stay and (self.is_cloned or all(path.exists() for path in modules)):
             self.kept += len(known)
             self._names |= {_stem(row.artifact): "" for row in known}
             return known
@@ -369,7 +371,7 @@ class CodeRows:
         return rows
 
     def _stays(self, row: CodeRow, key: str | None, compiler: str, basis: str) -> bool:
-        there = row.artifact is None or (self.scope.artifacts / row.artifact).is_file()
+        there = self.is_cloned or row.artifact is None or (self.scope.artifacts / row.artifact).is_file()
         return there and (row.key, row.compiler, row.basis) == (key, compiler, basis)
 
     def _basis(self, library: CudaLibrary) -> str:

@@ -56,6 +56,9 @@ class Subject:
     ) -> tuple[list[Point], list[str]]:
         """The points at a few problems of those providers that a kind of device can time; and lines that
         say which providers have none, and why. Raises UserError as ``plan`` does."""
+        if self.device.kind == "cpu" and which == choice.EVERY:
+            # A CPU takes seconds over a large problem, and shows the same.
+            which = slice(2)
         target = Target(self.device.kind, device.capabilities(self.device))
         planned = plan(self.entry, preset, target, pins, providers)
         wanted = choice.few_problems(self.entry, preset, pins, providers, which)

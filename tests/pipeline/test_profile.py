@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -150,7 +151,9 @@ def test_only_what_changed_is_profiled_again(
         found = command(tmp_path, monkeypatch, str(made), *words)
         said = capsys.readouterr().out
         if "Nothing to profile" in said:
-            assert said.count("\n") == 1
+            cloned = not any(path.is_file() for path in (tmp_path / "artifacts").rglob("*"))
+            assert said.count("\n") == 1 + cloned
+            assert ("Tables and traces are not in this clone" in said) == cloned
             return found, 0
         match = re.search(r"(\d+) of (\d+) points profiled", said)
         assert match and int(match[2]) == len(found)
@@ -169,6 +172,11 @@ def test_only_what_changed_is_profiled_again(
     for name, n in places:
         assert (second[name, n] == first[name, n]) == (name == "whole")
     assert again() == (second, 0)
+
+    (tmp_path / "artifacts").rename(tmp_path / "elsewhere")
+    assert again() == (second, 0), "a clone has the rows alone"
+    shutil.rmtree(tmp_path / "artifacts")
+    (tmp_path / "elsewhere").rename(tmp_path / "artifacts")
 
     (tmp_path / "artifacts" / second["whole", 64]["table"]).unlink()
     third, count = again()
