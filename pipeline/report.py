@@ -26,7 +26,7 @@ from pipeline.command.run import console, run_stage
 from pipeline.execution import identity
 from pipeline.machine import device
 from pipeline.machine.process import die_with
-from pipeline.reporting import closing, history, pages, plots
+from pipeline.reporting import best, closing, history, pages, plots
 from pipeline.reporting.drawings import Drawing, drawings, leading
 from pipeline.reporting.field import meetings, meetings_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import (
@@ -56,14 +56,6 @@ PLOT_COLUMNS = [
 ]
 """The columns of ``plots/KERNEL.csv``, for ``dvc plots``: what the plot of the same name shows. ``words``
 are those of the plot's row of panels."""
-
-BEST_COLUMNS = [
-    *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
-    *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
-    *("baseline", "speedup", "valid", "commit", "dirty"),
-]
-"""The columns of ``best.csv``: the best configuration of any provider at each problem, whose numbers
-``problem`` holds."""
 
 MAX_UNREADABLE = 5
 """Past this, lines of ledgers that can't be read are counted and not listed."""
@@ -123,7 +115,7 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
         name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in results.kernels
     }
     baselines = {name: one.baseline for name, one in about.items()}
-    best = against_baseline(best_configurations(rows), baselines)
+    fastest = against_baseline(best_configurations(rows), baselines)
     styles = plots.styles(rows["provider"])
     names = pages.machines(results)
     charts: dict[str, list[Drawing]] = {}
@@ -133,7 +125,7 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
     with ProcessPoolExecutor(
         device.cpu_threads(), get_context("fork"), die_with, (os.getpid(),)
     ) as processes:
-        for name, of_kernel in best.groupby("kernel"):
+        for name, of_kernel in fastest.groupby("kernel"):
             panels = {
                 slug: plots.Panel(slug, names[slug], results.ceilings.get(slug))
                 for slug in names
@@ -153,7 +145,7 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
         return Content(
             results=results,
             rows=rows,
-            best=best,
+            best=fastest,
             field=preferred(swept, meetings_of_finals(held, swept, rivals)),
             finals=held,
             history=history.parts(everything_held),
@@ -255,10 +247,7 @@ def geometric_mean(values: pd.Series) -> float | None:
 
 def write(content: Content, folder: Path) -> None:
     """Write every file of the report, and remove the plots that the results no longer have."""
-    best = best_providers(content.best)
-    best = best.assign(
-        baseline=best["kernel"].map({k: a.baseline for k, a in content.about.items()}), problem=best["extent"]
-    )
+    baselines = {kernel: about.baseline for kernel, about in content.about.items()}
     texts = {
         "report.md": pages.markdown(content),
         "report.html": pages.html(content),
@@ -267,7 +256,7 @@ def write(content: Content, folder: Path) -> None:
         "history.md": pages.history_markdown(content),
         "history.html": pages.history_html(content),
         "metrics.json": json.dumps(content.metrics, indent=2) + "\n",
-        "best.csv": csv(best.sort_values(["kernel", "rank", "gpu"]), BEST_COLUMNS),
+        "best.csv": best.text(content.best, baselines),
     }
     for plot in (plot for some in content.plots.values() for plot in some):
         lines = plot.drawing.lines.sort_values(["gpu", "panel", "provider", "x"])

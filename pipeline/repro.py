@@ -35,6 +35,9 @@ LOG = Path("local/repro.log")
 LAST_LINES = 15
 """Of a stage that failed."""
 
+SWEEP = "sweep"
+"""The stage after which there is something to see, long before the report."""
+
 STARTS = re.compile(r"Running stage '([^']+)'")
 SKIPS = re.compile(r"Stage '([^']+)' didn't change, skipping|Stage '([^']+)' is cached - skipping run")
 OF_DVC = re.compile(
@@ -86,6 +89,8 @@ class Stages:
             self.ran += 1
             last = self.lines[-1].strip() if self.lines else ""
             console.print(f"{self.name:<12}{monotonic() - self.stage_began:7.1f} s  {last}", soft_wrap=True)
+            if self.name == SWEEP:
+                show_first_table()
         self.name = ""
         self.lines.clear()
 
@@ -153,12 +158,25 @@ def run(command: Sequence[str], stages: Stages, log: IO[str]) -> tuple[int, int]
     return dvc.wait(), stopped_by
 
 
+def machine() -> dict[str, str]:
+    """The machine at hand as the first stage has named it; nothing where that did not run."""
+    current = ROOT / CURRENT
+    found: dict[str, str] = json.loads(current.read_bytes()) if current.is_file() else {}
+    return found
+
+
+def show_first_table() -> None:
+    """Print what the sweeps have found."""
+    if environment := machine():
+        results = folder_for(Path("results"), environment["kind"])
+        closing.show_first(console, ROOT / results, environment["gpu"])
+
+
 def show_table() -> None:
     """Print this machine's table, if it has measured anything."""
-    current = ROOT / CURRENT
-    if not current.is_file():
+    environment = machine()
+    if not environment:
         return
-    environment = json.loads(current.read_bytes())
     if not closing.show(console, folder_for(Path("reports"), environment["kind"]), environment["gpu"]):
         console.print(f"Nothing was measured on {environment['gpu']}.", highlight=False)
 

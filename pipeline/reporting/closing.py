@@ -1,29 +1,29 @@
 """The table that `make repro` ends with: of one machine the best at each kernel's largest problem.
 
-It is read from the report's ``best.csv``, so that it is there at once where nothing was measured.
+It is read from the report's ``best.csv``, so that it is there at once where nothing was measured. Before
+there is a report of a sweep, the ledgers have the same.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.reporting import best
+from pipeline.reporting.best import Row
 from pipeline.reporting.numbers import RATES, number, percent, print_wide, speedup
 
 MOST_ROWS = 18
 """What a terminal of 24 lines shows beside the closing lines."""
 
-Row = Mapping[str, str]
-
 
 def show(console: Console, reports: Path, gpu: str) -> bool:
     """Print the table of a machine, and where the rest is; False where the report has nothing of it."""
-    rows = read(reports / "best.csv", gpu)
+    rows = best.read(reports / "best.csv", gpu)
     if not rows:
         return False
     chosen = choose(rows)
@@ -39,12 +39,10 @@ def show(console: Console, reports: Path, gpu: str) -> bool:
     return True
 
 
-def read(path: Path, gpu: str) -> list[Row]:
-    """The best of any provider at each problem on a machine, in the report's order."""
-    if not path.is_file():
-        return []
-    with path.open(newline="") as lines:
-        return [row for row in csv.DictReader(lines) if row["gpu"] == gpu]
+def show_first(console: Console, folder: Path, gpu: str) -> None:
+    """Print the table of what a machine's sweeps have just found, while the rest of a run goes on."""
+    if rows := best.of_ledgers(folder, gpu):
+        print_wide(console, table(choose(rows), f"{gpu}, by the sweeps"))
 
 
 def choose(rows: Sequence[Row]) -> list[Row]:
@@ -60,10 +58,10 @@ def choose(rows: Sequence[Row]) -> list[Row]:
     return [row for of_kernel in by_kernel.values() for row in list(of_kernel.values())[:each]]
 
 
-def table(rows: Sequence[Row], gpu: str) -> Table:
+def table(rows: Sequence[Row], title: str) -> Table:
     """A row a kernel and dtype: the best, its rate, and how many times as fast as the baseline it is."""
     found = Table(
-        title=gpu,
+        title=title,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,

@@ -20,6 +20,7 @@ from pipeline.command.options import ReportConfig
 from pipeline.execution import identity
 from pipeline.machine.device import Device
 from pipeline.points.frozen import Values
+from pipeline.reporting import best
 from pipeline.reporting.drawings import drawings, of_workloads
 from pipeline.reporting.frames import best_configurations, entry_of, frame
 from pipeline.reporting.numbers import number, percent
@@ -246,7 +247,7 @@ def test_best_csv_has_the_fastest_configuration(written, folder):
     rows = rows_of(folder)
     expected = winners(rows)
     found = list(csv.DictReader((written[0] / "best.csv").open()))
-    assert list(found[0]) == report.BEST_COLUMNS
+    assert list(found[0]) == best.COLUMNS
     places = [(r["kernel"], r["problem"], r["words"], r["gpu"]) for r in found]
     assert sorted(places) == sorted(expected)
     assert [place[0] for place in places] == sorted(place[0] for place in places)
@@ -653,7 +654,7 @@ def test_no_results_make_a_page_that_says_so(report_on, tmp_path, capsys):
     for name in ("report.html", "report.md"):
         assert "Nothing was measured yet." in (output / name).read_text()
     assert json.loads((output / "metrics.json").read_text()) == {}
-    assert (output / "best.csv").read_text() == ",".join(report.BEST_COLUMNS) + "\n"
+    assert (output / "best.csv").read_text() == ",".join(best.COLUMNS) + "\n"
     assert "the report shows no other machine either" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 import kernels
 from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
-from pipeline.reporting import closing
+from pipeline.reporting import best, closing
 from tests import factory
 
 KERNELS = kernels.names()
@@ -24,7 +24,7 @@ def shown(reports: Path, gpu: str = factory.H200) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is a StringIO
 
 
-def best(reports: Path) -> list[dict[str, str]]:
+def in_file(reports: Path) -> list[dict[str, str]]:
     with (reports / "best.csv").open(newline="") as lines:
         return list(csv.DictReader(lines))
 
@@ -33,7 +33,7 @@ def test_the_table_of_the_committed_report_fits_a_screen_and_says_how_much_more_
     reports = ROOT / "reports"
     lines = shown(reports)
     assert len(lines) <= 23 and all(len(line) <= 110 for line in lines[:-1])
-    of_gpu = [row for row in best(reports) if row["gpu"] == factory.H200]
+    of_gpu = [row for row in in_file(reports) if row["gpu"] == factory.H200]
     rows = [line for line in lines if line.startswith(tuple(KERNELS))]
     assert {line.split()[0] for line in rows} == set(KERNELS)
     assert all(("TFLOP/s" in line) == line.startswith("matmul") for line in rows)
@@ -56,7 +56,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_row_is_the_best_of_its_machine_at_the_largest_problem(reports: Path) -> None:
     for gpu in (factory.H200, factory.H100):
         rows = [line for line in shown(reports, gpu) if line.startswith("softmax")]
-        of_gpu = [row for row in best(reports) if row["gpu"] == gpu]
+        of_gpu = [row for row in in_file(reports) if row["gpu"] == gpu]
         for dtype in ("float32", "bfloat16"):
             largest = [row for row in of_gpu if row["words"] == dtype][-1]
             (line,) = [line for line in rows if f" {dtype} " in line]
@@ -64,6 +64,16 @@ def test_a_row_is_the_best_of_its_machine_at_the_largest_problem(reports: Path) 
             assert f"{float(largest['gbps']):.0f} GB/s" in line
             assert f" {largest['provider']} {largest['configuration']} " in line
             assert line.endswith(f"x {largest['baseline']}")
+
+
+def test_before_there_is_a_report_the_ledgers_give_the_same_rows(reports: Path) -> None:
+    folder = reports.parent / "results"
+    for gpu in (factory.H200, factory.H100):
+        assert best.of_ledgers(folder, gpu) == [row for row in in_file(reports) if row["gpu"] == gpu]
+    console = Console(file=StringIO(), width=80)
+    closing.show_first(console, folder, factory.H200)
+    assert console.file.getvalue().startswith(f"{factory.H200}, by the sweeps")  # type: ignore[attr-defined]
+    closing.show_first(Console(file=StringIO()), folder, "nvidia-b200")
 
 
 def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: Path) -> None:
