@@ -105,8 +105,7 @@ def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told
     faulty: tuple[Tree, str], tmp_path: Path
 ) -> None:
     original, said = faulty
-    tree = Tree(tmp_path)
-    shutil.copytree(original.root, tree.root, dirs_exist_ok=True)
+    tree = original.copy(tmp_path)
     some = ("segfaults", "is_killed", "wrong", "raises")
     words = ("kernel=faulty", "size=64", f"provider=[{','.join(some)}]")
 
@@ -271,8 +270,7 @@ def test_a_sweep_that_is_stopped_keeps_and_prints_what_was_measured(
 
 @of_killed
 def test_a_stopped_sweep_says_what_it_did_not_come_to(killed: Tree, tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    shutil.copytree(killed.root, tree.root, dirs_exist_ok=True)
+    tree = killed.copy(tmp_path)
     reference = tree.root / "kernels" / "quick" / "reference.py"
     reference.write_text(reference.read_text().replace("x.double() * 2", "2 * x.double()"))
     process = tree.start(*QUICK)

@@ -72,6 +72,12 @@ class Tree:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
 
+    def copy(self, folder: Path) -> Tree:
+        """The same checkout elsewhere: to itself it is this one, with all that was measured in it."""
+        made = Tree(folder)
+        shutil.copytree(self.root, made.root, dirs_exist_ok=True)
+        return made
+
     @property
     def variables(self) -> dict[str, str]:
         """The environment variables of its commands."""
