@@ -155,6 +155,7 @@ def test_a_point_that_the_compiler_refuses_says_why() -> None:
     assert one.error is not None and "num_warps" in one.error
 
 
+@pytest.mark.xdist_group("square/cuda.cu")  # as those that wait for it to be built
 @needs_nvcc
 def test_the_assemblers_own_report_and_the_library_agree() -> None:
     """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
@@ -589,6 +590,7 @@ def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> 
     assert max(map(len, names.values())) <= code_rows.LONGEST_NAME
 
 
+@pytest.mark.xdist_group("square/cuda.cu")
 @needs_nvcc
 def test_an_ambiguous_cuda_function_is_asked_for(said_here: Run) -> None:
     done = said_here("a=cuda", "b=triton_flat", kernel="square")
