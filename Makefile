@@ -35,7 +35,7 @@ FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
 TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python-on-path repro build report publish ui test campaign lint types lock pin \
+.PHONY: help setup python-on-path repro build report publish ui docs test campaign lint types lock pin \
 	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
@@ -95,6 +95,11 @@ publish: $(READY) ## Write all results, this host's local/ too, to MLflow
 
 ui: $(READY) ## Publish every machine's results and open them in MLflow, until Ctrl-C
 	@python -m pipeline.ui $(ARGS)
+
+docs: $(READY) ## Build the documentation and the reports as a site, every link checked
+	@python -m pipeline.docs check=true
+	@NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict $(ARGS)
+	@echo 'Open build/site/index.html, or serve it: python -m http.server --directory build/site'
 
 test: $(READY) ## Run the tests
 	@# In tests/conftest.py's order: xdist's own begins with the groups of many tests, however short.

@@ -27,6 +27,7 @@ from pipeline.inspection.code_table import comparison, table
 from pipeline.inspection.library import is_for
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
+from pipeline.points import choice
 from pipeline.points.notation import Variant
 from pipeline.points.plan import Plan, Target, chosen_providers, plan
 from pipeline.points.point import Point, order
@@ -127,6 +128,9 @@ class Codegen:
         for_gpus = self._plan(names, Target("cuda", gpu))
         here = self._plan(names, Target(self.device.kind, device.capabilities(self.device)))
         points = [point for point in for_gpus.points if point.provider not in compiled]
+        if self.config.preset.closer == "largest":
+            wanted = choice.largest(for_gpus, self.config.pin)
+            points = [point for point in points if point.problem in wanted]
         shown = [middle(here, name) for name in names if name in compiled]
         self.left_out = refusals(for_gpus, set(names) - compiled) + refusals(here, compiled)
         if not points and not any(shown):

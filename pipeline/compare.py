@@ -23,9 +23,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from math import isfinite, log, sqrt
+from math import isfinite, log
 from pathlib import Path
-from statistics import fmean
 from time import monotonic
 
 from pipeline import ROOT, UserError
@@ -50,8 +49,10 @@ from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.comparisons import Comparison, Row
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
-from pipeline.store.record import Launch
+from pipeline.store.record import Launch, noise_class
 from pipeline.store.turns import Turn
+from pipeline.toolchain.extension import WITHOUT_GPU
+from pipeline.verdicts import code
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
 from pipeline.verdicts.sides import (
     SOURCES,
@@ -63,10 +64,13 @@ from pipeline.verdicts.sides import (
     folder_of,
     tree_of,
 )
-from pipeline.verdicts.statistics import Estimate, Rule
+from pipeline.verdicts.statistics import Estimate, Rule, deviation
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 say = partial(console.print, highlight=False, soft_wrap=True)
+
+CODE = ("triton", "gluon", "cuda")
+"""Languages whose compiled code has numbers."""
 
 TREE = "tree"
 """What the working tree is called."""
@@ -113,6 +117,7 @@ def run(config: CompareConfig) -> None:
         except BaseException:
             command.show()
             raise
+        command.explain()
     command.show()
     if config.tracking.name != "none":
         publish(config)
@@ -267,7 +272,7 @@ class Compare:
         return [
             Match(
                 (Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)),
-                noise.get(self._bound(one.point), 0.0),
+                noise.get(self._noise_class(one.point), 0.0),
             )
             for one, other in pairs
         ]
@@ -334,10 +339,10 @@ class Compare:
             self.ceilings = calibration.known_or_measured(worker, self.environment, paths, paths[0])
         self.ceilings_path = paths[0]
 
-    def _bound(self, point: Point) -> str:
+    def _noise_class(self, point: Point) -> str:
         kernel = self.entry.loaded.kernel
         work = kernel.work(problems.make(kernel.problem, point.problem))
-        return rate(1.0, work, self.ceilings).bound or ""
+        return noise_class(rate(1.0, work, self.ceilings), 1.0)
 
     def hold(self, matches: Sequence[Match]) -> None:
         """Measure, and keep each turn as it comes."""
@@ -358,9 +363,42 @@ class Compare:
                 say("Nothing to measure: every round is there. Write remeasure=true to measure again.")
             contest.hold(self.device, config.timing, config.seed, config.point_timeout_s, ceilings.overhead)
         if config.self_test:
-            noise = {bound: found for bound, (found, _) in self.noise().items()}
+            noise = {name: found for name, (found, _) in self.noise().items()}
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
             write_atomically(self.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
+
+    def explain(self) -> None:
+        """Note what the compiler made of the two sides, of each provider that became faster or slower: at its
+        point that did so most."""
+        contest = self.contest
+        assert contest is not None, "what is explained was measured"
+        estimates, verdicts = contest.estimates(), contest.verdicts()
+        most: dict[str, Match] = {}
+        for match in contest.matches:
+            a, b = match.rivals
+            language = self.entry.loaded.kernel.provider(b.point.provider).language
+            if a.side == b.side or language not in CODE or verdicts[match, b] not in ("faster", "slower"):
+                continue
+            other = most.setdefault(b.point.provider, match)
+            if _size(estimates[match, b]) > _size(estimates[other, other.rivals[1]]):
+                most[b.point.provider] = match
+        capability = self.environment.compute_capability
+        architecture = capability.replace(".", "") if capability else WITHOUT_GPU
+        for provider, match in most.items():
+            a, b = match.rivals
+            with console.status(f"Looking into what {provider} was compiled to …"):
+                try:
+                    both = [
+                        code.of_side(one.side.root, one.side.where, one.point, architecture) for one in (a, b)
+                    ]
+                except UserError as error:
+                    self.notes.append(f"What {provider} was compiled to is not known: {error}")
+                    continue
+            lines = code.differences(*both)
+            place = f"{provider} at {notation.extent(b.point)} {notation.words(b.point)}".strip()
+            what = "differs:" if lines else "has the same numbers on both sides."
+            self.notes.append(f"The code of {place}, sm_{architecture}, {what}")
+            self.notes += [f"  {line}" for line in lines]
 
     def rows(self) -> list[Compared]:
         """What is known of each match that has rounds."""
@@ -458,27 +496,24 @@ class Compare:
             middle = f"; intervals are ± {widths[len(widths) // 2]:.2%} wide at the median" if widths else ""
             found.append(f"{wrong} of {len(rows)} equal pairs were called different{middle}.")
             found += [
-                f"Noise between rounds, kernels bound by {bound}: {noise:.2%} ({_points(count)})."
-                for bound, (noise, count) in self.noise().items()
+                f"Noise between rounds, {name}-bound kernels: {noise:.2%} ({_points(count)})."
+                for name, (noise, count) in self.noise().items()
             ]
         return found
 
     def noise(self) -> dict[str, tuple[float, int]]:
-        """The root mean square of the logarithms of equal kernels' ratios, by what bounds them, and of how
+        """The standard deviation of the logarithms of equal kernels' ratios, by ``noise_class``, and of how
         many points."""
         assert self.contest is not None
         logs: dict[str, list[list[float]]] = {}
         for match in self.contest.matches:
             a, b = match.rivals
             times = self.contest.times(match)
-            if times[a] and (bound := self._bound(a.point)):
-                logs.setdefault(bound, []).append(
+            if times[a] and (name := self._noise_class(a.point)):
+                logs.setdefault(name, []).append(
                     [log(its / own) for own, its in zip(times[a], times[b], strict=True)]
                 )
-        return {
-            bound: (sqrt(fmean(one * one for some in found for one in some)), len(found))
-            for bound, found in logs.items()
-        }
+        return {name: (deviation(found), len(found)) for name, found in logs.items()}
 
 
 def publish(config: CompareConfig) -> None:
@@ -519,6 +554,11 @@ def _spread(pairs: list[tuple[Planned, Planned]], most: int) -> list[tuple[Plann
     if len(pairs) <= most:
         return pairs
     return [pairs[round(index * (len(pairs) - 1) / max(1, most - 1))] for index in range(most)]
+
+
+def _size(one: Estimate) -> float:
+    """How far a ratio is from 1, up or down."""
+    return abs(log(one.ratio))
 
 
 def _changed(before: Sequence[Launch] | None, after: Sequence[Launch] | None) -> str:

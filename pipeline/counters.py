@@ -92,7 +92,9 @@ class Counters:
     def choose(self) -> list[Chosen]:
         """The points to look into. Raises UserError for options that leave none."""
         config, kernel = self.config, self.subject.kernel
-        points, left_out = self.subject.points(config.preset.name, config.pin, config.provider, "cuda")
+        points, left_out = self.subject.points(
+            config.preset.name, config.pin, config.provider, "cuda", config.preset.few
+        )
         timed = self.subject.timed(warn)
         if config.provider is None:
             found = best_default_baseline(kernel, points, timed)

@@ -31,17 +31,16 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import catalog, notation, problems
+from pipeline.points import catalog, choice, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan, Target, plan
-from pipeline.points.point import Point, order
 from pipeline.reporting.numbers import number, percent, print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.store import commit, finals, results, turns
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import Against, Final, written_by
-from pipeline.store.record import Measurement, Origin
+from pipeline.store.record import Measurement, Origin, noise_class
 from pipeline.store.turns import Turn
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -131,17 +130,21 @@ class Finals:
         identity = Identity(entry.loaded, self.environment, self.config.timing, self.config.seed)
         side = Side("tree", ROOT, entry.loaded.where)
         ledger = results.ledger_path(self.output, entry.name, self.slug)
-        best: dict[Values, dict[str, Measurement]] = {}
+        # Of a preset the problems; configurations are those of every sweep, whatever its preset.
+        workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
+        best: dict[Values, dict[str, Measurement]] = {problem: {} for problem in workloads}
         for row in results.own_rows(ledger, warn):
             timing, state = row.outcome.timing, row.outcome.state
             is_sound = timing is not None and (state is None or state.valid)
-            if row.point in wanted.workloads and is_sound and row.key == identity.key(row.point):
-                of_problem = best.setdefault(row.point.problem, {})
+            if is_sound and row.point.problem in best and row.key == identity.key(row.point):
+                of_problem = best[row.point.problem]
                 other = of_problem.get(row.point.provider)
                 if other is None or _us(row) < _us(other):
-                    of_problem[row.point.provider] = row
+                    workload = workloads[row.point.problem]
+                    of_problem[row.point.provider] = row.model_copy(update={"workload": workload})
         found = []
-        chosen = best.keys() if self.config.preset.finals == "all" else largest(wanted)
+        best = {problem: some for problem, some in best.items() if some}
+        chosen = best.keys() if self.config.preset.closer == "all" else choice.largest(wanted)
         for some in (some for problem, some in best.items() if problem in chosen):
             ordered = sorted(
                 some.values(),
@@ -152,10 +155,8 @@ class Finals:
                     extension.build(Place.of(entry.loaded), [source])
             rows = {Rival(side, row.point, row.key): row for row in ordered}
             assert self.ceilings is not None, "ceilings are found before finalists are chosen"
-            bound = rate(1.0, self._work(entry, ordered[0]), self.ceilings).bound
-            found.append(
-                Finalists(entry, Match(tuple(rows), self.ceilings.noise.get(bound or "", 0.0)), rows)
-            )
+            name = noise_class(rate(1.0, self._work(entry, ordered[0]), self.ceilings), 1.0)
+            found.append(Finalists(entry, Match(tuple(rows), self.ceilings.noise.get(name, 0.0)), rows))
         return found
 
     def _work(self, entry: Entry, row: Measurement) -> Work:
@@ -366,17 +367,6 @@ class Finals:
             f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "
             f"They are in {self.output / 'finals'}."
         )
-
-
-def largest(wanted: Plan) -> frozenset[Values]:
-    """Of each workload and dtype (and whatever else is a word) the last problem, which is the largest."""
-    last: dict[tuple[object, ...], Point] = {}
-    for point, workload in wanted.workloads.items():
-        _, _, words, numbers, _ = order(point)
-        other = last.setdefault((workload, words), point)
-        if numbers > order(other)[3]:  # type: ignore[operator]  # both are the kernel's numbers
-            last[workload, words] = point
-    return frozenset(point.problem for point in last.values())
 
 
 def table(groups: Sequence[Sequence[Final]], title: str) -> Table:

@@ -53,7 +53,9 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     """Profile what is not there yet, write rows, tables and traces, and print the sentences."""
     writable(config.tensorboard)
     stage = Profile(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
-    points, left_out = stage.subject.points(config.preset.name, config.pin, config.provider, chosen.kind)
+    points, left_out = stage.subject.points(
+        config.preset.name, config.pin, config.provider, chosen.kind, config.preset.few
+    )
     timed = stage.subject.timed(warn)
     wanted = {
         stage.subject.identity.key(one.point): one.point

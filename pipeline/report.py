@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,8 +25,9 @@ from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution import identity
 from pipeline.machine import device
+from pipeline.machine.process import die_with
 from pipeline.reporting import closing, history, pages, plots
-from pipeline.reporting.drawings import drawings, leading
+from pipeline.reporting.drawings import Drawing, drawings, leading
 from pipeline.reporting.field import meetings, meetings_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import (
     against_baseline,
@@ -122,37 +126,49 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
     best = against_baseline(best_configurations(rows), baselines)
     styles = plots.styles(rows["provider"])
     names = pages.machines(results)
-    drawn, roofs = {}, {}
-    for name, of_kernel in best.groupby("kernel"):
-        panels = {
-            slug: plots.Panel(slug, names[slug], results.ceilings.get(slug))
-            for slug in names
-            if slug in set(of_kernel["gpu"])
-        }
-        drawn[str(name)] = [
-            Plot(one, plots.rate_against_x(one, machines_of(one.lines, panels), styles))
-            for one in drawings(str(name), rows[rows["kernel"] == name], of_kernel)
-        ]
-        counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in panels}
-        roofs[str(name)] = roofline(str(name), of_kernel, list(panels.values()), counted, styles)
-    rivals = {name: one.rivals for name, one in about.items()}
-    swept = meetings(rows, {name: one.own for name, one in about.items()}, rivals)
-    return Content(
-        results=results,
-        rows=rows,
-        best=best,
-        field=preferred(swept, meetings_of_finals(held, swept, rivals)),
-        finals=held,
-        history=history.parts(everything_held),
-        about=about,
-        metrics=metrics(rows, frame_of_finals(row for row in held if row.power == "burst"), about),
-        plots=drawn,
-        rooflines=roofs,
-        evidence=evidence,
-        styles=styles,
-        unreadable=unreadable,
-        otherwise=everything - len(results.measurements),
-    )
+    charts: dict[str, list[Drawing]] = {}
+    drawn: dict[str, list[Future[str]]] = {}
+    roofs: dict[str, Future[str]] = {}
+    # Drawing takes longer than all else, so that every core has its part.
+    with ProcessPoolExecutor(
+        device.cpu_threads(), get_context("fork"), die_with, (os.getpid(),)
+    ) as processes:
+        for name, of_kernel in best.groupby("kernel"):
+            panels = {
+                slug: plots.Panel(slug, names[slug], results.ceilings.get(slug))
+                for slug in names
+                if slug in set(of_kernel["gpu"])
+            }
+            charts[str(name)] = drawings(str(name), rows[rows["kernel"] == name], of_kernel)
+            drawn[str(name)] = [
+                processes.submit(plots.rate_against_x, one, machines_of(one.lines, panels), styles)
+                for one in charts[str(name)]
+            ]
+            counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in panels}
+            roofs[str(name)] = processes.submit(
+                roofline, str(name), of_kernel, list(panels.values()), counted, styles
+            )
+        rivals = {name: one.rivals for name, one in about.items()}
+        swept = meetings(rows, {name: one.own for name, one in about.items()}, rivals)
+        return Content(
+            results=results,
+            rows=rows,
+            best=best,
+            field=preferred(swept, meetings_of_finals(held, swept, rivals)),
+            finals=held,
+            history=history.parts(everything_held),
+            about=about,
+            metrics=metrics(rows, frame_of_finals(row for row in held if row.power == "burst"), about),
+            plots={
+                name: [Plot(one, svg.result()) for one, svg in zip(charts[name], drawn[name], strict=True)]
+                for name in charts
+            },
+            rooflines={name: svg.result() for name, svg in roofs.items()},
+            evidence=evidence,
+            styles=styles,
+            unreadable=unreadable,
+            otherwise=everything - len(results.measurements),
+        )
 
 
 def machines_of(lines: pd.DataFrame, panels: dict[str, plots.Panel]) -> list[plots.Panel]:

@@ -92,8 +92,8 @@ class Project:
 
     def measure_less(self) -> None:
         """Leave out of the smallest grid what takes long and is there a second time: a size of softmax, what
-        torch.compile makes of square, finals at smaller problems."""
-        self.edit(f"conf/preset/{PRESET}.yaml", lambda text: f"{text}finals: largest\n")
+        torch.compile makes of square, a closer look at smaller problems."""
+        self.edit(f"conf/preset/{PRESET}.yaml", lambda text: f"{text}closer: largest\n")
         self.edit("conf/kernel/softmax.yaml", lambda text: f"{text}workloads:\n  smoke: {{size: [64]}}\n")
         self.edit("kernels/square/__init__.py", lambda text: re.sub(".*compiled=True.*\n", "", text))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -16,7 +17,10 @@ import yaml
 from pipeline import ROOT
 from pipeline.points import catalog, plan
 
-PAGES = ("README.md", "SECURITY.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+)
 HELP = (
     "Makefile",
     "dvc.yaml",
@@ -109,6 +113,44 @@ def test_every_link_to_a_section_finds_it(page: str) -> None:
         titles = re.findall(r"^#+ (.*)$", FENCED.sub("", linked.read_text()), re.MULTILINE)
         slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
         assert section in slugs, f"{page}: {link}"
+
+
+DEFINITION = re.compile(r"((?:[\w.]+/)+[\w.]+):([A-Za-z_][\w.]*)")
+"""A file and a definition in it: pipeline/sweep.py:Sweep.measure."""
+
+
+@cache
+def names_in(file: Path) -> frozenset[str]:
+    """What a file defines, a class's members after its name; of C++ every word of its code."""
+    if file.suffix != ".py":
+        return frozenset(re.findall(r"[A-Za-z_]\w*", re.sub(r"//.*", "", file.read_text())))
+    found: set[str] = set()
+
+    def add(statements: list[ast.stmt], prefix: str) -> None:
+        for one in statements:
+            if isinstance(one, ast.FunctionDef | ast.ClassDef):
+                found.add(prefix + one.name)
+                if isinstance(one, ast.ClassDef):
+                    add(one.body, f"{prefix}{one.name}.")
+            elif isinstance(one, ast.Assign | ast.AnnAssign):
+                targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+                found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+    add(ast.parse(file.read_text()).body, "")
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_definition_that_a_page_names_is_there(page: str) -> None:
+    missing = []
+    for words in INLINE.findall(FENCED.sub("", text_of(page))):
+        named = DEFINITION.fullmatch(words)
+        if named is None or words.startswith(OUTSIDE):
+            continue
+        file = ROOT / named[1]
+        if not file.is_file() or named[2] not in names_in(file):
+            missing.append(words)
+    assert missing == [], f"{page} names what is not there"
 
 
 def commands(page: str) -> Iterator[tuple[str, list[str]]]:

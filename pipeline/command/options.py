@@ -17,6 +17,7 @@ from pipeline.inspection.occupancy import LIMITS
 from pipeline.inspection.sanitizer import TOOLS
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
+from pipeline.points.choice import EVERY, LARGEST
 from pipeline.points.frozen import Record
 from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
@@ -58,18 +59,25 @@ class AsWritten:
 
 
 class PresetConfig(Record):
-    """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device. Finals
-    have ``rounds``, and ``most_rounds`` where they are still undecided; they are held at all problems, or for
-    each workload and dtype at the largest."""
+    """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device.
+
+    Finals have ``rounds``, and ``most_rounds`` where they are still undecided. Sweeps measure every problem;
+    finals, profiles, counters and codegen look ``closer``: at all that they would choose, or at the largest.
+    """
 
     name: str
     rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     most_rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
-    finals: Literal["all", "largest"] = "all"
+    closer: Literal["all", "largest"] = "all"
     min_samples: int = Field(default=50, ge=2)
     max_seconds: float = Field(default=1.0, gt=0)
     cpu: str | None = None
     cuda: str | None = None
+
+    @property
+    def few(self) -> slice:
+        """Which of the smallest, the middle and the largest problem is looked at more closely."""
+        return LARGEST if self.closer == "largest" else EVERY
 
 
 class TrackingConfig(Record):
@@ -221,6 +229,15 @@ class ReportConfig(Record):
     input: Path
     output: Path
     device: str
+
+
+class DocsConfig(Record):
+    """conf/docs.yaml."""
+
+    input: Path
+    reports: Path
+    docs: Annotated[tuple[Path, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
+    check: bool
 
 
 class CarryConfig(KernelOptions):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -63,8 +64,7 @@ class Supervisor:
             outcome = self._examined(where, point)
             if outcome.status == "out_of_memory":
                 # What earlier points left in either process, only a release makes free.
-                for ask in (self._ask_worker, self._ask_judge):
-                    ask(Release(), Done)
+                self._release()
                 outcome = self._examined(where, point)
         except GoneError as error:
             if not self._judge.is_running:
@@ -103,6 +103,12 @@ class Supervisor:
             command = [sys.executable, "-m", "pipeline.execution.judging", str(os.getpid())]
             self._judge.start(command, self._memory)
 
+    def release(self) -> None:
+        """Let go of all memory that either process holds of what it measured last."""
+        if self._worker.is_running and self._judge.is_running:
+            with suppress(FailedError, GoneError):
+                self._release()
+
     def abandon(self) -> None:
         """End both from another thread, and any that are started later; the thread that waits for an answer
         learns that they are gone."""
@@ -124,6 +130,10 @@ class Supervisor:
         if self._memory >= 0:
             os.close(self._memory)
         self._memory = -1
+
+    def _release(self) -> None:
+        for ask in (self._ask_worker, self._ask_judge):
+            ask(Release(), Done)
 
     def _examined(self, where: str, point: Point) -> Outcome:
         def is_audited(median_us: float) -> bool:

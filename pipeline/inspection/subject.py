@@ -47,15 +47,18 @@ class Subject:
         return f"{self.entry.name} on {self.slug}"
 
     def points(
-        self, preset: str, pins: Pins, providers: Sequence[str] | None, kind: str
+        self,
+        preset: str,
+        pins: Pins,
+        providers: Sequence[str] | None,
+        kind: str,
+        which: slice = choice.EVERY,
     ) -> tuple[list[Point], list[str]]:
         """The points at a few problems of those providers that a kind of device can time; and lines that
         say which providers have none, and why. Raises UserError as ``plan`` does."""
-        # A CPU takes seconds over a large problem, and shows the same.
-        most = 2 if self.device.kind == "cpu" else 3
         target = Target(self.device.kind, device.capabilities(self.device))
         planned = plan(self.entry, preset, target, pins, providers)
-        wanted = choice.few_problems(self.entry, preset, pins, providers, most)
+        wanted = choice.few_problems(self.entry, preset, pins, providers, which)
 
         def is_meant(name: str) -> bool:
             return kind in self.kernel.provider(name).devices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from kernels.contract import Kernel, Value, Variable
@@ -11,11 +12,16 @@ from pipeline.points import problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Pins, Plan, checked_pins
-from pipeline.points.point import Point
+from pipeline.points.point import Point, order
 from pipeline.points.problems import SIZE, values_of
 from pipeline.store.record import Measurement
 
 T = TypeVar("T")
+
+NO_PINS: Pins = MappingProxyType({})
+
+EVERY, LARGEST = slice(None), slice(-1, None)
+"""Which of a few problems, the smallest first."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,29 @@ def few(ordered: Sequence[T]) -> list[T]:
     return list(dict.fromkeys([ordered[0], ordered[len(ordered) // 2], ordered[-1]]))
 
 
+def largest(wanted: Plan, pins: Pins = NO_PINS) -> frozenset[Values]:
+    """Of each workload the largest problem in its first words (a dtype), which is the last of them; of each
+    value of a pinned dimension, too."""
+    last: dict[tuple[object, ...], Point] = {}
+    for point, workload in wanted.workloads.items():
+        _, _, words, numbers, _ = order(point)
+        of_pins = tuple(value for name, value in point.problem.items() if name in pins or SIZE in pins)
+        other = last.setdefault((workload, of_pins), point)
+        same_words = words == order(other)[2]
+        if same_words and numbers > order(other)[3]:  # type: ignore[operator]  # both are numbers
+            last[workload, of_pins] = point
+    return frozenset(point.problem for point in last.values())
+
+
 def few_problems(
-    entry: Entry, preset: str, pins: Pins, providers: Sequence[str] | None = None, most: int = 3
+    entry: Entry,
+    preset: str,
+    pins: Pins,
+    providers: Sequence[str] | None = None,
+    which: slice = EVERY,
 ) -> list[Values]:
-    """A few problems of the preset's first workload, by the bytes that they move: the smallest, the middle
-    and the largest, of these the first ``most``; in the first words (a dtype) that the workload names.
+    """A few problems of the preset's first workload, by the bytes that they move: ``which`` of the smallest,
+    the middle and the largest; in the first words (a dtype) that the workload names.
 
     Every value of a pinned dimension is taken. Raises UserError as ``plan`` does.
     """
@@ -52,7 +76,7 @@ def few_problems(
     found = []
     for sizes in groups.values():
         words = _words(next(iter(sizes)))
-        found += few(sorted((one for one in sizes if _words(one) == words), key=sizes.__getitem__))[:most]
+        found += few(sorted((one for one in sizes if _words(one) == words), key=sizes.__getitem__))[which]
     return found
 
 

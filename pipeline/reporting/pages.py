@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -93,6 +94,11 @@ class Content:
     unreadable: Sequence[str]
     otherwise: int
 
+    @cached_property
+    def view(self) -> dict[str, Any]:
+        """What both templates of the report show, as text and numbers."""
+        return _view(self)
+
 
 def machines(results: Results) -> dict[str, str]:
     """The name of every machine that left results, by slug: GPUs first, then CPUs."""
@@ -103,21 +109,23 @@ def machines(results: Results) -> dict[str, str]:
 
 def markdown(content: Content) -> str:
     """The report as Markdown; its plots are files beside it."""
-    return _markdown().get_template("report.md.j2").render(_view(content))
+    return _markdown().get_template("report.md.j2").render(content.view)
 
 
 def html(content: Content) -> str:
     """The report as one HTML file that needs nothing else."""
-    view = _view(content)
-    where = ", ".join(view["machines"].values())
-    for kernel in view["kernels"]:
+    where = ", ".join(content.view["machines"].values())
+    drawn = []
+    for kernel in content.view["kernels"]:
+        plots = []
         for shown, plot in zip(kernel["plots"], content.plots.get(kernel["name"], ()), strict=True):
             description = escape(f"{shown['title']} on {where}")
-            shown["svg"] = Markup(inline(plot.svg, content.styles, description))
+            plots.append(shown | {"svg": Markup(inline(plot.svg, content.styles, description))})
         svg = content.rooflines.get(kernel["name"])
         description = escape(f"{kernel['name']}: TFLOP/s against flops a byte on {where}")
-        kernel["roofline"] = svg and Markup(inline(svg, content.styles, description))
-    return _html().get_template("report.html.j2").render(view)
+        roof = svg and Markup(inline(svg, content.styles, description))
+        drawn.append(kernel | {"plots": plots, "roofline": roof})
+    return _html().get_template("report.html.j2").render(content.view | {"kernels": drawn})
 
 
 def field_markdown(content: Content) -> str:
@@ -188,7 +196,6 @@ def _jinja(**options: Any) -> Jinja:
 
 
 def _view(content: Content) -> dict[str, Any]:
-    """What both templates show, as text and numbers."""
     names = machines(content.results)
     counts = content.rows["status"].value_counts()
     return {
@@ -545,6 +552,13 @@ def _rates(rows: pd.DataFrame) -> list[str]:
     return [name for name in RATES if name in set(rows["headline"])]
 
 
+LINE_COLUMNS = [
+    *("gpu", "words", "extent", "label", "provider", "median_us", "stale", "rel_ci", "valid", "headline"),
+    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied"),
+]
+"""What a line shows: a frame's other columns would take most of the time."""
+
+
 def _lines(
     rows: pd.DataFrame,
     names: Mapping[str, str],
@@ -555,7 +569,7 @@ def _lines(
     """Rows as text, the machines in the order of ``names``."""
     place = {slug: i for i, slug in enumerate(names)}
     lines = []
-    for row in sorted(rows.to_dict("records"), key=lambda row: place[row["gpu"]]):
+    for row in sorted(rows[LINE_COLUMNS].to_dict("records"), key=lambda row: place[row["gpu"]]):
         fraction = row["ceiling_fraction"]
         lines.append(
             {

@@ -42,7 +42,7 @@ class Ceilings(Rates):
     """The rates measured on one device in one environment.
 
     ``noise`` is what equal kernels' times differ by from process to process, as ``compare`` found it against
-    itself: the root mean square of the logarithms of ratios, by what bounds the kernels.
+    itself: the standard deviation of the logarithms of ratios, by ``noise_class``.
     """
 
     gpu: Name

@@ -40,6 +40,9 @@ Ratio = Annotated[float, Field(ge=1e-9, le=1e9)]
 NINE_OF_TEN = 1.645
 """Standard deviations of a normal distribution within which 90 % of it lie."""
 
+LAUNCH_US = 5.0
+"""What the ceilings allow less than these microseconds for is bound by what a launch costs."""
+
 NOTHING_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 ROUNDING = 1e-6
@@ -222,6 +225,15 @@ class Outcome(Record):
         return value and visible(" ".join(value.split()))[:500]
 
 
+def noise_class(rate: Rate, time_us: float) -> str:
+    """By what noise from process to process is known: what bounds a kernel, or ``launch`` where the device's
+    ceilings allow less than ``LAUNCH_US``: equal launches differ far more than equal transfers do. Empty
+    where no ceiling is known."""
+    if rate.bound is None or rate.ceiling_fraction is None:
+        return ""
+    return "launch" if rate.ceiling_fraction * time_us < LAUNCH_US else rate.bound
+
+
 class Measurement(Record):
     """One line of a ledger: a point, its outcome, what the time means, and where it came from.
 
@@ -260,11 +272,13 @@ class Measurement(Record):
 
         The floor is the spread of the sweep's control point, or, where that is more, what equal kernels
         differ by from process to process: nine of ten of their ratios by less than ``NINE_OF_TEN`` of the
-        standard deviations that are ``known`` by what bounds a kernel.
+        standard deviations that are ``known`` by ``noise_class``.
         """
         if self.outcome.state is None:
             return self
-        of_process = known.get(self.rate.bound or "") if self.rate is not None else None
+        of_process = None
+        if self.rate is not None and self.outcome.timing is not None:
+            of_process = known.get(noise_class(self.rate, self.outcome.timing.median_us))
         floors = [spread, None if of_process is None else NINE_OF_TEN * of_process]
         floor = max((one for one in floors if one is not None), default=None)
         state = self.outcome.state.model_copy(update={"noise_floor": floor})

@@ -111,7 +111,7 @@ class Contest:
                     worker.start()
                 for match in matches:
                     for rival in match.order(number):
-                        self._measure(workers[rival.side], match, rival, number)
+                        self._measure(workers, match, rival, number)
 
     def lacks(self) -> int:
         """How many turns the rounds that every match has are short of."""
@@ -182,14 +182,21 @@ class Contest:
         turns = [self.turns.get(_place(rival, number)) for rival in match.rivals]
         return len({None if turn is None else turn.run for turn in turns} - {None}) == 1 and all(turns)
 
-    def _measure(self, worker: Supervisor, match: Match, rival: Rival, number: int) -> None:
+    def _measure(self, workers: Mapping[Side, Supervisor], match: Match, rival: Rival, number: int) -> None:
+        worker = workers[rival.side]
+        outcome = worker.measure(rival.side.where, rival.point)
+        if outcome.status == "out_of_memory" and len(workers) > 1:
+            # The other sides' processes hold what they had of a problem until they are asked for another.
+            for other in workers.values():
+                other.release()
+            outcome = worker.measure(rival.side.where, rival.point)
         turn = Turn(
             side=rival.side.name,
             key=rival.key,
             point=rival.point,
             round=number,
             run=self.run,
-            outcome=worker.measure(rival.side.where, rival.point),
+            outcome=outcome,
         )
         if self.extra is not None and turn.outcome.timing is not None:
             found = self.extra(worker, match, rival, turn)

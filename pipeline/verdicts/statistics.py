@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, log1p, sqrt
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Literal, TypeVar
 
 from scipy import stats
@@ -75,8 +75,8 @@ class Estimate:
 def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimate:
     """The ratio that rounds' ratios tell of, by Student's t.
 
-    Few rounds say little of how much rounds differ. The ``noise`` that is known of equal kernels, a standard
-    deviation, is therefore weighed in with the rounds' own (moderated t: Smyth, 2004); 0 stands for none.
+    Few rounds say little of how much rounds differ. The ``noise`` that is known of equal kernels (of
+    ``deviation``) is therefore weighed in with the rounds' own (moderated t: Smyth, 2004); 0 stands for none.
     """
     logs = [log(ratio) for ratio in ratios]
     rounds = len(logs)
@@ -85,12 +85,23 @@ def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimat
         return Estimate(rounds, middle, 0.0, inf, 1.0)
     mean, known = fmean(logs), KNOWN if noise else 0
     freedom = rounds - 1 + known
-    deviation = sqrt(((rounds - 1) * stdev(logs) ** 2 + known * noise**2) / freedom)
-    error = deviation / sqrt(rounds)
+    spread = sqrt(((rounds - 1) * stdev(logs) ** 2 + known * noise**2) / freedom)
+    error = spread / sqrt(rounds)
     half = min(WIDEST, float(stats.t.ppf((1 + rule.confidence) / 2, freedom)) * error)
     return Estimate(
         rounds, exp(mean), exp(mean - half), exp(mean + half), _probability(mean, error, freedom, rule)
     )
+
+
+def deviation(logs: Sequence[Sequence[float]]) -> float:
+    """The standard deviation that the logarithms of equal rivals' ratios have, of which each point gives
+    some.
+
+    It is that of the middle point, so that the few that something from outside disturbed do not decide: a
+    point's sum of squares is distributed as chi-squared, whose median is known.
+    """
+    squares = [sum(one * one for one in some) / float(stats.chi2.ppf(0.5, len(some))) for some in logs]
+    return sqrt(median(squares))
 
 
 def _probability(mean: float, error: float, freedom: int, rule: Rule) -> float:

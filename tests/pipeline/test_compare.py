@@ -194,10 +194,10 @@ def test_the_tree_is_compared_with_itself(tree: Tree) -> None:
     done = compare(tree, *POINT, "self_test=true", *SHORT, "output=outputs/itself")
     assert done.returncode == 0, done.stderr
     assert "0 of 1 equal pairs were called different" in done.stdout
-    assert "Noise between rounds, kernels bound by memory: " in done.stdout
+    assert "Noise between rounds, launch-bound kernels: " in done.stdout
     assert {turn.side for turn in said(tree, "outputs/itself")} == {"a", "b"}
     ceilings = next((tree.root / "outputs/itself/ceilings").glob("*.json")).read_text()
-    assert '"noise": {\n    "memory": 0.' in ceilings
+    assert '"noise": {\n    "launch": 0.' in ceilings
 
 
 def test_two_configurations_of_the_tree(tree: Tree) -> None:

@@ -138,3 +138,15 @@ def test_ctrl_c_keeps_the_rounds_that_are_whole(tree: Tree, tmp_path: Path) -> N
     assert (code, err) == (0, ""), out
     assert path.read_bytes().startswith(kept)
     assert {len(row.rounds_us) for row in finals.newest(read(made, "quick"))} == {2}
+
+
+def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, tmp_path: Path) -> None:
+    """The preset says at which problems, and has blocks of 256 alone."""
+    made = tree.copy(tmp_path)
+    shutil.rmtree(made.root / "outputs")
+    assert made.sweep("kernel=quick", "size=[64,96]", "provider=blocks", "block_size=512").returncode == 0
+    code, out, err = hold(made, "kernel=quick")
+    assert (code, err) == (0, ""), out
+    (row,) = read(made, "quick")
+    assert (row.point.problem["elements"], row.point.parameters["block_size"]) == (64, 512)
+    assert row.workload == "vectors"

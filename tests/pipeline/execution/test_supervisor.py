@@ -300,6 +300,11 @@ def test_a_time_that_no_call_takes_from_outside_is_incorrect(
 ) -> None:
     """A provider that makes the worker's own clock slow, in a way that nothing in its process shows."""
     outcome = worker.measure(*outside_provider(tmp_path, SLOW_CLOCK))
+    if outcome.status == "ok":
+        # Other programs took the cores meanwhile: then the time is not to be trusted, and says why.
+        assert outcome.state is not None and not outcome.state.valid
+        assert "from outside calls on new inputs took" in str(outcome.state.invalid_reason)
+        return
     assert outcome.status == "incorrect", outcome
     assert re.match(
         r"timed at \S+ us, but from outside calls on new inputs took \S+ us each", str(outcome.error)

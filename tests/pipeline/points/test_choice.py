@@ -38,7 +38,7 @@ def test_problems_are_few_of_the_first_workload_in_its_first_words(tmp_path: Pat
     ]
     double = catalog.find(str(outside.write(tmp_path)))
     assert few(double, "smoke", "n") == [(8,), (64,), (4096,)], "by size, in whatever order they are written"
-    assert choice.few_problems(double, "smoke", {}, most=1) == [Values({"n": 8, "dtype": "float32"})]
+    assert choice.few_problems(double, "smoke", {}, which=slice(1)) == [Values({"n": 8, "dtype": "float32"})]
 
 
 def test_a_pinned_dimension_has_all_its_values_and_the_others_stay_few() -> None:
@@ -54,6 +54,20 @@ def test_a_pinned_dimension_has_all_its_values_and_the_others_stay_few() -> None
     assert few(MATMUL, "standard", "m", "n", "k", m=(16,), size=(8192,)) == [(16, 8192, 8192)]
     with pytest.raises(UserError, match="Did you mean 'columns'"):
         few(SOFTMAX, "standard", "columns", column=(3,))
+
+
+def test_the_largest_problem_of_each_workload_is_in_its_first_words() -> None:
+    def largest(entry: catalog.Entry, preset: str, *names: str, **pins: tuple[Value, ...]) -> set[Any]:
+        found = choice.largest(plan(entry, preset, Target("cuda"), pins), pins)
+        return {tuple(one[name] for name in names) for one in found}
+
+    assert largest(SOFTMAX, "quick", "rows", "columns", "dtype") == {(4096, 16384, "float32")}
+    assert largest(MATMUL, "quick", "m", "dtype") == {(4096, "bfloat16")}
+    assert {(64, "bfloat16"), (2049, "bfloat16")} < largest(MATMUL, "standard", "m", "dtype")
+    both = largest(SOFTMAX, "quick", "columns", "dtype", dtype=("float32", "bfloat16"))
+    assert both == {(16384, "float32"), (16384, "bfloat16")}
+    sizes = (256, 1024)
+    assert largest(SOFTMAX, "quick", "columns", size=sizes) == {(256,), (1024,)}
 
 
 def test_what_other_workloads_add_at_the_same_problems_is_looked_into() -> None:

@@ -13,7 +13,16 @@ from pydantic import ValidationError
 from kernels.contract import Value
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.store.record import Carried, Launch, Measurement, Outcome, Parts, State, Status
+from pipeline.store.record import (
+    Carried,
+    Launch,
+    Measurement,
+    Outcome,
+    Parts,
+    State,
+    Status,
+    noise_class,
+)
 from tests import factory
 
 STATUSES = get_args(Status)
@@ -179,3 +188,17 @@ def test_the_noise_floor_is_the_larger_of_the_sweeps_and_of_what_is_known_from_p
     assert floor(None, {"memory": 0.004}) == pytest.approx(1.645 * 0.004)
     assert floor(0.01, {"memory": 0.004}) == 0.01
     assert floor(0.002, {"compute": 0.004}) == 0.002
+    assert floor(0.002, {"launch": 0.004}) == 0.002
+
+
+@pytest.mark.parametrize(
+    ("size", "found"), [(256, "launch"), (1024, "memory")], ids=["a short problem", "a long one"]
+)
+def test_noise_is_known_by_the_shortest_time_that_the_device_allows(size: int, found: str) -> None:
+    for us in (1.0, 30.0):
+        row = factory.measurement("softmax", "torch", size, median_us=us)
+        assert row.rate is not None
+        assert noise_class(row.rate, us) == found, "whatever it takes"
+    assert row.rate is not None
+    unknown = row.rate.model_copy(update={"bound": None, "ceiling_fraction": None})
+    assert noise_class(unknown, 30.0) == ""

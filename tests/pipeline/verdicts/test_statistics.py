@@ -7,7 +7,7 @@ from math import exp, inf
 import numpy as np
 import pytest
 
-from pipeline.verdicts.statistics import Estimate, Rule, estimate, verdicts
+from pipeline.verdicts.statistics import Estimate, Rule, deviation, estimate, verdicts
 
 RULE = Rule()
 ROUNDS = 5
@@ -90,6 +90,15 @@ def test_where_the_noise_is_known_two_rounds_decide_more_and_are_as_seldom_wrong
     assert slower.count("slower") / len(slower) >= 0.95
     held = [estimate(ratios(np.random.default_rng(i), 1.02, 2), RULE, DEVIATION) for i in range(4000)]
     assert sum(one.low <= 1.02 <= one.high for one in held) / len(held) == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_noise_of_equal_rivals_is_found_though_some_points_are_disturbed() -> None:
+    random = np.random.default_rng(7)
+    logs = [list(random.normal(0.0, 0.003, size=4)) for _ in range(1000)]
+    assert deviation(logs) == pytest.approx(0.003, rel=0.05)
+    disturbed = [[10 * one for one in some] if i % 20 == 0 else some for i, some in enumerate(logs)]
+    assert deviation(disturbed) == pytest.approx(0.003, rel=0.1)
+    assert deviation([[0.004]]) == pytest.approx(0.004 / 0.6745, rel=1e-3)
 
 
 def test_without_two_rounds_there_is_no_interval() -> None:

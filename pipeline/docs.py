@@ -1,0 +1,378 @@
+"""Fill the figures of the documentation from the results, so that no page holds one that was typed by hand.
+
+    python -m pipeline.docs
+    python -m pipeline.docs check=true
+
+A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
+``<!-- end -->``; what stands between them is written by this command. NAME is one of
+
+    floor      the least time of each problem, by bytes and by operations, at the machine's ceilings
+    best       the fastest provider at each problem, as reports/best.csv has it
+    providers  every provider's fastest configuration at each problem, in microseconds: by finals where a
+               problem had any, else by the sweeps
+    finals     all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how many
+               times as long the baseline, torch.compile and the fastest peer take
+
+``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
+table these providers. The same results give the same text on every machine; what a CPU gave is in none.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernels.contract import Work
+from pipeline import UserError, unknown
+from pipeline.command.options import DocsConfig
+from pipeline.command.run import console, run_stage
+from pipeline.points import catalog, notation, problems
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
+from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.store import finals, results
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.files import write_atomically
+from pipeline.store.finals import Final
+from pipeline.store.results import Results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BEGIN = re.compile(r"^<!-- figures: (.*?) *-->$", re.MULTILINE)
+END = "<!-- end -->"
+
+NOTHING = "Nothing of this is measured yet."
+
+COMMIT = 7
+"""Digits of a commit that a page shows."""
+
+say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+
+
+def run(config: DocsConfig) -> None:
+    """Fill every page's blocks, or say which page is not as it would be. Raises UserError for a block that
+    can't be filled, and with ``check`` for a page that is stale."""
+    for place in config.docs:
+        if not place.exists():
+            raise UserError(f"docs={place} is neither a page nor a folder with pages.")
+    figures = Figures(config.input, config.reports)
+    pages = [
+        page for place in config.docs for page in (sorted(place.rglob("*.md")) if place.is_dir() else [place])
+    ]
+    old = {page: page.read_text() for page in pages}
+    new = {page: filled(text, page, figures) for page, text in old.items()}
+    stale = [page for page in old if old[page] != new[page]]
+    if config.check and stale:
+        raise UserError(
+            f"{', '.join(map(str, stale))} {'is' if len(stale) == 1 else 'are'} stale: the figures are not "
+            f"those of {config.input} and {config.reports}. Run python -m pipeline.docs."
+        )
+    for page in stale:
+        write_atomically(page, new[page].encode())
+        say(f"{page}: its figures are new.")
+    if not stale:
+        places = ", ".join(map(str, config.docs))
+        say(f"Every figure in {places} is that of {config.input} and {config.reports}.")
+
+
+def filled(text: str, page: Path, figures: Figures) -> str:
+    """A page with every block filled. Raises UserError, with the line, for a block that can't be."""
+    pieces = []
+    at = 0
+    for begin in BEGIN.finditer(text):
+        line = f"{page}, line {text.count(chr(10), 0, begin.start()) + 1}"
+        end = text.find(END, begin.end())
+        following = BEGIN.search(text, begin.end())
+        if end < 0 or (following is not None and following.start() < end):
+            raise UserError(f"{line}: the block has no {END} behind it.")
+        try:
+            table = figures.table(begin[1])
+        except UserError as error:
+            raise UserError(f"{line}: {error}") from error
+        pieces += [text[at : begin.end()], f"\n\n{table}\n\n"]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a block asks for: a workload's problems, in their order, by extent and words."""
+
+    entry: Entry
+    problems: Mapping[tuple[str, str], Any]
+    providers: tuple[str, ...] | None
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> Request:
+        """Raises UserError for words that are no options of a block, or of the kernel."""
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        if len(options) < len(words) or not {"kernel", "workload"} <= options.keys():
+            raise UserError("write NAME kernel=KERNEL workload=WORKLOAD, and options as NAME=[VALUE,VALUE].")
+        entry = catalog.find(options.pop("kernel"))
+        workload = options.pop("workload")
+        if workload not in entry.config.workloads:
+            raise unknown(f"workload of {entry.name}", workload, entry.config.workloads)
+        providers = _list(options.pop("provider")) if "provider" in options else None
+        known = {one.name for one in entry.loaded.kernel.providers}
+        for name in providers or ():
+            if name not in known:
+                raise unknown(f"provider of {entry.name}", name, sorted(known))
+        dimensions = entry.loaded.kernel.dimensions()
+        for name in options:
+            if name not in dimensions:
+                raise unknown(f"dimension of {entry.name}", name, dimensions)
+        wanted = {name: _list(values) for name, values in options.items()}
+        found = {}
+        for problem in problems.of_workload(entry, entry.config.workloads[workload], {}):
+            values = problems.values_of(problem)
+            if all(str(values[name]) in some for name, some in wanted.items()):
+                point = Point(
+                    kernel=entry.name,
+                    provider=entry.loaded.kernel.baseline,
+                    problem=values,
+                    parameters=Values(),
+                )
+                found[notation.extent(point), notation.words(point)] = problem
+        return cls(entry, found, providers)
+
+    @property
+    def extents(self) -> list[str]:
+        """The problems' numbers, each once."""
+        return list(dict.fromkeys(extent for extent, _ in self.problems))
+
+    @property
+    def words(self) -> list[str]:
+        """The problems' words, each once."""
+        return list(dict.fromkeys(words for _, words in self.problems))
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(text.removeprefix("[").removesuffix("]").split(","))
+
+
+class Figures:
+    """The tables that blocks ask for, from a folder of results and the report made of it."""
+
+    def __init__(self, input: Path, reports: Path) -> None:
+        self.input = input
+        self.reports = reports
+
+    def table(self, words: str) -> str:
+        """The text for a block of these words. Raises UserError for words that ask for nothing."""
+        tables: dict[str, Callable[[Request], Iterator[str]]] = {
+            "floor": self.floor,
+            "best": self.best,
+            "providers": self.providers,
+        }
+        name, *options = words.split() or [""]
+        if name == "finals" and not options:
+            return "\n\n".join(self.finals()) or NOTHING
+        if name not in tables:
+            raise unknown("figures", name, [*tables, "finals"])
+        return "\n\n".join(tables[name](Request.read(options))) or NOTHING
+
+    def floor(self, request: Request) -> Iterator[str]:
+        """The least times at each machine's ceilings."""
+        for gpu in _gpus(self.loaded.gpus):
+            if (ceilings := self.loaded.ceilings.get(gpu)) is None:
+                continue
+            least = {place: _least(request, one, ceilings) for place, one in request.problems.items()}
+            limits = {limit for *_, limit in least.values()}
+            # One that is the same everywhere is said once.
+            shown = 3 if len(limits) > 1 else 2
+            columns = ("MB", "us", "limit")[:shown]
+            header = [_x(request), *(f"{words}: {what}" for words in request.words for what in columns)]
+            rows = [
+                [
+                    extent,
+                    *(cell for w in request.words for cell in least.get((extent, w), ("",) * 3)[:shown]),
+                ]
+                for extent in request.extents
+            ]
+            note = "" if len(limits) > 1 else f"; {limits.pop()} are the limit of each"
+            copy = f"a copy at {number(ceilings.copy_gbps, 4)} GB/s"
+            yield f"*{self._name(gpu)}, {copy}{note}.*\n\n{_markdown(header, rows, 1)}"
+
+    def finals(self) -> Iterator[str]:
+        """All kernels' newest finals."""
+        burst = [row for row in self._held if row.power == "burst"]
+        for gpu in _gpus(row.origin.gpu for row in burst):
+            problems: dict[tuple[str, Values], list[Final]] = {}
+            for row in burst:
+                if row.origin.gpu == gpu:
+                    problems.setdefault((row.point.kernel, row.point.problem), []).append(row)
+            rows = [_held_line(some) for some in problems.values() if any(row.by == "own" for row in some)]
+            if not rows:
+                continue
+            commits = sorted({row.origin.commit or "" for some in problems.values() for row in some})
+            at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
+            header = ["kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"]
+            header += ["baseline's time over ours", "torch.compile's", "best peer's"]
+            yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{_markdown(header, rows, 4)}"
+
+    def best(self, request: Request) -> Iterator[str]:
+        """The fastest provider at each problem."""
+        path = self.reports / "best.csv"
+        if not path.is_file():
+            raise UserError(f"{path} is not there; run python -m pipeline.report.")
+        with path.open(newline="") as lines:
+            every = [row for row in csv.DictReader(lines) if row["kernel"] == request.entry.name]
+        for gpu in _gpus(row["gpu"] for row in every):
+            here = {(row["problem"], row["words"]): row for row in every if row["gpu"] == gpu}
+            found = [here[place] for place in request.problems if place in here]
+            if not found:
+                continue
+            rates = list(dict.fromkeys(row["headline"] for row in found))
+            header = [_x(request), "dtype", "best", "us", *(RATES[name] for name in rates)]
+            header += ["of ceiling", f"x {found[0]['baseline']}", "commit"]
+            rows = [
+                [
+                    row["problem"],
+                    row["words"],
+                    f"`{row['provider']} {row['configuration']}".rstrip() + "`",
+                    number(_float(row["median_us"])),
+                    *(number(_float(row[name])) if row["headline"] == name else "" for name in rates),
+                    percent(_float(row["ceiling_fraction"])),
+                    speedup(_float(row["speedup"])),
+                    f"`{row['commit'][:COMMIT]}`",
+                ]
+                for row in found
+            ]
+            yield f"*{self._name(gpu)}.*\n\n{_markdown(header, rows, 3)}"
+
+    def providers(self, request: Request) -> Iterator[str]:
+        """Every provider's fastest time at each problem."""
+        for gpu in _gpus(self.loaded.gpus):
+            places = [(request.entry.name, gpu, words, extent) for extent, words in request.problems]
+            by_sweep, by_finals = (_times(table, places) for table in self._best)
+            times = {place: by_finals.get(place) or by_sweep.get(place, {}) for place in places}
+            commits = sorted({commit for some in times.values() for _, commit in some.values()})
+            there = {name for some in times.values() for name in some}
+            declared = [one.name for one in request.entry.loaded.kernel.providers if one.name in there]
+            names = [one for one in declared if request.providers is None or one in request.providers]
+            rows = []
+            for place in places:
+                some = {name: us for name, (us, _) in times[place].items() if name in names}
+                least = min(some.values(), default=0.0)
+                cells = [f"**{number(us)}**" if us == least else number(us) for us in map(some.get, names)]
+                if some:
+                    rows.append([place[3], place[2], *cells])
+            if not rows:
+                continue
+            held = sum(place in by_finals for place in places)
+            how = f"by finals at {held} of {len(rows)} problems" if held else "by sweeps, not side by side"
+            at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
+            commit = f"commit{'s' * (len(commits) > 1)} {at}"
+            table = _markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
+            yield f"*{self._name(gpu)}, us, {how}, {commit}; the fastest is bold.*\n\n{table}"
+
+    @cached_property
+    def loaded(self) -> Results:
+        """What GPUs gave."""
+        if not self.input.is_dir():
+            raise UserError(f"input={self.input} is not a folder with results.")
+        return results.load(self.input, say, local=False)
+
+    @cached_property
+    def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The fastest of each provider at each problem, by the sweeps and by the newest finals."""
+        burst = [row for row in self._held if row.power == "burst"]
+        swept = frame(comparable(self.loaded.measurements))
+        return best_configurations(swept), best_configurations(frame_of_finals(burst))
+
+    @cached_property
+    def _held(self) -> list[Final]:
+        """The newest finals."""
+        every = [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
+        return list(finals.newest(every))
+
+    def _name(self, gpu: str) -> str:
+        environment = self.loaded.environments.get(gpu)
+        return gpu if environment is None else environment.name
+
+
+def _held_line(some: Sequence[Final]) -> list[str]:
+    """A problem's finals: the fastest of ours, and the others' times over its."""
+    own = [row for row in some if row.by == "own"]
+    best = min(own, key=lambda row: row.median_us)
+    kernel = catalog.find(best.point.kernel).loaded.kernel
+
+    def ratio(rows: Sequence[Final]) -> str:
+        row = min(rows, key=lambda row: row.median_us, default=None)
+        if row is None or row.against is None:
+            return ""
+        mark = {"same": " (same)", "undecided": " (undecided)"}.get(row.against.verdict, "")
+        return f"{speedup(row.against.ratio)}{mark}"
+
+    baseline = [row for row in some if row.point.provider == kernel.baseline]
+    compiled = [row for row in some if kernel.provider(row.point.provider).compiled]
+    return [
+        best.point.kernel,
+        notation.extent(best.point),
+        notation.words(best.point),
+        f"`{notation.label(best.point)}`",
+        number(best.median_us),
+        percent(best.rate.ceiling_fraction),
+        ratio(baseline),
+        ratio(compiled),
+        ratio([row for row in some if row.by == "peer"]),
+    ]
+
+
+def _gpus(slugs: Iterable[str]) -> list[str]:
+    """The machines that a page shows: a CPU is no model of one."""
+    return sorted({slug for slug in slugs if not slug.startswith("cpu-")})
+
+
+Place = tuple[str, str, str, str]
+"""A kernel, a machine, a problem's words and its numbers."""
+
+
+def _times(table: pd.DataFrame, places: Sequence[Place]) -> dict[Place, dict[str, tuple[float, str]]]:
+    """By place and provider the time and the commit."""
+    wanted = set(places)
+    found: dict[Place, dict[str, tuple[float, str]]] = {}
+    for row in table.to_dict("records"):
+        place = row["kernel"], row["gpu"], row["words"], row["extent"]
+        if place in wanted:
+            found.setdefault(place, {})[row["provider"]] = row["median_us"], row["commit"]
+    return found
+
+
+def _least(request: Request, problem: Any, ceilings: Ceilings) -> tuple[str, str, str]:
+    """A problem's megabytes, its least time, and what limits that."""
+    work: Work = request.entry.loaded.kernel.work(problem)
+    bytes_us = work.bytes / ceilings.copy_gbps / 1e3
+    known = ceilings.matmul_tflops
+    operations_us = sum(n / known[name] / 1e6 for name, n in work.operations.items() if name in known)
+    limit = "bytes" if bytes_us >= operations_us else "operations"
+    return number(work.bytes / 1e6), number(max(bytes_us, operations_us)), limit
+
+
+def _x(request: Request) -> str:
+    """What the first column is called."""
+    named = any("=" in extent for extent in request.extents)
+    return "problem" if named else " = ".join(request.entry.loaded.kernel.size)
+
+
+def _float(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
+    """A table whose columns but the first ``words`` are numbers."""
+    marks = "".join("|---" if index < words else "|---:" for index in range(len(header)))
+    lines = [f"| {' | '.join(row)} |" for row in [header, *rows]]
+    return "\n".join([lines[0], f"{marks}|", *lines[1:]])
+
+
+if __name__ == "__main__":
+    run_stage("docs", DocsConfig, run)
