@@ -53,6 +53,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
     made = Project(tmp_path_factory.mktemp("end-to-end"))
     made.create(*KERNELS)
+    made.measure_less()
     h200 = factory.grid(kernels=["square"], gpus=[factory.H200], providers=["torch_square", "cuda"])
     factory.write_results(made.root / "results", h200)
     report.run(ReportConfig(input=made.root / "results", output=made.root / "reports", device="cpu"))

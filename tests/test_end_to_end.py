@@ -27,7 +27,7 @@ from pipeline.store.record import Measurement
 from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200
 from tests.mlflow_store import run_ids, shown
-from tests.project import KERNELS, MEASURING, PRESET, STAGES, Project, ran, skipped, wait_until
+from tests.project import KERNELS, MEASURING, PRESET, STAGES, Project, is_measured, ran, skipped, wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("end-to-end"),
@@ -39,7 +39,7 @@ def points_of(kernel: str) -> set[Point]:
     """The points that a sweep of the kernel should hold by its configuration."""
     here = device.resolve("auto")
     target = Target(here.kind, device.capabilities(here))
-    return set(plan(catalog.find(kernel), PRESET, target).points)
+    return {point for point in plan(catalog.find(kernel), PRESET, target).points if is_measured(point)}
 
 
 def provider_of(point: Point) -> Provider:
@@ -89,6 +89,11 @@ def head_before_results(project: Project) -> str:
     return project.run("git", "rev-list", "--reverse", "HEAD").stdout.split()[1]
 
 
+def is_sound(row: Measurement) -> bool:
+    """Whether it has a time that is to be trusted: a busy machine's may be none."""
+    return row.outcome.timing is not None and (row.outcome.state is None or row.outcome.state.valid)
+
+
 def test_results_of_every_stage_are_there(project: Project) -> None:
     gpu = project.gpu()
     place, reports = project.place("results"), project.place("reports")
@@ -103,10 +108,12 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
         else:
             assert report.functions and all(row.registers > 0 for row in report.functions)
         held = finals.read(finals.path(place, kernel, gpu), pytest.fail)
-        assert {row.point for row in held} <= set(project.rows(kernel))
-        assert {row.point.provider for row in held} >= {"cpp"}
-        assert (reports / "plots" / f"{kernel}.svg").is_file()
+        rows = project.rows(kernel)
+        assert {row.point for row in held} <= set(rows)
+        sound = [point for point, row in rows.items() if is_sound(row) and point.problem["columns"] == 64]
+        assert {row.point.provider for row in held} == {point.provider for point in sound} != set()
         assert kernel in (reports / "report.md").read_text()
+    assert (reports / "plots/square.svg").is_file(), "it has several sizes"
     metrics = json.loads((reports / "metrics.json").read_bytes())
     assert {kernel: set(gpus) for kernel, gpus in metrics.items()} == {
         "softmax": {gpu},
@@ -308,13 +315,13 @@ def test_a_lost_store_is_made_again_from_the_files(project: Project) -> None:
     root = project.root
     before = stored(project)
     ids = [run_ids(root / "mlflow.db", kernel) for kernel in KERNELS]
-    project.python("pipeline.publish")
+    project.python("pipeline.publish", "device=auto")
     assert [run_ids(root / "mlflow.db", kernel) for kernel in KERNELS] == ids, "nothing to do"
 
     for path in root.glob("mlflow.db*"):
         path.unlink()
     shutil.rmtree(root / "mlartifacts")
-    done = project.python("pipeline.publish")
+    done = project.python("pipeline.publish", "device=auto")
     assert stored(project) == before
     uploads = {path.name for path in (root / "mlartifacts/softmax").rglob("*") if path.is_file()}
     assert {f"{project.gpu()}.jsonl", "report.html"} <= uploads
@@ -346,7 +353,7 @@ def test_dvc_compares_metrics_params_and_plots(project: Project) -> None:
 
 PINNED = ("torch", "triton_online", "cpp")
 AD_HOC = (
-    *("pipeline.sweep", "kernel=softmax", "block_size=256", f"preset={PRESET}", "size=64"),
+    *("pipeline.sweep", "kernel=softmax", "block_size=256", f"preset={PRESET}"),
     f"provider=[{','.join(PINNED)}]",
 )
 
@@ -364,7 +371,7 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
     rows = project.rows("softmax", project.root / "outputs")
     (run,) = {row.origin.run for row in rows.values()}
     wanted = points_of("softmax")
-    assert set(rows) == {p for p in wanted if p.problem["columns"] == 64 and p.provider in PINNED}
+    assert set(rows) == {point for point in wanted if point.provider in PINNED}
     assert f"{len(rows)} points measured" in failed.stdout
 
     again = re.search(r"once the store can be used, run: python -m (.+)", failed.stderr)
@@ -389,6 +396,7 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
 def test_another_environment_measures_anew_and_keeps_other_machines(project: Project) -> None:
     """Fewer cores are another environment, and cost no compiling; an H200's results came with git."""
     before, old, foreign = project.state(), project.rows("square"), of_h200(project)
+    project.set_param("kernels", "square")
     assert len(foreign) >= 5
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m")
     repro = (*one_core, "dvc", "repro", "sweep")

@@ -117,6 +117,7 @@ def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_build(
 
 def test_without_the_pull_other_machines_results_stay(project: Project, tmp_path: Path) -> None:
     second = clone(project, tmp_path / "second")
+    second.set_param("kernels", "square")
 
     def of_h200() -> dict[str, str]:
         return {n: d for n, d in second.tree().items() if n.startswith("results/") and H200 in n}

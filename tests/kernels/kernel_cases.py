@@ -332,7 +332,17 @@ Some = TypeVar("Some", bound=Case)
 
 def params(some: Iterable[Case]) -> list[ParameterSet]:
     """The cases as test parameters with readable ids."""
-    return [pytest.param(case, id=f"{case.loaded.name}-{case.provider.name}") for case in some]
+    return [
+        pytest.param(case, id=f"{case.loaded.name}-{case.provider.name}", marks=together(case))
+        for case in some
+    ]
+
+
+def together(case: Case) -> tuple[pytest.MarkDecorator, ...]:
+    """One process gets all tests that wait for the same library to be built, or for Inductor to be there."""
+    if case.provider.extension is not None:
+        return (pytest.mark.xdist_group(f"{case.loaded.name}/{case.provider.extension}"),)
+    return (pytest.mark.xdist_group("inductor"),) if case.provider.compiled else ()
 
 
 def cases(where: Callable[[Case], bool] = lambda case: True, *, slow: bool = False) -> list[ParameterSet]:
@@ -366,7 +376,7 @@ def with_words(
                 for value in [()] if values is None else chosen:
                     shown_as = (getattr(part, "__name__", part) for part in value)
                     name = "-".join(map(str, (one.id, words.id, *shown_as)))
-                    found.append(pytest.param(case, words.values[0], *value, id=name))
+                    found.append(pytest.param(case, words.values[0], *value, id=name, marks=one.marks))
     return found
 
 
@@ -375,7 +385,13 @@ def with_values(
 ) -> list[ParameterSet]:
     """Each case with those values of each of its parameters that are chosen."""
     return [
-        pytest.param(case, name, value, id=f"{case.loaded.name}-{case.provider.name}-{name}-{shown(value)}")
+        pytest.param(
+            case,
+            name,
+            value,
+            id=f"{case.loaded.name}-{case.provider.name}-{name}-{shown(value)}",
+            marks=together(case),
+        )
         for case in some
         for name, variable in case.provider.variables().items()
         for value in chosen(variable.values or (variable.default or 1,))

@@ -12,7 +12,10 @@ import pytest
 
 from tests.planted.tree import Tree, cpu_tree
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
+    pytest.mark.xdist_group("carry"),
+]
 
 QUICK = ("kernel=quick", "size=[64,65]", "provider=mul")
 SAMPLED = "samples.append((perf_counter() - start) / batch * 1e6)"
@@ -52,9 +55,10 @@ def edit_the_timer(tree: Tree, old: str, new: str) -> None:
     timer.write_text(text.replace(old, new))
 
 
-def measured(folder: Path) -> tuple[Tree, str]:
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     """A tree whose ledger holds two points, all of it committed."""
-    tree = cpu_tree(folder, "quick")
+    tree = cpu_tree(tmp_path_factory.mktemp("measured"), "quick")
     (tree.root / ".gitignore").write_text("outputs/\nlocal/\nbuild/\n__pycache__/\n")
     made = commit(tree)
     done = tree.sweep(*QUICK)
@@ -62,8 +66,8 @@ def measured(folder: Path) -> tuple[Tree, str]:
     return tree, made
 
 
-def test_an_edit_that_changes_no_time_keeps_the_rows(tmp_path: Path) -> None:
-    tree, first = measured(tmp_path)
+def test_an_edit_that_changes_no_time_keeps_the_rows(measured: tuple[Tree, str], tmp_path: Path) -> None:
+    tree, first = measured[0].copy(tmp_path), measured[1]
     before = tree.rows("quick")
     edit_the_timer(tree, "SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 201.0")
     commit(tree)
@@ -93,8 +97,8 @@ def test_an_edit_that_changes_no_time_keeps_the_rows(tmp_path: Path) -> None:
     assert len(worktrees.stdout.splitlines()) == 1
 
 
-def test_an_edit_that_changes_times_carries_nothing(tmp_path: Path) -> None:
-    tree, _ = measured(tmp_path)
+def test_an_edit_that_changes_times_carries_nothing(measured: tuple[Tree, str], tmp_path: Path) -> None:
+    tree = measured[0].copy(tmp_path)
     before = tree.ledger("quick").read_bytes()
     edit_the_timer(tree, SAMPLED, SAMPLED.replace("1e6", "1e9"))
     commit(tree)

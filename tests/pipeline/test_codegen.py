@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,6 +155,7 @@ def test_a_point_that_the_compiler_refuses_says_why() -> None:
     assert one.error is not None and "num_warps" in one.error
 
 
+@pytest.mark.xdist_group("square/cuda.cu")  # as those that wait for it to be built
 @needs_nvcc
 def test_the_assemblers_own_report_and_the_library_agree() -> None:
     """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
@@ -271,15 +273,33 @@ def test_bad_input_is_one_sentence(options: list[str], said: str, said_here: Run
     assert done.err.startswith("error: ") and done.err.count("\n") == 1
 
 
+of_planted = pytest.mark.xdist_group("two_of_each")
+"""Its libraries are built once."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """The libraries of the planted kernel, whose manifests say that they are what a build of it elsewhere
+    would make."""
+    if not has_nvcc():
+        return None
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extension, "ROOT", folder)
+        patch.setattr(extension, "_capabilities", list)
+        loaded = kernels.load(str(two_of_each.write(folder)))
+        extension.build(Place.of(loaded), extension.sources(loaded), ["80", "90"])
+        return Place.of(loaded).output
+
+
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel outside of the repository, whose libraries go below the test's folder."""
+def planted(tmp_path: Path, built: Path | None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kernel outside of the repository, whose libraries lie below the test's folder."""
     monkeypatch.setattr(extension, "ROOT", tmp_path)
     monkeypatch.setattr(extension, "_capabilities", list)
     folder = two_of_each.write(tmp_path)
-    loaded = kernels.load(str(folder))
-    if has_nvcc():
-        extension.build(Place.of(loaded), extension.sources(loaded), ["80", "90"])
+    if built is not None:
+        shutil.copytree(built, Place.of(kernels.load(str(folder))).output)
     return folder
 
 
@@ -372,6 +392,7 @@ def run(tmp_path: Path, planted: Path, said_here: Run) -> Callable[..., Work]:
     return succeed
 
 
+@of_planted
 @needs_nvcc
 def test_a_kernel_of_several_files_of_any_names_is_taken_apart(
     tmp_path: Path, run: Callable[..., Work]
@@ -404,18 +425,20 @@ def test_a_kernel_of_several_files_of_any_names_is_taken_apart(
     assert not [name for name, text in texts.items() if str(tmp_path).encode() in text]
 
 
+@of_planted
 @needs_nvcc
 def test_after_an_edit_only_what_it_changed_is_compiled_again(
     planted: Path, run: Callable[..., Work]
 ) -> None:
-    first = run()
+    few = ("piece=128", "kind=float32")
+    first = run(*few)
     before, texts = first.shown(), first.texts()
-    again = run()
+    again = run(*few)
     assert again.nothing
     assert (again.shown(), again.texts()) == (before, texts)
 
     edit(planted / "left_hand.py", "half(x), mask", "half(x) + 1, mask")
-    edited = run()
+    edited = run(*few)
     assert (edited.providers, edited.cuda, edited.inductor) == ({"left"}, [], 0)
     after = edited.shown()
     assert {name for name in before if before[name] != after[name]} == {"left"}
@@ -425,20 +448,21 @@ def test_after_an_edit_only_what_it_changed_is_compiled_again(
     assert edited.texts().keys() == texts.keys()
 
     edit(planted / "helpers.py", "    return x * 0.5", "    # A comment.\n    return x * 0.5")
-    assert run().nothing
+    assert run(*few).nothing
     edit(planted / "helpers.py", "return x * 0.5", "return x * 0.25")
-    assert run().providers == {"left", "right"}
+    assert run(*few).providers == {"left", "right"}
 
     edit(planted / "odd-name.cu", "T(0.5)", "T(0.25)")
-    cuda = run()
+    cuda = run(*few)
     assert (cuda.triton, cuda.cuda, cuda.inductor) == ([], [("odd-name.cu", "90")], 0)
 
 
+@of_planted
 @needs_nvcc
 def test_what_stays_is_what_would_come_out_the_same(
     tmp_path: Path, run: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = ("kind=float32", "provider=[left,right,blocks]")
+    few = ("kind=float32", "piece=128", "team=4", "provider=[left,right,blocks]")
     first = run(*few)
     lost = first.shown("right")["right"][0]["artifact"]
     (tmp_path / "artifacts" / lost).unlink()
@@ -451,7 +475,7 @@ def test_what_stays_is_what_would_come_out_the_same(
     assert {architecture for _, architecture in (*more.triton, *more.cuda)} == {"80"}
     assert len(more.rows()) == 2 * len(first.rows())
 
-    pinned = run("n=4096", "kind=float32", "provider=[left,blocks]")
+    pinned = run("n=4096", "kind=float32", "piece=128", "provider=[left,blocks]")
     assert pinned.nothing
     assert pinned.shown().keys() == {"left", "odd-name.cu"}
     assert {row["point"]["problem"]["n"] for row in pinned.shown("left")["left"]} == {4096}
@@ -468,6 +492,7 @@ def test_what_stays_is_what_would_come_out_the_same(
     assert run(*few).providers == {"left", "right"}
 
 
+@of_planted
 @needs_nvcc
 def test_a_library_that_lacks_an_architecture_is_named(tmp_path: Path, planted: Path, said_here: Run) -> None:
     alone = said_here("provider=blocks", "architectures=86", kernel=str(planted))
@@ -486,6 +511,7 @@ def test_a_library_that_lacks_an_architecture_is_named(tmp_path: Path, planted: 
     assert "no CUDA function of two_of_each is named like 'nosuch': by_block<float>." in unknown.err
 
 
+@of_planted
 @needs_nvcc
 def test_a_source_that_does_not_compile_leaves_the_others(
     tmp_path: Path, planted: Path, said_here: Run
@@ -501,6 +527,7 @@ def test_a_source_that_does_not_compile_leaves_the_others(
     assert alone.err.startswith("error: two_of_each/odd-name.cu does not compile:")
 
 
+@of_planted
 @needs_nvcc
 def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
@@ -563,6 +590,7 @@ def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> 
     assert max(map(len, names.values())) <= code_rows.LONGEST_NAME
 
 
+@pytest.mark.xdist_group("square/cuda.cu")
 @needs_nvcc
 def test_an_ambiguous_cuda_function_is_asked_for(said_here: Run) -> None:
     done = said_here("a=cuda", "b=triton_flat", kernel="square")

@@ -49,12 +49,27 @@ STATUSES = {
 }
 
 
-def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(tmp_path: Path) -> None:
-    """Every planted provider in one sweep, at a size that fits and at one that no memory holds."""
-    tree = cpu_tree(tmp_path, "faulty")
+of_faulty = pytest.mark.xdist_group("faulty")
+"""They begin with one sweep."""
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
+    """Every planted provider in one sweep, at a size that fits and at one that no memory holds, and what it
+    printed. One of them fails the first time alone."""
+    tree = cpu_tree(tmp_path_factory.mktemp("faulty"), "faulty")
+    torch = tree.root / "kernels" / "faulty" / "torch.py"
+    once = "Path('once').exists() or Path('once').touch() or ctypes.string_at(0)\n    return x * 2"
+    torch.write_text(torch.read_text().replace("ctypes.string_at(0)\n    return x", once))
     done = tree.sweep("kernel=faulty", f"size=[64,{FAR_TOO_LARGE}]", "point_timeout_s=4")
     assert (done.returncode, done.stderr) == (0, "")
     assert tree.workers() == []
+    return tree, done.stdout
+
+
+@of_faulty
+def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(faulty: tuple[Tree, str]) -> None:
+    tree, _ = faulty
     rows = {(row.point.provider, size(row.point)): row for row in tree.rows("faulty")}
     assert set(rows) == {(provider, size) for provider in STATUSES for size in (64, FAR_TOO_LARGE)}
     for provider, (status, error) in STATUSES.items():
@@ -85,26 +100,35 @@ def test_stale_memory_does_not_pass_for_an_output(tmp_path: Path) -> None:
     assert [row.outcome.status for row in tree.rows("faulty")] == ["incorrect"] * 3
 
 
-def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told_to(tmp_path: Path) -> None:
-    tree = cpu_tree(tmp_path, "faulty")
-    torch = tree.root / "kernels" / "faulty" / "torch.py"
-    once = "Path('once').exists() or Path('once').touch() or ctypes.string_at(0)\n    return x * 2"
-    torch.write_text(torch.read_text().replace("ctypes.string_at(0)\n    return x", once))
-    words = ("kernel=faulty", "size=64", "timing.cache=hot", "provider=[segfaults,is_killed,wrong,raises]")
+@of_faulty
+def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told_to(
+    faulty: tuple[Tree, str], tmp_path: Path
+) -> None:
+    original, said = faulty
+    tree = original.copy(tmp_path)
+    some = ("segfaults", "is_killed", "wrong", "raises")
+    words = ("kernel=faulty", "size=64", f"provider=[{','.join(some)}]")
 
-    def fates(*options: str) -> tuple[dict[str, tuple[str, int]], str]:
+    def fates() -> dict[str, tuple[str, int]]:
+        rows = (row for row in tree.rows("faulty") if size(row.point) == 64)
+        return {
+            row.point.provider: (row.outcome.status, row.attempts)
+            for row in rows
+            if row.point.provider in some
+        }
+
+    def swept(*options: str) -> tuple[dict[str, tuple[str, int]], str]:
         done = tree.sweep(*words, *options)
         assert (done.returncode, done.stderr) == (0, "")
-        rows = tree.rows("faulty")
-        return {row.point.provider: (row.outcome.status, row.attempts) for row in rows}, done.stdout
+        return fates(), done.stdout
 
     known = {"wrong": ("incorrect", 1), "raises": ("runtime_error", 1)}
-    found, said = fates()
-    assert found == {**known, "segfaults": ("runtime_error", 1), "is_killed": ("runtime_error", 1)}
-    assert (
-        "2 points failed in a way that may pass (2 runtime_error): the next run tries them again, 3" in said
-    )
-    assert "2 points failed and will not be tried again, unless you write retry=failed." in said
+    assert fates() == {**known, "segfaults": ("runtime_error", 1), "is_killed": ("runtime_error", 1)}
+    counts = f"{2 + len(STATUSES)} out_of_memory, 3 runtime_error, 1 timeout"
+    passing = f"{6 + len(STATUSES)} points failed in a way that may pass ({counts}): the next run tries them"
+    assert f"{passing} again, 3 runs in all." in said
+    wrong = sum(status == "incorrect" for status, _ in STATUSES.values())
+    assert f"{wrong + 1} points failed and will not be tried again, unless you write retry=failed." in said
 
     # As if another run had tried it in vain meanwhile.
     path = tree.ledger("faulty")
@@ -116,13 +140,13 @@ def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told
         if line["point"]["provider"] == "is_killed":
             line["attempts"] = 2
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found, said = fates()
+    found, said = swept()
     assert "2 points measured" in said
     assert found == {**known, "segfaults": ("ok", 2), "is_killed": ("runtime_error", 3)}
     assert "may pass" not in said
     assert "3 points failed and will not be tried again" in said
 
-    found, said = fates("retry=failed")
+    found, said = swept("retry=failed")
     assert "3 points measured" in said
     assert found == {
         "segfaults": ("ok", 2),
@@ -132,8 +156,8 @@ def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told
     }
 
 
-QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 201)))}]", "timing.cache=hot")
-POINTS = 400
+QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 81)))}]", "timing.cache=hot")
+POINTS = 160
 
 
 def lines(tree: Tree) -> int:
@@ -157,14 +181,20 @@ def all_gone(tree: Tree) -> bool:
     return not tree.workers()
 
 
-def test_a_sweep_that_is_killed_again_and_again_ends_complete(tmp_path: Path) -> None:
-    """Seven times SIGKILL, some while it starts and most right in the stream of results."""
+of_killed = pytest.mark.xdist_group("killed")
+"""They begin with one sweep."""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A sweep that was killed four times, twice while it started and twice right in the stream of results,
+    and then left alone."""
     dice = random.Random(0)
-    tree = cpu_tree(tmp_path, "quick")
+    tree = cpu_tree(tmp_path_factory.mktemp("killed"), "quick")
     kept = 0
-    for turn in range(7):
+    for turn in range(4):
         process = tree.start(*QUICK, "wait_s=0")
-        if turn % 3:
+        if turn % 2:
             enough = kept + dice.randrange(1, 40)
             until(lambda wanted=enough: lines(tree) >= wanted, process)  # type: ignore[misc]
             time.sleep(dice.uniform(0, 0.01))
@@ -179,14 +209,20 @@ def test_a_sweep_that_is_killed_again_and_again_ends_complete(tmp_path: Path) ->
     assert kept > 0
     done = tree.sweep(*QUICK, "wait_s=0")
     assert (done.returncode, done.stderr) == (0, "")
-    rows = tree.rows("quick")
+    return tree
+
+
+@of_killed
+def test_a_sweep_that_is_killed_again_and_again_ends_complete(killed: Tree) -> None:
+    rows = killed.rows("quick")
     assert len(rows) == len({row.point for row in rows}) == POINTS
     assert {row.outcome.status for row in rows} == {"ok"}
-    beside = {path.name for path in tree.ledger("quick").parent.iterdir() if path.name.startswith(".")}
-    assert beside == {f".{tree.ledger('quick').name}.lock"}, "no temporary file is left"
+    ledger = killed.ledger("quick")
+    beside = {path.name for path in ledger.parent.iterdir() if path.name.startswith(".")}
+    assert beside == {f".{ledger.name}.lock"}, "no temporary file is left"
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Signals) -> None:
     tree = cpu_tree(tmp_path, "faulty")
     process = tree.start("kernel=faulty", "provider=endless", "timing.cache=hot", "point_timeout_s=600")
@@ -204,7 +240,6 @@ def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Si
     ("stop", "moment"),
     [
         (signal.SIGINT, "while the worker starts"),
-        (signal.SIGINT, "while it measures"),
         (signal.SIGTERM, "while it measures"),
         (signal.SIGHUP, "while it measures"),
     ],
@@ -233,9 +268,9 @@ def test_a_sweep_that_is_stopped_keeps_and_prints_what_was_measured(
         assert f"{len(rows)} of {POINTS} are in outputs/timings/quick/" in out
 
 
-def test_a_stopped_sweep_says_what_it_did_not_come_to(tmp_path: Path) -> None:
-    tree = cpu_tree(tmp_path, "quick")
-    assert tree.sweep(*QUICK).returncode == 0
+@of_killed
+def test_a_stopped_sweep_says_what_it_did_not_come_to(killed: Tree, tmp_path: Path) -> None:
+    tree = killed.copy(tmp_path)
     reference = tree.root / "kernels" / "quick" / "reference.py"
     reference.write_text(reference.read_text().replace("x.double() * 2", "2 * x.double()"))
     process = tree.start(*QUICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,12 +32,15 @@ def runs(rows: Sequence[Final]) -> set[str]:
     return {row.origin.run for row in rows}
 
 
+# What they look at is measured once.
+pytestmark = pytest.mark.xdist_group("finals")
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """Two kernels that were swept, and had their finals."""
     made = cpu_tree(tmp_path_factory.mktemp("finals"), "quick", "doubled")
-    for kernel in ("quick", "doubled"):
-        assert made.sweep(f"kernel={kernel}").returncode == 0
+    assert made.sweep("kernel=quick,doubled").returncode == 0
     code, out, err = hold(made, KERNELS)
     assert (code, err) == (0, ""), out + err
     assert "They are in outputs/finals." in out
@@ -76,7 +80,10 @@ def test_every_round_is_kept_in_alternating_order(tree: Tree) -> None:
         assert tuple(timing.median_us for timing in timings if timing is not None) == medians
 
 
-def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alone(tree: Tree) -> None:
+def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alone(
+    tree: Tree, tmp_path: Path
+) -> None:
+    tree = tree.copy(tmp_path)
     before = {kernel: read(tree, kernel) for kernel in ("quick", "doubled")}
     code, out, err = hold(tree, KERNELS)
     assert (code, err) == (0, ""), out
@@ -94,31 +101,29 @@ def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alon
     assert runs(newest).isdisjoint(runs(before["quick"])) and len(newest) == len(before["quick"])
 
 
-def test_rows_that_are_old_are_no_finalists(tmp_path: Path) -> None:
-    made = cpu_tree(tmp_path, "quick")
-    code, out, err = hold(made, "kernel=quick")
-    assert (code, out) == (2, "")
-    assert err == (
-        "error: no ledger in outputs has times to go by: run python -m pipeline.sweep kernel=NAME "
-        "output=outputs first.\n"
-    )
-    assert made.sweep("kernel=quick", "size=64").returncode == 0
-    for name in ("torch.py", "sums.py"):
-        source = made.root / "kernels/quick" / name
-        source.write_text(source.read_text() + "\n\nUNUSED = 1\n")
-    code, out, err = hold(made, "kernel=quick", "margin=2")
-    assert (code, out) == (2, "") and err.startswith("error: margin: ")
-    code, out, err = hold(made, "kernel=[quick,nothing]")
-    assert (code, out) == (2, "") and "unknown kernel 'nothing'" in err
+def test_a_mistake_is_one_sentence(tree: Tree) -> None:
+    mistakes = {
+        ("kernel=quick", "output=nowhere"): "no ledger in nowhere has times to go by: run python -m "
+        "pipeline.sweep kernel=NAME output=nowhere first.",
+        ("kernel=quick", "margin=2"): "margin: ",
+        ("kernel=[quick,nothing]",): "unknown kernel 'nothing'",
+    }
+    for done, sentence in zip(tree.in_turn("finals", *mistakes), mistakes.values(), strict=True):
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert done.stderr.startswith(f"error: {sentence}")
+
+
+def test_rows_that_are_old_are_no_finalists(tree: Tree, tmp_path: Path) -> None:
+    made = tree.copy(tmp_path)
     reference = made.root / "kernels/quick/reference.py"
     reference.write_text(reference.read_text().replace("x.double() * 2", "2 * x.double()"))
     code, out, err = hold(made, "kernel=quick")
     assert (code, out) == (2, "") and "has times to go by" in err
 
 
-def test_ctrl_c_keeps_the_rounds_that_are_whole(tmp_path: Path) -> None:
-    made = cpu_tree(tmp_path, "quick")
-    assert made.sweep("kernel=quick").returncode == 0
+def test_ctrl_c_keeps_the_rounds_that_are_whole(tree: Tree, tmp_path: Path) -> None:
+    made = tree.copy(tmp_path)
+    shutil.rmtree(made.root / "outputs/finals")
     process = made.start("kernel=quick", command="finals")
     deadline = monotonic() + 120
     place = made.root / "outputs/finals/quick/rounds"
@@ -135,9 +140,10 @@ def test_ctrl_c_keeps_the_rounds_that_are_whole(tmp_path: Path) -> None:
     assert {len(row.rounds_us) for row in finals.newest(read(made, "quick"))} == {2}
 
 
-def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tmp_path: Path) -> None:
+def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, tmp_path: Path) -> None:
     """The preset says at which problems, and has blocks of 256 alone."""
-    made = cpu_tree(tmp_path, "quick")
+    made = tree.copy(tmp_path)
+    shutil.rmtree(made.root / "outputs")
     assert made.sweep("kernel=quick", "size=[64,96]", "provider=blocks", "block_size=512").returncode == 0
     code, out, err = hold(made, "kernel=quick")
     assert (code, err) == (0, ""), out

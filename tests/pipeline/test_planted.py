@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pipeline.points.frozen import Values
 from pipeline.store.record import Measurement
 from tests.planted.tree import Tree, cpu_tree
@@ -21,6 +23,22 @@ def swept(folder: Path, kernel: str, *options: str) -> tuple[Tree, list[Measurem
     done = tree.sweep(f"kernel={kernel}", HOT, *options)
     assert (done.returncode, done.stderr) == (0, "")
     return tree, tree.rows(kernel), done.stdout
+
+
+of_several = pytest.mark.xdist_group("planted")
+"""One sweep measures these kernels."""
+
+Several = tuple[Tree, dict[str, list[Measurement]], str]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Several:
+    """A tree with several kernels, what one sweep measured of each, and what it printed."""
+    names = ("extremes", "accumulate", "heads", "doubled")
+    tree = cpu_tree(tmp_path_factory.mktemp("planted"), *names)
+    done = tree.sweep(f"kernel={','.join(names)}", HOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    return tree, {name: tree.rows(name) for name in names}, done.stdout
 
 
 def statuses(rows: list[Measurement]) -> dict[str, set[str]]:
@@ -54,8 +72,9 @@ def test_words_and_flags_are_dimensions_and_parameters_like_any(tmp_path: Path) 
     assert "Nothing to measure" in again.stdout, "a flag may be written as 1"
 
 
-def test_every_output_has_its_own_shape_dtype_and_tolerance(tmp_path: Path) -> None:
-    _, rows, _ = swept(tmp_path, "extremes")
+@of_several
+def test_every_output_has_its_own_shape_dtype_and_tolerance(several: Several) -> None:
+    rows = several[1]["extremes"]
     right = ("torch", "as_list", "right_at_the_end")
     assert all(statuses(rows)[provider] == {"ok"} for provider in right)
     said = {
@@ -108,8 +127,9 @@ def test_a_problem_of_one_number(tmp_path: Path) -> None:
     assert "Nothing to measure" in tree.sweep("kernel=backwards", HOT, "size=[9,5]").stdout
 
 
-def test_in_place_what_is_written_over_is_the_output(tmp_path: Path) -> None:
-    _, rows, _ = swept(tmp_path, "accumulate")
+@of_several
+def test_in_place_what_is_written_over_is_the_output(several: Several) -> None:
+    rows = several[1]["accumulate"]
     right = ("returns_it", "returns_nothing", "right_at_the_end")
     assert {provider for provider, found in statuses(rows).items() if found == {"ok"}} == set(right)
     assert {provider for provider, found in statuses(rows).items() if found == {"incorrect"}} == {
@@ -125,8 +145,10 @@ def test_in_place_what_is_written_over_is_the_output(tmp_path: Path) -> None:
     assert of_float32["writes_once"].startswith("after timing: ")
 
 
-def test_a_dimension_that_is_the_same_as_another_unless_it_is_named(tmp_path: Path) -> None:
-    tree, rows, said = swept(tmp_path, "heads")
+@of_several
+def test_a_dimension_that_is_the_same_as_another_unless_it_is_named(several: Several) -> None:
+    tree, measured, said = several
+    rows = measured["heads"]
     shapes = {(row.point.problem["heads"], row.point.problem["kv_heads"]) for row in rows}
     assert shapes == {(2, 2), (4, 4), (4, 1), (4, 2), (8, 1), (8, 2)}
     assert statuses(rows)["torch"] == {"ok"}
@@ -140,8 +162,10 @@ def test_a_dimension_that_is_the_same_as_another_unless_it_is_named(tmp_path: Pa
     assert "1 points measured" in named.stdout, "kv_heads=2 is what size=2 measured before"
 
 
-def test_triton_in_files_of_any_name_with_a_helper_between_them(tmp_path: Path) -> None:
-    tree, rows, said = swept(tmp_path, "doubled")
+@of_several
+def test_triton_in_files_of_any_name_with_a_helper_between_them(several: Several) -> None:
+    tree, measured, said = several
+    rows = measured["doubled"]
     found = statuses(rows)
     assert found["blocks"] == found["held"] == {"verified"}, "under the interpreter"
     assert "incorrect" in found["without_tail"]

@@ -30,12 +30,12 @@ pytestmark = pytest.mark.xdist_group("sweep")
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     """A checkout in which everything was measured, and what the sweep printed."""
     tree = cpu_tree(tmp_path_factory.mktemp("first"), "quick")
     done = tree.sweep("kernel=quick", HOT)
     assert (done.returncode, done.stderr) == (0, "")
-    return tree.root, done.stdout
+    return tree, done.stdout
 
 
 @pytest.fixture
@@ -44,11 +44,9 @@ def tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def swept(tree: Tree, first: tuple[Path, str]) -> Tree:
-    """A tree of its own in which everything was measured: to itself it is the same checkout."""
-    for name in ("outputs", "local"):
-        shutil.copytree(first[0] / name, tree.root / name, dirs_exist_ok=True)
-    return tree
+def swept(tmp_path: Path, first: tuple[Tree, str]) -> Tree:
+    """A tree of its own in which everything was measured."""
+    return first[0].copy(tmp_path)
 
 
 def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str]:
@@ -78,7 +76,7 @@ def lines(tree: Tree) -> int:
 EVERYTHING = {("mul", 64), ("mul", 128), ("blocks", 64), ("blocks", 128)}
 
 
-def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Path, str]) -> None:
+def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Tree, str]) -> None:
     assert {(row.point.provider, size(row.point)) for row in in_order(swept)} == EVERYTHING
     assert "4 points measured" in first[1]
     assert "4 of 4 are in outputs/timings/quick/" in first[1]
@@ -93,10 +91,6 @@ def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Path, str
 
     measured, _ = newly_measured(swept, "size=[64,128,256]", "block_size=[256]")
     assert measured == {("mul", 256), ("blocks", 256)}, "a wider grid"
-
-    measured, _ = newly_measured(swept, "provider=mul", "size=64", "remeasure=true")
-    assert measured == {("mul", 64)}
-    assert lines(swept) == 6, "rows that were not asked for stay while they are current"
 
 
 BLOCKS = {("blocks", 64), ("blocks", 128)}
@@ -117,8 +111,6 @@ def test_measures_again_what_has_changed(swept: Tree) -> None:
 
     edit(swept, "reference.py", "x.double() * 2", "2 * x.double()")
     assert newly_measured(swept)[0] == EVERYTHING, "the reference counts for every provider"
-    edit(swept, "__init__.py", "rtol=1e-6", "rtol=2e-6")
-    assert newly_measured(swept)[0] == EVERYTHING, "and so does the tolerance"
 
 
 def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
@@ -156,6 +148,7 @@ def test_a_flag_that_a_language_feels_measures_its_providers_again(
     swept: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    swept.know_ceilings(device.cpu())  # they feel it, too
     assert newly_measured(swept)[0] == EVERYTHING
     (reasons,) = {tuple(sorted(row.parts.environment for row in swept.rows("quick")))}
     assert len(set(reasons)) == 1
@@ -163,7 +156,9 @@ def test_a_flag_that_a_language_feels_measures_its_providers_again(
     assert newly_measured(swept)[0] == set(), "no provider here is compiled by Inductor"
 
 
-def test_old_rows_stay_until_they_are_measured_again_and_providers_that_are_gone_as_well(swept: Tree) -> None:
+def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_providers_that_are_gone(
+    swept: Tree,
+) -> None:
     ledger = swept.ledger("quick")
     gone = [line.replace('"blocks"', '"removed"') for line in ledger.read_text().splitlines()]
     rows = [json.loads(line) for line in gone if '"removed"' in line]
@@ -173,7 +168,8 @@ def test_old_rows_stay_until_they_are_measured_again_and_providers_that_are_gone
     ledger.write_text(ledger.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
     assert len(swept.rows("quick")) == 6
     edit(swept, "sums.py", "return x + x", "return 2 * x")
-    newly_measured(swept, "provider=mul", "size=64", "remeasure=true")
+    measured, _ = newly_measured(swept, "provider=mul", "size=64", "remeasure=true")
+    assert measured == {("mul", 64)}
     assert sorted({row.point.provider for row in swept.rows("quick")}) == ["blocks", "mul", "removed"]
     assert lines(swept) == 6
 
@@ -274,7 +270,7 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
     known = tree.root / "local/results/ceilings"
     (tree.root / "outputs").mkdir()
     shutil.move(known, tree.root / "outputs/ceilings")  # as a sweep has them that measured them itself
-    many = ("kernel=quick", HOT, f"size=[{','.join(map(str, range(1, 101)))}]")
+    many = ("kernel=quick", HOT, f"size=[{','.join(map(str, range(1, 51)))}]")
     process = tree.start(*many)
     while process.poll() is None and lines(tree) < 20:
         time.sleep(0.002)
@@ -284,8 +280,8 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, ""), out
     assert "rows of this run were gone from outputs/timings/quick/" in out
-    assert "200 of 200 are in outputs/timings/quick/" in out
-    assert len(in_order(tree)) == 200
+    assert "100 of 100 are in outputs/timings/quick/" in out
+    assert len(in_order(tree)) == 100
     assert beside(tree) == DESCRIBED
 
     # And if all but the ledger is gone, a sweep with nothing to measure writes it.
@@ -303,7 +299,7 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
 def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) -> None:
     """Two containers, two nodes: a folder for temporary files each, and so no lock on the device in common.
     One is stopped while the other measures, and both compact the ledger."""
-    sizes = {name: list(range(first, 121, 2)) for name, first in (("odd", 1), ("even", 2))}
+    sizes = {name: list(range(first, 81, 2)) for name, first in (("odd", 1), ("even", 2))}
 
     def start(name: str) -> subprocess.Popen[str]:
         tree.temporary = tree.root.parent / name
@@ -319,7 +315,7 @@ def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) 
     measured = [int(re.search(r"(\d+) points measured", text)[1]) for text in (all_said, said)]  # type: ignore[index]
     found = [size(row.point) % 2 for row in in_order(tree)]
     assert [found.count(1), found.count(0)] == measured
-    assert measured[0] == 120 and measured[1] > 0
+    assert measured[0] == 80 and measured[1] > 0
 
 
 def whole_rows(tree: Tree) -> list[Measurement]:
@@ -328,13 +324,12 @@ def whole_rows(tree: Tree) -> list[Measurement]:
     return [row for path in paths for row in read_rows(path, lambda sentence: None)]
 
 
-def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(tree: Tree) -> None:
-    words = ("kernel=quick", HOT, "size=[64,65]", "provider=mul")
-    assert tree.sweep(*words).returncode == 0
+def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(swept: Tree) -> None:
+    tree = swept
     before = tree.rows("quick")
     declaration = tree.root / "kernels" / "quick" / "__init__.py"
     declaration.write_text(declaration.read_text().replace("shape, shape)", "shape, shape, shape)"))
-    done = tree.sweep(*words)
+    done = tree.sweep("kernel=quick", HOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Nothing to measure" in done.stdout
     rows = tree.rows("quick")

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +24,35 @@ from pipeline.store.record import Measurement
 
 ROOT = Path(__file__).parents[2]
 PLANTED = Path(__file__).parent
+
+IN_TURN = """
+import importlib, json, os, runpy, sys
+
+command, folder, several = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+importlib.import_module(command)
+del sys.modules[command]
+for number, words in enumerate(several):
+    child = os.fork()
+    if child == 0:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{folder}/{number}.{name}", os.O_CREAT | os.O_WRONLY), descriptor)
+        sys.argv = [command, *words]
+        runpy.run_module(command, run_name="__main__", alter_sys=True)
+        sys.exit()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with open(f"{folder}/{number}.code", "w") as file:
+        file.write(str(code))
+"""
+"""Runs a command several times, each in a process that is forked when all that it needs is imported."""
+
+DEFAULTS = {"preset": "smoke", "device": "cpu", "timing.max_seconds": "0.002"}
+
+
+def completed(command: str, options: Sequence[str]) -> list[str]:
+    """The options of a command, and before them those that it has unless they say otherwise."""
+    defaults = DEFAULTS | ({"tracking": "none"} if command in ("sweep", "compare") else {})
+    given = {option.split("=")[0] for option in options}
+    return [*(f"{name}={value}" for name, value in defaults.items() if name not in given), *options]
 
 
 def heed_ctrl_c() -> None:
@@ -40,6 +71,17 @@ class Tree:
             plant(name, self.root)
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
+
+    def copy(self, folder: Path) -> Tree:
+        """The same checkout elsewhere: to itself it is this one, with all that was measured in it."""
+        made = Tree(folder)
+        shutil.copytree(self.root, made.root, dirs_exist_ok=True)
+        return made
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of its commands."""
+        return os.environ | {"TMPDIR": str(self.temporary), "COLUMNS": "200"}
 
     def environment(self, where: device.Device) -> Environment:
         """The device's environment as the tree's commands find it: a CPU's is this checkout's own."""
@@ -60,15 +102,10 @@ class Tree:
     def start(self, *options: str, command: str = "sweep", **popen: Any) -> subprocess.Popen[str]:
         """Start ``python -m pipeline.sweep``, or another command about a kernel's points, in a process group
         of its own."""
-        defaults = {"preset": "smoke", "device": "cpu", "timing.max_seconds": "0.002"}
-        if command in ("sweep", "compare"):
-            defaults["tracking"] = "none"
-        given = {option.split("=")[0] for option in options}
-        words = [f"{name}={value}" for name, value in defaults.items() if name not in given]
         return subprocess.Popen(
-            [sys.executable, "-m", f"pipeline.{command}", *words, *options],
+            [sys.executable, "-m", f"pipeline.{command}", *completed(command, options)],
             cwd=self.root,
-            env=os.environ | {"TMPDIR": str(self.temporary), "COLUMNS": "200"},
+            env=self.variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -81,6 +118,22 @@ class Tree:
         process = self.start(*options, command=command, **popen)
         out, err = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def in_turn(self, command: str, *several: Sequence[str]) -> list[subprocess.CompletedProcess[str]]:
+        """Run a command with these options, then with those: each to its end, in a process of its own that is
+        forked when what all need is imported."""
+        folder = Path(tempfile.mkdtemp(dir=self.temporary))
+        words = [completed(command, options) for options in several]
+        process = [sys.executable, "-c", IN_TURN, f"pipeline.{command}", str(folder), json.dumps(words)]
+        subprocess.run(process, cwd=self.root, env=self.variables, check=True)
+        return [
+            subprocess.CompletedProcess(
+                options,
+                int((folder / f"{number}.code").read_text()),
+                *((folder / f"{number}.{name}").read_text() for name in ("out", "err")),
+            )
+            for number, options in enumerate(words)
+        ]
 
     def ledger(self, kernel: str, output: str = "outputs") -> Path:
         """The only ledger of the kernel."""

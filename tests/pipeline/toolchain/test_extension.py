@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,21 @@ from tests.pipeline.toolchain.tiny import (
     value,
 )
 
+
+def built_of(kernel: str) -> pytest.MarkDecorator:
+    """For one process: all tests that wait for a kernel's CUDA library to be built."""
+    return pytest.mark.xdist_group(f"{kernel}/cuda.cu")
+
+
 WITH_CUDA = [
-    (name, source) for name in kernels.names() for source in sources(kernels.load(name)) if is_cuda(source)
+    pytest.param(name, source, marks=built_of(name))
+    for name in kernels.names()
+    for source in sources(kernels.load(name))
+    if is_cuda(source)
 ]
 
 
+@cache
 def functions_of(kernel: str) -> list[CudaFunction]:
     """The functions of a kernel's library for compute capability 9.0."""
     found, _ = library_of(kernels.load(kernel), "cuda.cu").functions("90")
@@ -92,7 +103,9 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kernel", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(name, marks=built_of(name)) for name in ("layernorm", "rmsnorm")]
+)
 def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> None:
     """In machine code, where read-only loads were found before it."""
     copied = [one for one in functions_of(kernel) if "Shifted" in one.name]
@@ -111,7 +124,13 @@ def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> 
 
 
 @needs_nvcc
-@pytest.mark.parametrize(("kernel", "tensors"), [("layernorm", 2), ("rmsnorm", 1)])
+@pytest.mark.parametrize(
+    ("kernel", "tensors"),
+    [
+        pytest.param("layernorm", 2, marks=built_of("layernorm")),
+        pytest.param("rmsnorm", 1, marks=built_of("rmsnorm")),
+    ],
+)
 def test_blocks_that_stay_read_weights_once_and_spill_nothing(kernel: str, tensors: int) -> None:
     """Spilt registers cost them a sixth of their speed, and stores of registers a third."""
     resident = [one for one in functions_of(kernel) if one.name.startswith("rows_resident")]
