@@ -13,59 +13,54 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic
-from typing import NoReturn
+from typing import IO, NoReturn
 
 LOCKS = Path(__file__).resolve().parent
-LOG = Path(sys.prefix) / "install.log"
-"""All that pip said."""
-
 ABSENT = "No matching distribution found for torch=="
 LAST_LINES = 20
 """Of what pip said, where it fails."""
 
 
-def take(locks: Sequence[str], options: Sequence[str]) -> None:
+def take(locks: Sequence[str], options: Sequence[str], log: IO[str]) -> None:
     """Install all that locks hold; ends this process as pip ends when it fails."""
-    code, said = _run(locks, options)
+    code, said = _run(locks, options, log)
     if code:
-        _fail(code, said)
+        _fail(code, said, log)
 
 
-def take_torchs_cpu_build(options: Sequence[str]) -> bool:
+def take_torchs_cpu_build(options: Sequence[str], log: IO[str]) -> bool:
     """Install the lock of torch's CPU build; False where that is not served.
 
     Ends this process as pip ends when it fails for another reason, as over a file with another hash.
     """
     if not (LOCKS / "torch-cpu.lock").exists():
         return False
-    code, said = _run(["torch-cpu"], options)
+    code, said = _run(["torch-cpu"], options, log)
     if code and any(ABSENT in line for line in said):
         return False
     if code:
-        _fail(code, said)
+        _fail(code, said, log)
     return True
 
 
-def _run(locks: Sequence[str], options: Sequence[str]) -> tuple[int, list[str]]:
+def _run(locks: Sequence[str], options: Sequence[str], log: IO[str]) -> tuple[int, list[str]]:
     """Let pip install what locks hold: its exit status, and what it said. A terminal sees how far it is."""
     files = [(LOCKS / f"{name}.lock").read_text().splitlines() for name in locks]
     count = sum("==" in line and not line.startswith((" ", "#")) for lines in files for line in lines)
     print(f"Installing {', '.join(locks)}: {count} package{'s' * (count != 1)} …", flush=True)
     begun, seen, said = monotonic(), 0, []
-    with (
-        LOG.open("a") as log,
-        subprocess.Popen(
-            _pip(locks, options),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as pip,
-    ):
+    with subprocess.Popen(
+        _pip(locks, options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as pip:
         assert pip.stdout is not None, "it is a pipe"
         for line in pip.stdout:
             log.write(line)
@@ -76,12 +71,13 @@ def _run(locks: Sequence[str], options: Sequence[str]) -> tuple[int, list[str]]:
     if sys.stdout.isatty():
         print("\r\033[K", end="")
     if not pip.returncode:
-        print(f"{monotonic() - begun:.0f} s; what pip said: {LOG}", flush=True)
+        print(f"{monotonic() - begun:.0f} s; what pip said: {log.name}", flush=True)
     return pip.returncode, said
 
 
-def _fail(code: int, said: Sequence[str]) -> NoReturn:
+def _fail(code: int, said: Sequence[str], log: IO[str]) -> NoReturn:
     sys.stderr.writelines(said[-LAST_LINES:])
+    print(f"error: pip failed; all that it said is in {log.name}.", file=sys.stderr)
     sys.exit(code)
 
 
@@ -100,12 +96,16 @@ def main() -> None:
     if unknown or not locks:
         known = sorted(path.stem for path in LOCKS.glob("*.lock"))
         sys.exit(f"error: name locks to install, of: torch {' '.join(known)}")
-    take(["build"], options)
-    others = [name for name in locks if name != "torch"]
-    if "torch" in locks and not take_torchs_cpu_build(options):
-        others.append("torch-cuda")
-    if others:
-        take(others, options)
+    # Its owner's alone, and nothing of an image: pip names the index that it asks.
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="kernel-pipeline-install-", suffix=".log", delete=False
+    ) as log:
+        take(["build"], options, log)
+        others = [name for name in locks if name != "torch"]
+        if "torch" in locks and not take_torchs_cpu_build(options, log):
+            others.append("torch-cuda")
+        if others:
+            take(others, options, log)
 
 
 if __name__ == "__main__":

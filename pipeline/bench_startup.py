@@ -3,14 +3,15 @@
     python -m pipeline.bench_startup
     python -m pipeline.bench_startup only=[nothing_to_sweep,help]
 
-Works in a clone of the last commit, with an environment for temporary files of its own, so that nothing is
-built or measured there at first; packages are this Python's. The waits build on each other in the order of
-the table. Each is one run: other programs on the machine count.
+Works in a clone of the last commit, with caches, temporary files and an MLflow store of its own, so that
+nothing is built or measured there at first; packages are this Python's. ``again`` needs ``first`` before it.
+Each is one run: other programs on the machine count.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,12 +43,12 @@ CUDA_EDIT = "\nstatic_assert(sizeof(float) == 4);\n"
 
 @dataclass(frozen=True)
 class Wait:
-    """Something to wait for. ``asked`` are the seconds that it should take at most, by the kind of device;
+    """Something to wait for. ``limit`` are the seconds that it should take at most, by the kind of device;
     a kind that is not named has none. What is done ``before`` is not waited for."""
 
     what: str
     do: Callable[[Clone], None]
-    asked: Mapping[str, float]
+    limit: Mapping[str, float]
     before: Callable[[Clone], None] = lambda clone: None
 
 
@@ -60,14 +61,14 @@ def run(config: BenchStartupConfig) -> None:
     names = [name for name in WAITS if config.only is None or name in config.only]
     found = Table(box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", padding=(0, 1, 0, 0))
     found.title = f"{chosen.slug}, {device.cpu_threads()} cores"
-    for heading in ("wait", "what", "seconds", "asked"):
-        found.add_column(heading, justify="right" if heading in ("seconds", "asked") else "left")
+    for heading in ("wait", "what", "seconds", "limit"):
+        found.add_column(heading, justify="right" if heading in ("seconds", "limit") else "left")
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as folder:
         clone = Clone(Path(folder), chosen)
         for name in names:
             wait = WAITS[name]
-            asked = wait.asked.get(chosen.kind)
-            if asked is None:
+            limit = wait.limit.get(chosen.kind)
+            if limit is None:
                 continue
             with console.status(f"{wait.what} …"):
                 wait.before(clone)
@@ -75,7 +76,7 @@ def run(config: BenchStartupConfig) -> None:
                 wait.do(clone)
                 seconds = monotonic() - begun
             say(f"{wait.what}: {seconds:.1f} s")
-            found.add_row(name, wait.what, f"{seconds:.1f}", f"{asked:g}")
+            found.add_row(name, wait.what, f"{seconds:.1f}", f"{limit:g}")
     print_wide(console, found)
 
 
@@ -87,19 +88,32 @@ class Clone:
         self.device = str(chosen)
         temporary = folder / "tmp"
         temporary.mkdir()
-        self.environment = os.environ | {
+        # Nothing of the clone's reaches a team's server or finds what was compiled before.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+        self.environment = inherited | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "TMPDIR": str(temporary),
             "DVC_SITE_CACHE_DIR": str(folder / "dvc"),
+            "TRITON_CACHE_DIR": str(folder / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.root)], check=True)
+        if shutil.which("git") is None:
+            raise UserError("git is not there, and this command works in a clone: install git.")
+        self.run("git", "clone", "--quiet", str(ROOT), str(self.root), folder=ROOT)
+        params = self.root / "params.yaml"
+        params.write_text(re.sub(r"(?m)^device: \S+", f"device: {chosen}", params.read_text()))
         for path in [*(self.root / "results").rglob(f"{chosen.slug}*")]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def run(self, *command: str, code: int = 0) -> None:
+    def run(self, *command: str, code: int = 0, folder: Path | None = None) -> None:
         """Run a command. Raises UserError with its last words unless it ends as it should."""
         done = subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False
+            command,
+            cwd=folder or self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != code:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
@@ -134,6 +148,7 @@ WAITS = {
         "an edit of kernels/softmax/cuda.cu, its new time at one size",
         lambda clone: clone.edited("kernels/softmax/cuda.cu", lambda text: text + CUDA_EDIT, "provider=cuda"),
         {"cuda": 20},
+        before=lambda clone: clone.sweep("provider=cuda"),
     ),
     "triton_edit": Wait(
         "an edit of a Triton function, its new time at one size (without a GPU: verified)",
@@ -141,6 +156,7 @@ WAITS = {
             "kernels/softmax/triton.py", lambda text: text.replace(*TRITON_EDIT), "provider=triton_online"
         ),
         {"cpu": 6, "cuda": 6},
+        before=lambda clone: clone.sweep("provider=triton_online"),
     ),
     "nothing_to_sweep": Wait(
         "python -m pipeline.sweep, nothing to do",

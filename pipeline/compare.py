@@ -114,10 +114,10 @@ def run(config: CompareConfig) -> None:
         matches = command.matches(stack)
         try:
             command.hold(matches)
+            command.explain()
         except BaseException:
             command.show()
             raise
-        command.explain()
     command.show()
     if config.tracking.name != "none":
         publish(config)

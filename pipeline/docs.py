@@ -19,7 +19,6 @@ table these providers. The same results give the same text on every machine; wha
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
+from pipeline.reporting import best
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store import finals, results
@@ -176,7 +176,9 @@ class Figures:
             "providers": self.providers,
         }
         name, *options = words.split() or [""]
-        if name == "finals" and not options:
+        if name == "finals":
+            if options:
+                raise UserError("figures finals takes no options.")
             return "\n\n".join(self.finals()) or NOTHING
         if name not in tables:
             raise unknown("figures", name, [*tables, "finals"])
@@ -189,6 +191,8 @@ class Figures:
                 continue
             least = {place: _least(request, one, ceilings) for place, one in request.problems.items()}
             limits = {limit for *_, limit in least.values()}
+            if not limits:
+                continue
             # One that is the same everywhere is said once.
             shown = 3 if len(limits) > 1 else 2
             columns = ("MB", "us", "limit")[:shown]
@@ -226,10 +230,9 @@ class Figures:
         path = self.reports / "best.csv"
         if not path.is_file():
             raise UserError(f"{path} is not there; run python -m pipeline.report.")
-        with path.open(newline="") as lines:
-            every = [row for row in csv.DictReader(lines) if row["kernel"] == request.entry.name]
-        for gpu in _gpus(row["gpu"] for row in every):
-            here = {(row["problem"], row["words"]): row for row in every if row["gpu"] == gpu}
+        for gpu in _gpus(self.loaded.gpus):
+            every = [row for row in best.read(path, gpu) if row["kernel"] == request.entry.name]
+            here = {(row["problem"], row["words"]): row for row in every}
             found = [here[place] for place in request.problems if place in here]
             if not found:
                 continue
@@ -241,10 +244,10 @@ class Figures:
                     row["problem"],
                     row["words"],
                     f"`{row['provider']} {row['configuration']}".rstrip() + "`",
-                    number(_float(row["median_us"])),
-                    *(number(_float(row[name])) if row["headline"] == name else "" for name in rates),
-                    percent(_float(row["ceiling_fraction"])),
-                    speedup(_float(row["speedup"])),
+                    number(best.value(row["median_us"])),
+                    *(number(best.value(row[name])) if row["headline"] == name else "" for name in rates),
+                    percent(best.value(row["ceiling_fraction"])),
+                    speedup(best.value(row["speedup"])),
                     f"`{row['commit'][:COMMIT]}`",
                 ]
                 for row in found
@@ -366,10 +369,6 @@ def _x(request: Request) -> str:
     """What the first column is called."""
     named = any("=" in extent for extent in request.extents)
     return "problem" if named else " = ".join(request.entry.loaded.kernel.size)
-
-
-def _float(text: str) -> float | None:
-    return float(text) if text else None
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:

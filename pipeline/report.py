@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -122,9 +123,8 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
     drawn: dict[str, list[Future[str]]] = {}
     roofs: dict[str, Future[str]] = {}
     # Drawing takes longer than all else, so that every core has its part.
-    with ProcessPoolExecutor(
-        device.cpu_threads(), get_context("fork"), die_with, (os.getpid(),)
-    ) as processes:
+    count = min(device.cpu_threads(), 2 * len(about))
+    with ProcessPoolExecutor(max(1, count), get_context("fork"), drawer, (os.getpid(),)) as processes:
         for name, of_kernel in fastest.groupby("kernel"):
             panels = {
                 slug: plots.Panel(slug, names[slug], results.ceilings.get(slug))
@@ -161,6 +161,13 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
             unreadable=unreadable,
             otherwise=everything - len(results.measurements),
         )
+
+
+def drawer(parent: int) -> None:
+    """What a process that draws does first: end with its parent, at once and without a word."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    die_with(parent)
 
 
 def machines_of(lines: pd.DataFrame, panels: dict[str, plots.Panel]) -> list[plots.Panel]:

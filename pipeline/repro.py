@@ -8,6 +8,7 @@ does to find that out.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -25,7 +26,7 @@ from typing import IO
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pipeline import ROOT
-from pipeline.reporting import closing
+from pipeline.reporting import best, closing
 from pipeline.reporting.terminal import Terminal
 from pipeline.store.results import CURRENT, folder_for
 
@@ -35,8 +36,8 @@ LOG = Path("local/repro.log")
 LAST_LINES = 15
 """Of a stage that failed."""
 
-SWEEP = "sweep"
-"""The stage after which there is something to see, long before the report."""
+SWEEP, REPORT = "sweep", "report"
+"""The stages after which there is something to see."""
 
 STARTS = re.compile(r"Running stage '([^']+)'")
 SKIPS = re.compile(r"Stage '([^']+)' didn't change, skipping|Stage '([^']+)' is cached - skipping run")
@@ -55,8 +56,8 @@ class Stages:
         self.begin = self.stage_began = monotonic()
         self.name = ""
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
-        self.ran = 0
-        self.skipped = 0
+        self.ran: list[str] = []
+        self.skipped: list[str] = []
 
     def read(self, lines: Iterable[str], log: IO[str]) -> None:
         """Read DVC's output to its end, and say of each stage how long it took and what it said last."""
@@ -73,12 +74,15 @@ class Stages:
                 log.flush()
                 text = line.rstrip()
                 if found := STARTS.match(text):
+                    ended = self.name
                     self.end()
                     self.name, self.stage_began = found[1], monotonic()
                     progress.reset(task, description=self.name, last="")
-                elif SKIPS.match(text):
+                    if ended == SWEEP:
+                        show_first_table()
+                elif found := SKIPS.match(text):
                     self.end()
-                    self.skipped += 1
+                    self.skipped.append(found[1] or found[2])
                 elif text and not OF_DVC.match(text):
                     self.lines.append(text)
                     progress.update(task, last=text.strip()[: max(10, console.width - 40)])
@@ -86,11 +90,9 @@ class Stages:
     def end(self) -> None:
         """Print the line of the stage that was running."""
         if self.name:
-            self.ran += 1
+            self.ran.append(self.name)
             last = self.lines[-1].strip() if self.lines else ""
             console.print(f"{self.name:<12}{monotonic() - self.stage_began:7.1f} s  {last}", soft_wrap=True)
-            if self.name == SWEEP:
-                show_first_table()
         self.name = ""
         self.lines.clear()
 
@@ -104,10 +106,22 @@ def main(words: Sequence[str]) -> int:
     if "--dry" in words:
         # Nothing runs: DVC's own words are the answer.
         return subprocess.run(command, cwd=ROOT, check=False).returncode
+    os.chdir(ROOT)
     stages = Stages()
-    (ROOT / LOG).parent.mkdir(exist_ok=True)
-    with (ROOT / LOG).open("w") as log:
-        code, stopped_by = run(command, stages, log)
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("a") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"error: another make repro runs in this checkout, and writes {LOG}.", file=sys.stderr)
+            return 2
+        log.truncate(0)
+        try:
+            code, stopped_by = run(command, stages, log)
+        except BrokenPipeError:
+            # Who read the lines has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
     if code != 0 or stopped_by:
         for line in stages.lines:
             console.print(line, soft_wrap=True)
@@ -115,8 +129,11 @@ def main(words: Sequence[str]) -> int:
         print(f"error: {stages.name or 'dvc repro'} {how}; all that was said is in {LOG}.", file=sys.stderr)
         return 128 + stopped_by if stopped_by else code
     stages.end()
-    show_table()
-    counts = f"{stages.ran} stages ran and {stages.skipped} had nothing to do"
+    if REPORT in (*stages.ran, *stages.skipped):
+        show_table()
+    elif SWEEP in stages.ran:
+        show_first_table()
+    counts = f"{len(stages.ran)} stages ran and {len(stages.skipped)} had nothing to do"
     console.print(
         f"{counts}: {monotonic() - stages.begin:.1f} s. All that they said: {LOG}.",
         highlight=False,
@@ -129,56 +146,78 @@ def run(command: Sequence[str], stages: Stages, log: IO[str]) -> tuple[int, int]
     """Run DVC to its end; its exit status, and the signal that stopped it or 0.
 
     DVC has a session of its own, so that a signal from a terminal comes to this process alone. It is handed
-    on to DVC and its stage, once, and the stage ends as it does by itself: what it measured is kept.
+    on to DVC and its stage, once, and the stage ends as it does by itself: what it measured is kept. Nor does
+    DVC outlive this function in any other way.
     """
     stopped_by = 0
-    dvc = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    dvc: subprocess.Popen[str] | None = None
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def hand_on(number: int, frame: FrameType | None = None) -> None:
         nonlocal stopped_by
         if not stopped_by:
             stopped_by = number
-            with suppress(ProcessLookupError):
-                os.killpg(dvc.pid, number)
+            if dvc is not None:
+                _end(dvc, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores one
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup ignores one
             signal.signal(number, hand_on)
-    assert dvc.stdout is not None, "it is a pipe"
-    stages.read(dvc.stdout, log)
-    return dvc.wait(), stopped_by
+    try:
+        dvc = subprocess.Popen(
+            command,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        if stopped_by:  # while it was started
+            _end(dvc, stopped_by)
+        assert dvc.stdout is not None, "it is a pipe"
+        try:
+            stages.read(dvc.stdout, log)
+        except BaseException:
+            _end(dvc, signal.SIGTERM)
+            dvc.stdout.close()  # or it would wait for a reader
+            raise
+        finally:
+            dvc.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return dvc.returncode, stopped_by
+
+
+def _end(dvc: subprocess.Popen[str], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(dvc.pid, number)
 
 
 def machine() -> dict[str, str]:
     """The machine at hand as the first stage has named it; nothing where that did not run."""
-    current = ROOT / CURRENT
-    found: dict[str, str] = json.loads(current.read_bytes()) if current.is_file() else {}
+    found: dict[str, str] = json.loads(CURRENT.read_bytes()) if CURRENT.is_file() else {}
     return found
 
 
 def show_first_table() -> None:
-    """Print what the sweeps have found."""
-    if environment := machine():
-        results = folder_for(Path("results"), environment["kind"])
-        closing.show_first(console, ROOT / results, environment["gpu"])
+    """Print what the sweeps have found, where the report has nothing of this machine yet."""
+    environment = machine()
+    if environment and not best.read(reports_of(environment) / "best.csv", environment["gpu"]):
+        closing.show_first(console, folder_for(Path("results"), environment["kind"]), environment["gpu"])
 
 
 def show_table() -> None:
     """Print this machine's table, if it has measured anything."""
     environment = machine()
-    if not environment:
-        return
-    if not closing.show(console, folder_for(Path("reports"), environment["kind"]), environment["gpu"]):
+    if environment and not closing.show(console, reports_of(environment), environment["gpu"]):
         console.print(f"Nothing was measured on {environment['gpu']}.", highlight=False)
+
+
+def reports_of(environment: Mapping[str, str]) -> Path:
+    """Where the report of the machine at hand lies."""
+    return folder_for(Path("reports"), environment["kind"])
 
 
 if __name__ == "__main__":

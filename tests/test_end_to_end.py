@@ -6,6 +6,7 @@ of them can be run alone.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -207,6 +208,17 @@ def test_a_make_repro_that_is_stopped_keeps_what_was_measured(project: Project, 
     assert 0 < len(new) < lines
     project.put_back(before)
     assert project.repro() == ["environment"]
+
+
+def test_a_second_make_repro_beside_one_is_refused_and_the_log_of_the_first_stays(project: Project) -> None:
+    log = project.root / "local/repro.log"
+    before = log.read_text() if log.exists() else ""
+    with log.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused = project.python("pipeline.repro", ok=False)
+    sentence = "error: another make repro runs in this checkout, and writes local/repro.log.\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", sentence)
+    assert log.read_text() == before
 
 
 def test_what_would_run_is_said_and_nothing_runs(project: Project) -> None:

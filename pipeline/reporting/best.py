@@ -56,5 +56,10 @@ def of_ledgers(folder: Path, gpu: str) -> list[Row]:
     return _lines(text(against_baseline(best_configurations(rows), baselines), baselines), gpu)
 
 
+def value(cell: str) -> float | None:
+    """A cell's number, None where it is empty."""
+    return float(cell) if cell else None
+
+
 def _lines(content: str, gpu: str) -> list[Row]:
     return [row for row in csv.DictReader(content.splitlines()) if row["gpu"] == gpu]

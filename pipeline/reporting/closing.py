@@ -74,20 +74,15 @@ def table(rows: Sequence[Row], title: str) -> Table:
             heading, justify="right" if is_number else "left", overflow="fold", no_wrap=heading == "problem"
         )
     for row in rows:
-        rate = f"{number(_number(row[row['headline']]))} {RATES[row['headline']]}"
+        rate = f"{number(best.value(row[row['headline']]))} {RATES[row['headline']]}"
         found.add_row(
             row["kernel"],
             row["problem"],
             row["words"],
             f"{row['provider']} {row['configuration']}".strip(),
-            number(_number(row["median_us"])) + "!" * (row["valid"] == "False"),
+            number(best.value(row["median_us"])) + "!" * (row["valid"] == "False"),
             rate,
-            percent(_number(row["ceiling_fraction"])),
-            f"{speedup(_number(row['speedup']))} x {row['baseline']}",
+            percent(best.value(row["ceiling_fraction"])),
+            f"{speedup(best.value(row['speedup']))} x {row['baseline']}",
         )
     return found
-
-
-def _number(text: str) -> float | None:
-    """A cell's number, None where it is empty."""
-    return float(text) if text else None

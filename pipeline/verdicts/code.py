@@ -25,8 +25,9 @@ Numbers = Mapping[str, int]
 
 
 def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str, Numbers]:
-    """The numbers of each function that a tree compiles for a point's provider. Raises UserError with
-    codegen's sentence where it has none."""
+    """The numbers of each function that a tree compiles for a point's provider: of a Triton provider those of
+    the point, of a CUDA one all that its library has. Raises UserError with codegen's sentence where there is
+    none."""
     pins = {**point.problem, **point.parameters}
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -43,7 +44,7 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
             for path in Path(folder).glob("codegen/*/*.jsonl")
             for row in read_lines(path, CodeRow, lambda sentence: None)
         ]
-    return {
+    found: dict[str, Numbers] = {
         row.function: {
             "registers": row.registers or 0,
             "shared": row.shared or 0,
@@ -52,19 +53,29 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
         for row in rows
         if row.mix is not None
     }
+    if not found:
+        raise UserError(next((row.error for row in rows if row.error), f"{point.provider} has no code."))
+    return found
 
 
 def differences(a: Mapping[str, Numbers], b: Mapping[str, Numbers]) -> list[str]:
-    """A line for each function that both have and whose numbers differ, those that differ by most
-    instructions first."""
-    changed = [name for name in a if name in b and a[name] != b[name]]
-    changed.sort(key=lambda name: -abs(b[name]["instructions"] - a[name]["instructions"]))
-    lines = []
-    for name in changed[:MOST]:
-        parts = [
-            f"{what} {a[name][what]} -> {b[name][what]}" for what in a[name] if a[name][what] != b[name][what]
-        ]
-        lines.append(f"{name}: {', '.join(parts)}")
+    """A line for each function whose numbers differ or that one side alone has, the largest differences in
+    instructions first; none where both have the same."""
+    changed = [name for name in {**a, **b} if a.get(name) != b.get(name)]
+    changed.sort(key=lambda name: -abs(_instructions(b.get(name)) - _instructions(a.get(name))))
+    lines = [f"{name}: {_difference(a.get(name), b.get(name))}" for name in changed[:MOST]]
     if len(changed) > MOST:
         lines.append(f"{len(changed) - MOST} more functions differ.")
     return lines
+
+
+def _difference(a: Numbers | None, b: Numbers | None) -> str:
+    if a is None or b is None:
+        side, numbers = ("b", b) if a is None else ("a", a)
+        assert numbers is not None, "one side has it"
+        return f"only {side} has it, {', '.join(f'{what} {value}' for what, value in numbers.items())}"
+    return ", ".join(f"{what} {a[what]} -> {b[what]}" for what in a if a[what] != b[what])
+
+
+def _instructions(numbers: Numbers | None) -> int:
+    return 0 if numbers is None else numbers["instructions"]

@@ -135,13 +135,13 @@ def remove_environment(ground: Ground) -> None:
 
 def build_undone(ground: Ground, done: Done, turn: int) -> str | None:
     (report,) = (ground.root / "local/results/build/tripled").glob("*.json")
-    library = ground.root / "build/tripled/cpp.so"
+    library = ground.root / "build/kernels/tripled/cpp.so"
     whole = json.loads(report.read_text()) and library.exists() and library.stat().st_size
     return None if whole else "no library"
 
 
 def remove_build(ground: Ground) -> None:
-    shutil.rmtree(ground.root / "build/tripled", ignore_errors=True)
+    shutil.rmtree(ground.root / "build/kernels/tripled", ignore_errors=True)
     shutil.rmtree(ground.root / "local/results/build", ignore_errors=True)
 
 

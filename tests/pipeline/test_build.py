@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -22,6 +21,7 @@ from pipeline.toolchain.resources import BuildReport
 from tests.pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
 from tests.planted import two_of_each
 from tests.planted.tree import Tree
+from tests.project import wait_until
 
 
 @pytest.fixture
@@ -148,14 +148,15 @@ def test_ctrl_c_ends_the_builds_of_several_kernels_at_once(tmp_path: Path) -> No
         stderr=subprocess.PIPE,
         text=True,
     )
-    while process.poll() is None and not list(tree.temporary.glob("started.*")):
-        time.sleep(0.01)
+    wait_until(lambda: process.poll() is not None or list(tree.temporary.glob("started.*")))
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, ""), out + err
     _, alive = psutil.wait_procs(below, timeout=60)
     assert alive == []
+    started = [int(path.name.partition(".")[2]) for path in tree.temporary.glob("started.*")]
+    assert not [pid for pid in started if psutil.pid_exists(pid)], "nor one that came after the signal"
     assert not list((tree.root / "build").rglob("*.so"))
 
 

@@ -43,9 +43,18 @@ def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> 
 def test_those_that_differ_most_come_first_and_the_rest_is_counted() -> None:
     a = {f"f{i}": {"registers": 32, "shared": 0, "instructions": 100} for i in range(12)}
     b = {name: numbers | {"instructions": 100 + i} for i, (name, numbers) in enumerate(a.items())}
-    lines = code.differences(a, b | {"new": a["f0"]})
+    lines = code.differences(a, b)
     assert lines[0] == "f11: instructions 100 -> 111"
     assert len(lines) == 9 and lines[-1] == "3 more functions differ."
     more = {"f": {"registers": 40, "shared": 0, "instructions": 90}}
     less = {"f": {"registers": 38, "shared": 1024, "instructions": 90}}
     assert code.differences(more, less) == ["f: registers 40 -> 38, shared 0 -> 1024"]
+
+
+def test_a_function_that_one_side_alone_has_is_no_equal_code() -> None:
+    before = {"f<4>": {"registers": 32, "shared": 0, "instructions": 100}}
+    after = {"f<4,2>": {"registers": 40, "shared": 0, "instructions": 300}}
+    assert code.differences(before, after) == [
+        "f<4,2>: only b has it, registers 40, shared 0, instructions 300",
+        "f<4>: only a has it, registers 32, shared 0, instructions 100",
+    ]
