@@ -23,7 +23,7 @@ from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from pipeline.points.point import Point
-from pipeline.store import finals, results
+from pipeline.store import finals, results, turns
 from pipeline.store.record import Measurement
 from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200
@@ -112,7 +112,10 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
         rows = project.rows(kernel)
         assert {row.point for row in held} <= set(rows)
         sound = [point for point, row in rows.items() if is_sound(row) and point.problem["columns"] == 64]
-        assert {row.point.provider for row in held} == {point.provider for point in sound} != set()
+        assert sound
+        rounds = turns.read(finals.rounds_path(place, kernel, gpu), pytest.fail)
+        if held or all(turn.timing is not None for turn in rounds):  # else the machine was too busy to tell
+            assert {row.point.provider for row in held} == {point.provider for point in sound}
         assert kernel in (reports / "report.md").read_text()
     assert (reports / "plots/square.svg").is_file(), "it has several sizes"
     metrics = json.loads((reports / "metrics.json").read_bytes())

