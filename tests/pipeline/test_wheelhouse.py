@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ elsewhere==1.0 ; sys_platform == 'win32' \
 def test_the_pins_are_those_of_the_hosts_python_with_their_hashes() -> None:
     assert pins(LOCK, "3.11") == {"old==1.0": "old==1.0 --hash=sha256:aa --hash=sha256:bb"}
     assert pins(LOCK, "3.12") == {"old==2.0": "old==2.0 --hash=sha256:cc"}
+
+
+def test_no_pin_is_for_some_releases_of_one_python_alone() -> None:
+    """A wheelhouse is gathered for Python 3.11, and a host may have any release of that."""
+    for lock in sorted((ROOT / "locks").glob("*.lock")):
+        patch = re.findall(r"^.*python_full_version\D+\d+\.\d+\.\d.*$", lock.read_text(), re.MULTILINE)
+        assert not patch, f"{lock.name}: {patch}; hold the package back in pyproject.toml's tool.uv"
 
 
 @pytest.mark.parametrize("python", wheelhouse.VERSIONS)
