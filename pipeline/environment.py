@@ -17,7 +17,7 @@ from pipeline.command.run import console, run_stage
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.store import results
-from pipeline.store.environment import TOLD
+from pipeline.store.environment import UNKEYED
 from pipeline.store.files import write_atomically
 
 
@@ -27,7 +27,7 @@ def run(config: EnvironmentConfig) -> None:
     output = results.folder_for(config.output, environment.kind)
     results.asked_for(results.environment_path(config.output, environment.gpu))
     for path, without in (
-        (ROOT / results.CURRENT, TOLD),
+        (ROOT / results.CURRENT, UNKEYED),
         (results.environment_path(output, environment.gpu), set[str]()),
     ):
         write_atomically(path, environment.model_dump_json(indent=2, exclude=without).encode() + b"\n")

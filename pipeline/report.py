@@ -29,7 +29,7 @@ from pipeline.machine import device
 from pipeline.machine.process import die_with
 from pipeline.reporting import best, closing, history, pages, plots
 from pipeline.reporting.drawings import Drawing, drawings, leading
-from pipeline.reporting.field import meetings, meetings_of_finals, preferred, rivals_of
+from pipeline.reporting.field import head_to_heads, head_to_heads_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import (
     against_baseline,
     best_configurations,
@@ -141,12 +141,12 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
                 roofline, str(name), of_kernel, list(panels.values()), counted, styles
             )
         rivals = {name: one.rivals for name, one in about.items()}
-        swept = meetings(rows, {name: one.own for name, one in about.items()}, rivals)
+        swept = head_to_heads(rows, {name: one.own for name, one in about.items()}, rivals)
         return Content(
             results=results,
             rows=rows,
             best=fastest,
-            field=preferred(swept, meetings_of_finals(held, swept, rivals)),
+            field=preferred(swept, head_to_heads_of_finals(held, swept, rivals)),
             finals=held,
             history=history.parts(everything_held),
             about=about,

@@ -45,7 +45,7 @@ def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
+class HeadToHead:
     """Our fastest provider at one problem, and how each rival that was timed there does beside it. ``rate``
     is the one that people compare, ``headline`` says which that is.
 
@@ -89,9 +89,9 @@ class Score:
     problems: int
 
 
-def meetings(
+def head_to_heads(
     rows: pd.DataFrame, own: Mapping[str, frozenset[str]], rivals: Mapping[str, Sequence[str]]
-) -> list[Meeting]:
+) -> list[HeadToHead]:
     """Every problem at which one of ours and a rival were timed, by kernel, GPU and problem.
 
     ``own`` and ``rivals`` are by kernel. Timings that are not to be trusted are left out.
@@ -120,7 +120,7 @@ def meetings(
         fraction = ours["ceiling_fraction"]
         elsewhere = tuned[ours["kernel"], ours["gpu"]]
         found.append(
-            Meeting(
+            HeadToHead(
                 kernel=ours["kernel"],
                 gpu=ours["gpu"],
                 words=ours["words"],
@@ -139,12 +139,12 @@ def meetings(
                 ),
             )
         )
-    return sorted(found, key=lambda meeting: (meeting.kernel, meeting.gpu, meeting.rank))
+    return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
-def meetings_of_finals(
-    rows: Sequence[Final], swept: Sequence[Meeting], rivals: Mapping[str, Sequence[str]]
-) -> list[Meeting]:
+def head_to_heads_of_finals(
+    rows: Sequence[Final], swept: Sequence[HeadToHead], rivals: Mapping[str, Sequence[str]]
+) -> list[HeadToHead]:
     """Every problem that had finals, of its newest; ``swept`` are the same problems by the ledgers."""
     oracles = {(one.kernel, one.gpu, one.words, one.extent): (one.ours, one.us) for one in swept}
     table = frame_of_finals(rows)
@@ -164,7 +164,7 @@ def meetings_of_finals(
         name = named[best]
         rate = best.rate
         found.append(
-            Meeting(
+            HeadToHead(
                 kernel=kernel,
                 gpu=gpu,
                 words=name["words"],
@@ -182,14 +182,14 @@ def meetings_of_finals(
                 origin=best.origin,
             )
         )
-    return sorted(found, key=lambda meeting: (meeting.kernel, meeting.gpu, meeting.rank))
+    return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
-def preferred(swept: Sequence[Meeting], finals: Sequence[Meeting]) -> list[Meeting]:
+def preferred(swept: Sequence[HeadToHead], finals: Sequence[HeadToHead]) -> list[HeadToHead]:
     """Those of finals for each kernel and GPU that had any, else those of the ledgers."""
     had = {(one.kernel, one.gpu) for one in finals}
     both = [*finals, *(one for one in swept if (one.kernel, one.gpu) not in had)]
-    return sorted(both, key=lambda meeting: (meeting.kernel, meeting.gpu, meeting.rank))
+    return sorted(both, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
 def could(kernel: str, provider: str, problem: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
@@ -207,7 +207,7 @@ def could(kernel: str, provider: str, problem: Mapping[str, Any], parameters: Ma
         return False
 
 
-def scores(some: Sequence[Meeting], rivals: Sequence[str]) -> dict[str, Score]:
+def scores(some: Sequence[HeadToHead], rivals: Sequence[str]) -> dict[str, Score]:
     """Against each of the rivals that was met."""
     against = {rival: [one.ratios[rival] for one in some if rival in one.ratios] for rival in rivals}
     return {

@@ -58,8 +58,8 @@ publisher, and no person, deleted it."""
 
 PARENT = "mlflow.parentRunId"
 RUNS_A_PAGE = 5000
-GLANCES = 0.1
-"""The share of a publish that may go into looking what other publishers do meanwhile."""
+POLL_SHARE = 0.1
+"""The share of a publish's time that may go into asking the store what other publishers wrote meanwhile."""
 
 LOOKS = 8
 """Times to look again for what other publishers did at the same moment."""
@@ -275,17 +275,17 @@ class Store:
     ) -> tuple[str, Counter[Change]]:
         """Compare all runs of the sweep with what they should be, and put right what differs."""
         alone = sqlite_path(self.uri) is not None
-        there = Glances(lambda: self._find(experiment, sweep), at_most=0 if alone else GLANCES)
+        polled = PollCache(lambda: self._find(experiment, sweep), at_most=0 if alone else POLL_SHARE)
         changes: Counter[Change] = Counter()
         doomed: set[str] = set()
         of_parent: dict[str, str] = {}
         for run in (sweep.parent, *(sweep.children if alone else _shuffled(sweep.children))):
-            existing = there.runs(run.identity)
+            existing = polled.runs(run.identity)
             run_id, change = self._show(experiment, run, existing, of_parent, sweep.stays)
             if run is sweep.parent and change != "unchanged" and not alone:
                 # Whoever began at the same moment takes the same one.
-                there.look()
-                existing = there.runs(run.identity)
+                polled.poll()
+                existing = polled.runs(run.identity)
                 run_id, _ = self._show(experiment, run, existing, of_parent, sweep.stays)
             doomed |= {other.info.run_id for other in existing if other.info.run_id != run_id}
             if run is sweep.parent:
@@ -296,7 +296,7 @@ class Store:
             tick()
         shown = {run.identity for run in (sweep.parent, *sweep.children)}
         superseded = {
-            run.info.run_id for name, runs in there.found.items() if name not in shown for run in runs
+            run.info.run_id for name, runs in polled.found.items() if name not in shown for run in runs
         }
         for run_id in sorted(doomed if sweep.stays else doomed | superseded):
             if sweep.stays:
@@ -381,17 +381,17 @@ class Store:
         return True
 
 
-class Glances:
-    """The runs that a store holds, by identity, looked up again while others write: never for more than the
-    share ``at_most`` of the time since the last look."""
+class PollCache:
+    """The runs that a store holds, by identity. It is asked again while others write: never for more than the
+    share ``at_most`` of the time since it was last asked."""
 
     def __init__(self, find: Callable[[], dict[str, list[Any]]], at_most: float) -> None:
         self._find = find
         self._at_most = at_most
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
-        """Look now."""
+    def poll(self) -> None:
+        """Ask the store now."""
         began = time.monotonic()
         self.found = self._find()
         self._at = time.monotonic()
@@ -400,7 +400,7 @@ class Glances:
     def runs(self, identity: str) -> list[Any]:
         """The runs with the identity, as of a moment ago."""
         if self._at_most * (time.monotonic() - self._at) > self._cost:
-            self.look()
+            self.poll()
         return self.found.get(identity, [])
 
 

@@ -32,7 +32,7 @@ from pipeline.reporting.why import longest, native
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
-from pipeline.store.environment import TOLD, Environment
+from pipeline.store.environment import UNKEYED, Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement, Origin
@@ -357,7 +357,7 @@ def _params(group: Sequence[Placed]) -> dict[str, str]:
 def _machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[str, str]:
     params: dict[str, str] = {}
     if environment:
-        told = environment.model_dump(exclude={"gpu", "flags", *TOLD}, exclude_none=True)
+        told = environment.model_dump(exclude={"gpu", "flags", *UNKEYED}, exclude_none=True)
         params |= {name: str(value) for name, value in told.items()}
         if environment.flags:
             params["flags"] = lines.spelled(environment.flags)

@@ -20,7 +20,7 @@ from pipeline.points import notation
 from pipeline.points.frozen import digest
 from pipeline.points.limits import visible
 from pipeline.reporting.drawings import Drawing
-from pipeline.reporting.field import Meeting, scores
+from pipeline.reporting.field import HeadToHead, scores
 from pipeline.reporting.frames import best_providers, entry_of
 from pipeline.reporting.history import Part
 from pipeline.reporting.numbers import RATES, number, percent, speedup
@@ -82,7 +82,7 @@ class Content:
     results: Results
     rows: pd.DataFrame
     best: pd.DataFrame
-    field: Sequence[Meeting]
+    field: Sequence[HeadToHead]
     finals: Sequence[Final]
     history: Sequence[Part]
     about: Mapping[str, About]
@@ -229,16 +229,16 @@ def _field_view(content: Content) -> dict[str, Any]:
 
 
 def _field_part(
-    kernel: str, slug: str, machine: str, some: Sequence[Meeting], rivals: Sequence[str]
+    kernel: str, slug: str, machine: str, some: Sequence[HeadToHead], rivals: Sequence[str]
 ) -> dict[str, Any]:
     """One kernel on one machine."""
     unfinished = [
         f"{one.words} {one.extent} ({', '.join(one.unasked)})".lstrip() for one in some if one.unasked
     ]
-    some = [meeting for meeting in some if not meeting.unasked]
+    some = [versus for versus in some if not versus.unasked]
     against = scores(some, rivals)
-    origins = [meeting.origin for meeting in some if meeting.origin is not None]
-    rates = list(dict.fromkeys(meeting.headline for meeting in some))
+    origins = [versus.origin for versus in some if versus.origin is not None]
+    rates = list(dict.fromkeys(versus.headline for versus in some))
     return {
         "id": f"field-{kernel}-{slug}",
         "kernel": kernel,
@@ -253,20 +253,18 @@ def _field_part(
         "losses": [f"{one.words} {one.extent} ({', '.join(one.lost)})".lstrip() for one in some if one.lost],
         "lines": [
             {
-                "words": meeting.words,
-                "extent": meeting.extent,
-                "ours": meeting.ours,
-                "us": number(meeting.us),
-                "rates": [number(meeting.rate) if meeting.headline == name else "" for name in rates],
-                "percent": percent(meeting.ceiling_fraction),
-                "oracle": ""
-                if meeting.oracle is None
-                else f"{meeting.oracle[0]}, {number(meeting.oracle[1])}",
+                "words": versus.words,
+                "extent": versus.extent,
+                "ours": versus.ours,
+                "us": number(versus.us),
+                "rates": [number(versus.rate) if versus.headline == name else "" for name in rates],
+                "percent": percent(versus.ceiling_fraction),
+                "oracle": "" if versus.oracle is None else f"{versus.oracle[0]}, {number(versus.oracle[1])}",
                 "ratios": [
-                    {"text": _ratio(meeting, rival), "lost": rival in meeting.lost} for rival in against
+                    {"text": _ratio(versus, rival), "lost": rival in versus.lost} for rival in against
                 ],
             }
-            for meeting in some
+            for versus in some
         ],
     }
 
@@ -316,10 +314,10 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
     return lines
 
 
-def _ratio(meeting: Meeting, rival: str) -> str:
+def _ratio(versus: HeadToHead, rival: str) -> str:
     """A ratio; of finals with half of its interval, and where nothing is decided with a question mark."""
-    one = meeting.finals.get(rival)
-    text = speedup(meeting.ratios.get(rival))
+    one = versus.finals.get(rival)
+    text = speedup(versus.ratios.get(rival))
     if one is None or one.high is None:
         return text
     mark = {"same": " =", "undecided": " ?"}.get(one.verdict, "")

@@ -53,7 +53,7 @@ class Environment(Record):
 
     ``flags`` are the environment variables of ``FLAGS``. ``host`` is a CPU's own: a model's name says little
     of a CPU's speed. ``image`` and ``base_image`` name a container's image and what that was built from, each
-    with its digest. They are told and not part of the identity: an image that was built again is another one,
+    with its digest. They are unkeyed, no part of the identity: an image that was built again is another one,
     and what a result depends on in it, the other fields say."""
 
     gpu: Name
@@ -78,8 +78,8 @@ class Environment(Record):
 
     @property
     def digest(self) -> str:
-        """All of it but what is only told."""
-        return digest(self.model_dump(exclude=TOLD))
+        """All of it but what is unkeyed."""
+        return digest(self.model_dump(exclude=UNKEYED))
 
     @property
     def of_device(self) -> str:
@@ -116,5 +116,5 @@ class Environment(Record):
         return {name: value for name, value in self.flags.items() if name.startswith(FLAGS[who])}
 
 
-TOLD = {"image", "base_image"}
+UNKEYED = {"image", "base_image"}
 """The fields of an environment that a result does not depend on."""

@@ -13,7 +13,7 @@ from pipeline.machine import compilers, device
 from pipeline.machine import environment as machine
 from pipeline.machine.environment import fingerprint
 from pipeline.store import results
-from pipeline.store.environment import TOLD
+from pipeline.store.environment import UNKEYED
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +38,9 @@ def test_both_files_say_the_same_and_a_second_look_writes_nothing(root: Path) ->
     environment.run(config)
     (kept,) = (root / "outputs/environment").iterdir()
     current = root / results.CURRENT
-    told = dict.fromkeys(TOLD)
+    told = dict.fromkeys(UNKEYED)
     assert json.loads(current.read_bytes()) | told == json.loads(kept.read_bytes())
-    assert TOLD.isdisjoint(json.loads(current.read_bytes()))
+    assert UNKEYED.isdisjoint(json.loads(current.read_bytes()))
     assert kept.stem == json.loads(kept.read_bytes())["gpu"] == device.cpu().slug
     times = [path.stat().st_mtime_ns for path in (current, kept)]
     environment.run(config)
