@@ -1,6 +1,6 @@
 """Rivals measured side by side, in rounds, until it is known which is the faster.
 
-A round starts a fresh process for each side. At each problem that is still open it measures all rivals one
+A round starts a fresh process for each side, which serves all kernels of its tree. At each problem that is still open it measures all rivals one
 after the other, every other round in the opposite order (ABBA), so that a device that grows slower does so
 for all. What a round gave is on the disk before the next begins: stopped in any way, the contest goes on from
 there.
@@ -27,7 +27,8 @@ from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, verd
 
 @dataclass(frozen=True)
 class Side:
-    """Whose files rivals are of: a tree with an instrument and kernels, and which of its kernels."""
+    """Whose files rivals are of: a tree with an instrument and kernels, and which of its kernels. A name is one
+    tree's: one process a round serves all kernels of it."""
 
     name: str
     root: Path
@@ -101,10 +102,10 @@ class Contest:
             if number >= self.limits.rounds:
                 self.expect(sum(len(match.rivals) for match in matches))
             with ExitStack() as stack:
-                sides = {rival.side for match in matches for rival in match.rivals}
+                sides = {(rival.side.name, rival.side.root) for match in matches for rival in match.rivals}
                 workers = {
-                    side: stack.enter_context(Supervisor(device, settings, seed, timeout_s, side.root))
-                    for side in sorted(sides, key=lambda side: side.name)
+                    name: stack.enter_context(Supervisor(device, settings, seed, timeout_s, root))
+                    for name, root in sorted(sides)
                 }
                 for worker in workers.values():
                     worker.overhead = overhead
@@ -182,8 +183,8 @@ class Contest:
         turns = [self.turns.get(_place(rival, number)) for rival in match.rivals]
         return len({None if turn is None else turn.run for turn in turns} - {None}) == 1 and all(turns)
 
-    def _measure(self, workers: Mapping[Side, Supervisor], match: Match, rival: Rival, number: int) -> None:
-        worker = workers[rival.side]
+    def _measure(self, workers: Mapping[str, Supervisor], match: Match, rival: Rival, number: int) -> None:
+        worker = workers[rival.side.name]
         outcome = worker.measure(rival.side.where, rival.point)
         if outcome.status == "out_of_memory" and len(workers) > 1:
             # The other sides' processes hold what they had of a problem until they are asked for another.
