@@ -34,7 +34,7 @@ from pipeline.points.point import Point, order
 from pipeline.points.problems import SIZE
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
-from pipeline.store.evidence import CodeRow, read_lines, write_lines
+from pipeline.store.evidence import CodeRow, committed, read_lines, write_lines
 from pipeline.toolchain.extension import WITHOUT_GPU
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
@@ -57,7 +57,7 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     rows = stage.rows(*stage.points())
     write_lines(stage.path, rows)
     stage.made.remove_others()
-    if config.provider is not None and len(config.provider) == 1:
+    if stage.scope.shows:
         stage.listing(rows)
     else:
         print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
@@ -89,11 +89,13 @@ class Codegen:
             function=config.function,
             artifacts=config.artifacts,
             wait_s=config.wait_s,
+            shows=config.provider is not None and len(config.provider) == 1,
         )
         results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
         output = results.folder_for(config.output, self.device.kind)
         self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
-        self.made = CodeRows(self.scope, self.known(), warn)
+        known = self.known()
+        self.made = CodeRows(self.scope, known, committed(self.path, known), warn)
         self.left_out: list[str] = []
 
     def known(self) -> list[CodeRow]:

@@ -33,7 +33,7 @@ from pipeline.points.notation import extent, file_name, label, words
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
-from pipeline.store.evidence import ProfileRow, joined, read_lines, write_lines
+from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
 
 INSTRUMENT = {"inspection/profiler.py": "record", "profile.py": "sentence"}
@@ -100,19 +100,20 @@ class Profile:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
     def known(self) -> dict[str, ProfileRow]:
-        """By key the rows that need no second look: all is well, and their tables and traces are there. A
-        clone has rows that came with git, and no folder for what did not: then the rows are enough."""
-        is_cloned = not self.folder.is_dir()
+        """By key the rows that need no second look: all is well, and their tables and traces are there, which
+        those that are in git may lack."""
         if self.config.stacks or self.config.tensorboard is not None:
             return {}
+        rows = read_lines(self.path, ProfileRow, warn)
+        in_git = committed(self.path, rows)
         return {
             row.key: row
-            for row in read_lines(self.path, ProfileRow, warn)
+            for row in rows
             if row.key is not None
             and row.status == "ok"
             and row.instrument == self.instrument
             and (
-                is_cloned
+                row in in_git
                 or all((self.config.artifacts / str(name)).is_file() for name in (row.table, row.trace))
             )
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -60,7 +60,8 @@ def reader() -> str:
 @dataclass(frozen=True)
 class Scope:
     """Whose code is asked for: a kernel's on a device, for architectures, of CUDA only the functions whose
-    name holds ``function``; and where its texts lie, ``folder`` below ``artifacts``."""
+    name holds ``function``; and where its texts lie, ``folder`` below ``artifacts``. ``shows`` that the texts
+    themselves are asked for, and not only the rows."""
 
     loaded: Loaded
     identity: Identity
@@ -69,6 +70,7 @@ class Scope:
     function: str | None
     artifacts: Path
     wait_s: float | None
+    shows: bool
 
     @property
     def folder(self) -> Path:
@@ -84,14 +86,20 @@ class Scope:
 
 class CodeRows:
     """The rows of some points. ``known`` are those of an earlier run, of which the ones stay that would come
-    out the same and whose texts are there; of a clone, which has no folder for texts, the rows are enough.
-    ``warn`` gets a sentence about what is left out. ``kept`` counts those that stayed."""
+    out the same and whose texts are there; of those ``in_git`` the texts may be missing, unless they are
+    asked for. ``warn`` gets a sentence about what is left out. ``kept`` counts those that stayed."""
 
-    def __init__(self, scope: Scope, known: Iterable[CodeRow], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        known: Iterable[CodeRow],
+        in_git: Container[CodeRow],
+        warn: Callable[[str], None],
+    ) -> None:
         self.scope = scope
         self.warn = warn
         self.kept = 0
-        self.is_cloned = not scope.folder.is_dir()
+        self.in_git: Container[CodeRow] = () if scope.shows else in_git
         self._known: dict[tuple[Point | None, str | None, str | None], list[CodeRow]] = {}
         for row in known:
             self._known.setdefault((row.point, row.source, row.architecture), []).append(row)
@@ -229,7 +237,8 @@ class CodeRows:
         self._names[f"{library.stem}-sm_{architecture}"] = library.source
         known = self._known.get((None, library.source, architecture), [])
         stay = all(self._stays(row, None, library.compiler, basis) for row in known)
-        if known and stay and (self.is_cloned or all(path.exists() for path in modules)):
+        there = all(path.exists() for path in modules) or all(row in self.in_git for row in known)
+        if known and stay and there:
             self.kept += len(known)
             self._names |= {_stem(row.artifact): "" for row in known}
             return known
@@ -371,8 +380,8 @@ class CodeRows:
         return rows
 
     def _stays(self, row: CodeRow, key: str | None, compiler: str, basis: str) -> bool:
-        there = self.is_cloned or row.artifact is None or (self.scope.artifacts / row.artifact).is_file()
-        return there and (row.key, row.compiler, row.basis) == (key, compiler, basis)
+        there = row.artifact is None or (self.scope.artifacts / row.artifact).is_file()
+        return (there or row in self.in_git) and (row.key, row.compiler, row.basis) == (key, compiler, basis)
 
     def _basis(self, library: CudaLibrary) -> str:
         return digest([reader(), library.digest, self.scope.function])

@@ -24,10 +24,16 @@ def head(root: Path, sources: Sequence[str] = SOURCES) -> tuple[str, bool]:
     return commit, bool(_git(root, "status", "--porcelain", "--", *sources))
 
 
+def committed_lines(path: Path) -> list[str]:
+    """The lines that a file has in the last commit of its repository; none outside of git."""
+    text = _git(path.parent, "show", f"HEAD:./{path.name}") if path.parent.is_dir() else None
+    return (text or "").splitlines()
+
+
 def _git(root: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Below, Integer, Name, Quantity, Text
 from pipeline.points.point import Point
+from pipeline.store.commit import committed_lines
 from pipeline.store.files import write_atomically
 from pipeline.store.results import folders_of, listed
 
@@ -251,6 +252,13 @@ def read_lines(path: Path, kind: type[R], warn: Callable[[str], None]) -> list[R
         except (ValueError, TypeError, RecursionError, ValidationError):
             warn(f"{path}:{number} is not readable; skipped.")
     return rows
+
+
+def committed(path: Path, rows: Iterable[Record]) -> set[Record]:
+    """Those of a file's rows that are in git. The texts and traces that they name are not, so that a clone
+    has the rows alone, which are enough for all but to show such a text."""
+    lines = set(committed_lines(path))
+    return {row for row in rows if row.model_dump_json() in lines}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Rivals measured side by side, in rounds, until it is known which is the faster.
 
-A round starts a fresh process for each side, which serves all kernels of its tree. At each problem that is still open it measures all rivals one
-after the other, every other round in the opposite order (ABBA), so that a device that grows slower does so
-for all. What a round gave is on the disk before the next begins: stopped in any way, the contest goes on from
-there.
+A round starts a fresh process for each side, which serves all kernels of its tree. At each problem that is
+still open it measures all rivals one after the other, every other round in the opposite order (ABBA), so that
+a device that grows slower does so for all. What a round gave is on the disk before the next begins: stopped
+in any way, the contest goes on from there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, verd
 
 @dataclass(frozen=True)
 class Side:
-    """Whose files rivals are of: a tree with an instrument and kernels, and which of its kernels. A name is one
-    tree's: one process a round serves all kernels of it."""
+    """Whose files rivals are of: a tree with an instrument and kernels, and which of its kernels. A name
+    means one tree, whose kernels share a process."""
 
     name: str
     root: Path

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.tree import Tree, cpu_tree
+from tests.repository import commit
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
@@ -19,21 +20,6 @@ pytestmark = [
 
 QUICK = ("kernel=quick", "size=[64,65]", "provider=mul")
 SAMPLED = "samples.append((perf_counter() - start) / batch * 1e6)"
-
-
-def commit(tree: Tree) -> str:
-    """Commit what the tree holds; the commit's hash."""
-    who = {
-        f"GIT_{role}_{what}": "test@localhost"
-        for role in ("AUTHOR", "COMMITTER")
-        for what in ("NAME", "EMAIL")
-    }
-    for words in (["init", "--quiet"], ["add", "--all", "."], ["commit", "--quiet", "-m", "A tree"]):
-        subprocess.run(["git", *words], cwd=tree.root, env=os.environ | who, check=True)
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=tree.root, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def carry(tree: Tree, margin: float) -> subprocess.CompletedProcess[str]:
@@ -60,7 +46,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     """A tree whose ledger holds two points, all of it committed."""
     tree = cpu_tree(tmp_path_factory.mktemp("measured"), "quick")
     (tree.root / ".gitignore").write_text("outputs/\nlocal/\nbuild/\n__pycache__/\n")
-    made = commit(tree)
+    made = commit(tree.root)
     done = tree.sweep(*QUICK)
     assert done.returncode == 0, done.stderr
     return tree, made
@@ -70,7 +56,7 @@ def test_an_edit_that_changes_no_time_keeps_the_rows(measured: tuple[Tree, str],
     tree, first = measured[0].copy(tmp_path), measured[1]
     before = tree.rows("quick")
     edit_the_timer(tree, "SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 201.0")
-    commit(tree)
+    commit(tree.root)
     # Wide: a CPU that others use times such short calls differently from one moment to the next.
     done = carry(tree, margin=0.95)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,7 +72,7 @@ def test_an_edit_that_changes_no_time_keeps_the_rows(measured: tuple[Tree, str],
     again = carry(tree, margin=0.95)
     assert "nothing to carry" in again.stdout
     edit_the_timer(tree, "SHORTEST_SAMPLE_US = 201.0", "SHORTEST_SAMPLE_US = 202.0")
-    last = commit(tree)
+    last = commit(tree.root)
     done = carry(tree, margin=0.95)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row.origin.carried[-1].to for row in tree.rows("quick")] == [last, last]
@@ -101,7 +87,7 @@ def test_an_edit_that_changes_times_carries_nothing(measured: tuple[Tree, str], 
     tree = measured[0].copy(tmp_path)
     before = tree.ledger("quick").read_bytes()
     edit_the_timer(tree, SAMPLED, SAMPLED.replace("1e6", "1e9"))
-    commit(tree)
+    commit(tree.root)
     done = carry(tree, margin=0.95)
     assert done.returncode == 2
     assert "the instruments differ: nothing was carried" in done.stderr

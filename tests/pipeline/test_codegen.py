@@ -38,6 +38,7 @@ from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import resources
 from tests.pipeline.toolchain.tiny import has_nvcc, needs_nvcc
 from tests.planted import two_of_each
+from tests.repository import commit
 
 
 def softmax(provider: str, columns: int, **parameters: Value) -> Point:
@@ -458,6 +459,30 @@ def test_after_an_edit_only_what_it_changed_is_compiled_again(
 
 
 @of_planted
+def test_a_clone_makes_the_texts_of_what_changed_there_alone_and_of_what_is_to_be_shown(
+    tmp_path: Path, planted: Path, run: Callable[..., Work]
+) -> None:
+    few = ("kind=float32", "piece=128", "provider=[left,right]")
+    first = run(*few)
+    commit(tmp_path, "results")
+    shutil.rmtree(tmp_path / "artifacts")
+
+    cloned = run(*few)
+    assert cloned.nothing and cloned.rows() == first.rows() and not cloned.texts()
+    edit(planted / "left_hand.py", "half(x), mask", "half(x) + 1, mask")
+    for _ in range(2):
+        edited = run(*few)
+        assert edited.providers <= {"left"}, "the others' rows came with git"
+        assert edited.shown("right") == first.shown("right")
+    assert edited.nothing
+    assert {name.partition("-")[0] for name in edited.texts()} == {"left"}
+
+    shown = run("kind=float32", "piece=128", "provider=right")
+    assert shown.providers == {"right"}, "its listing is asked for"
+    assert {name.partition("-")[0] for name in shown.texts()} == {"right"}
+
+
+@of_planted
 @needs_nvcc
 def test_what_stays_is_what_would_come_out_the_same(
     tmp_path: Path, run: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
@@ -537,9 +562,9 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
     identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
     gpu = device.Device(kind="cuda", name="GPU")
-    scope = code_rows.Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None)
+    scope = code_rows.Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
     said: list[str] = []
-    made = code_rows.CodeRows(scope, (), said.append)
+    made = code_rows.CodeRows(scope, (), (), said.append)
     found = library.library_of(loaded, "odd-name.cu")
     (function,), _ = found.functions("90")
     several, other, refused = (
@@ -569,7 +594,7 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     assert of_library == []
     listed = made._of_library(found, "90")
     assert [one.artifact for one in listed] == [row.artifact]
-    again = code_rows.CodeRows(scope, [*listed, row], said.append)
+    again = code_rows.CodeRows(scope, [*listed, row], (), said.append)
     monkeypatch.setattr(library.CudaLibrary, "functions", None)
     assert again.cuda([several], alone=True) == [*listed, row]
     assert again.kept == 2

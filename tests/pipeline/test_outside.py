@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.tree import PLANTED, Tree, cpu_tree
+from tests.repository import commit
 
 HOT = "timing.cache=hot"
 KERNEL = "kernel=../elsewhere/tripled"
@@ -19,25 +20,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
     pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler"),
 ]
-
-
-def commit(folder: Path) -> str:
-    """Commit all of a folder, in a repository of its own; the commit."""
-    who = {
-        f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-    }
-    environment = os.environ | who | {"GIT_CONFIG_GLOBAL": os.devnull}
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    git("init", "--quiet")
-    git("add", "--all")
-    git("commit", "--quiet", "--allow-empty", "--message", "Kernels")
-    return git("rev-parse", "HEAD")
 
 
 @pytest.fixture

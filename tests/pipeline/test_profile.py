@@ -19,6 +19,7 @@ from pipeline.command.run import run_each
 from pipeline.inspection import profiler
 from pipeline.store import results
 from tests.planted import outside
+from tests.repository import commit
 
 Rows = dict[tuple[str, int], dict[str, Any]]
 
@@ -173,10 +174,12 @@ def test_only_what_changed_is_profiled_again(
         assert (second[name, n] == first[name, n]) == (name == "whole")
     assert again() == (second, 0)
 
+    commit(tmp_path, "results")
     (tmp_path / "artifacts").rename(tmp_path / "elsewhere")
     assert again() == (second, 0), "a clone has the rows alone"
     shutil.rmtree(tmp_path / "artifacts")
     (tmp_path / "elsewhere").rename(tmp_path / "artifacts")
+    shutil.rmtree(tmp_path / ".git")
 
     (tmp_path / "artifacts" / second["whole", 64]["table"]).unlink()
     third, count = again()
