@@ -22,11 +22,16 @@ namespace kernels {
 struct Baseline {};
 struct Avx2 {};
 struct Avx512 {};
+// Avx512, and products of bfloat16 pairs that are added to float32 (vdpbf16ps).
+struct Avx512Bfloat16 {};
 
 #if defined(__x86_64__)
 #define KERNELS_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define KERNELS_AVX512 \
   __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+
+#define KERNELS_AVX512_BFLOAT16                                                                     \
+  __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")))
 
 inline bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -37,7 +42,14 @@ inline bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+inline bool has_avx512_bfloat16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
 // f, which has to be KERNELS_INLINE, compiled for one instruction set.
+template <typename F>
+KERNELS_AVX512_BFLOAT16 void with_avx512_bfloat16(const F& f, int64_t begin, int64_t end) {
+  f(Avx512Bfloat16{}, begin, end);
+}
+
 template <typename F>
 KERNELS_AVX512 void with_avx512(const F& f, int64_t begin, int64_t end) {
   f(Avx512{}, begin, end);
@@ -49,12 +61,18 @@ KERNELS_AVX2 void with_avx2(const F& f, int64_t begin, int64_t end) {
 }
 #endif
 
-// f(set, begin, end) for runs of 0 ... count, each a thread's, with the widest instruction set of this CPU. The threads
-// are torch's own, as many as torch.get_num_threads() says; one has at least `grain` to do.
-template <typename F>
+// f(set, begin, end) for runs of 0 ... count, each a thread's, with the widest instruction set of this CPU; one for
+// bfloat16 only where f is to multiply that. The threads are torch's own, as many as torch.get_num_threads() says; one
+// has at least `grain` to do.
+template <bool kBfloat16 = false, typename F>
 void parallel_simd(int64_t count, int64_t grain, const F& f) {
   torch::stable::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
 #if defined(__x86_64__)
+    if constexpr (kBfloat16) {
+      if (has_avx512_bfloat16()) {
+        return with_avx512_bfloat16(f, begin, end);
+      }
+    }
     if (has_avx512()) {
       return with_avx512(f, begin, end);
     }
