@@ -9,8 +9,8 @@
 #include <cuda_runtime.h>
 
 #include "common.h"
+#include "gpu_limits.h"
 #include "launch_record.h"
-#include "limits.h"
 
 namespace kernels {
 

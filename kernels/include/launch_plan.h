@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "limits.h"
+#include "gpu_limits.h"
 
 #if defined(__CUDACC__)
 #define KERNELS_HOST_DEVICE __host__ __device__
