@@ -40,17 +40,20 @@ class ContractError(Exception):
     """A declaration that can't be; the text is a sentence for the kernel's author."""
 
 
-def one_of(*values: Value, default: Value | None = None, unit: str | None = None) -> Any:
+def one_of(
+    *values: Value, default: Value | None = None, unit: str | None = None, omit_default: bool = False
+) -> Any:
     """A dimension or parameter that takes one of these values; the first is the default unless another is
     named.
 
     ``unit`` makes for short labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size
-    is the number alone. Without one it is ``name=value``.
+    is the number alone. Without one it is ``name=value``. With ``omit_default`` a label leaves the parameter
+    out where it has its default, and a configuration written without it means the default.
     """
     chosen = values[0] if default is None else default
     if chosen not in values:
         raise ContractError(f"the default {chosen!r} is none of the values {', '.join(map(repr, values))}.")
-    return field(default=chosen, metadata={"values": values, "unit": unit})
+    return field(default=chosen, metadata={"values": values, "unit": unit, "omit_default": omit_default})
 
 
 def same_as(name: str) -> Any:
@@ -72,6 +75,7 @@ class Variable:
     default: Value | None
     unit: str | None = None
     same_as: str | None = None
+    omit_default: bool = False
 
     def check(self, value: object) -> Value:
         """The value, if it is one. Raises ValueError with a clause that says what it has to be."""
@@ -115,7 +119,13 @@ def variables(declared: type) -> dict[str, Variable]:
             raise ContractError(f"{declared.__name__}.{one.name} is a word: say which by one_of(...).")
         default = None if one.default is dataclasses.MISSING else one.default
         found[one.name] = Variable(
-            one.name, kind, values, default, one.metadata.get("unit"), one.metadata.get("same_as")
+            name=one.name,
+            type=kind,
+            values=values,
+            default=default,
+            unit=one.metadata.get("unit"),
+            same_as=one.metadata.get("same_as"),
+            omit_default=one.metadata.get("omit_default", False),
         )
     return found
 

@@ -1,7 +1,8 @@
 """What kernels over the rows of a matrix share: their problem, their parameters, and what fits. Without
 torch.
 
-A Triton program holds a row whole in registers, or takes it in steps of ``block_size`` columns.
+A Triton program keeps a whole row in registers (register-resident), or takes it in steps of ``block_size``
+columns, twice (two-pass). What the CUDA kernel can do with a row is in ``kernels/rows_plan.py``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from kernels.contract import Gpu, one_of
 if TYPE_CHECKING:
     import torch
 
-MAX_HELD_ROW = 65536
-"""Most columns of a row that a Triton program holds: 64 float32 registers a thread at 32 warps, the most
-there are."""
+MAX_RESIDENT_COLUMNS = 65536
+"""Most columns of a register-resident row of a Triton program: 64 float32 registers a thread at 32 warps, the
+most there are."""
 
 MAX_ELEMENTS = 64
 """Most elements of a step that a thread of a Triton program takes on, a quarter of the registers it can have:
@@ -50,7 +51,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """How a program that holds one row is launched."""
+    """How a program of one register-resident row is launched."""
 
     num_warps: int = one_of(1, 2, 4, 8, 16, 32, default=4, unit="w")
 
@@ -76,9 +77,9 @@ def elements_a_thread(parameters: Any) -> float:
 
 
 def row_too_wide(columns: int) -> str | None:
-    """Why a Triton program can't hold rows of so many columns, or None when it can."""
-    if columns > MAX_HELD_ROW:
-        return f"one block holds a row: {columns} columns > {MAX_HELD_ROW}"
+    """Why rows of so many columns can't be register-resident in a Triton program, or None when they can."""
+    if columns > MAX_RESIDENT_COLUMNS:
+        return f"one block holds a row: {columns} columns > {MAX_RESIDENT_COLUMNS}"
     return None
 
 
@@ -91,7 +92,7 @@ def threads_too_full(elements: int, num_warps: int) -> str | None:
 
 
 def row_fits(problem: Any, parameters: Row | None, gpu: Gpu | None) -> str | None:
-    """Why a Triton program can't hold such a row, or not with so few warps, or None when it can."""
+    """Why such a row can't be register-resident in a Triton program, or not with so few warps, or None."""
     del gpu
     reason = row_too_wide(problem.columns)
     if reason is None and parameters is not None:
@@ -107,42 +108,41 @@ def step_fits(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
 
 
 def rows_fit_tile(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
-    """Why a Triton program that holds whole rows can't obey a block_size, or None when it can."""
+    """Why a Triton program of register-resident rows can't obey a block_size, or None when it can."""
     if problem.columns > parameters.block_size:
         return f"one block holds whole rows: {problem.columns} columns > block_size {parameters.block_size}"
     return row_too_wide(problem.columns) or step_fits(problem, parameters, gpu)
 
 
-UNROLLED_COLUMNS = 32768
-"""Columns up to which a Triton kernel that streams rows is compiled for their number."""
+MAX_UNROLLED_COLUMNS = 32768
+"""Columns up to which a two-pass Triton kernel is compiled for their number."""
 
 
-def known_columns(columns: int) -> int | None:
-    """The number of columns to compile a Triton kernel for, or None for one that takes any.
+def constexpr_columns(columns: int) -> int | None:
+    """The number of columns as a constexpr of a two-pass Triton kernel, or None for a kernel that takes any.
 
-    Loops over a known number of columns come out unrolled, with more loads under way: on an H200 layernorm of
+    Loops over a constexpr number of columns are unrolled, with more loads in flight: on an H200 layernorm of
     16384 bfloat16 columns took 65.9 us instead of 74.7. Of 65536 columns nothing was gained.
     """
-    return columns if columns <= UNROLLED_COLUMNS else None
+    return columns if columns <= MAX_UNROLLED_COLUMNS else None
 
 
-FEW_ROWS = 64
-"""Rows up to which a Triton kernel that holds rows is compiled for their number of columns."""
+MAX_FEW_ROWS = 64
+"""Rows up to which a Triton kernel of register-resident rows is compiled for their number of columns."""
 
 
-def known_columns_of_few(rows: int, columns: int) -> int | None:
-    """The same for a Triton kernel that holds rows: few rows take as long as its instructions do, and for a
-    known number there are fewer.
+def constexpr_columns_of_few_rows(rows: int, columns: int) -> int | None:
+    """The same for a Triton kernel of register-resident rows: few rows take as long as its instructions do,
+    and with a constexpr number of columns there are fewer.
 
     On an H200 layernorm of 37 rows of 781 float32 columns took 1.95 us instead of 2.07; but rmsnorm of 4096
     rows 8.2 instead of 7.6.
     """
-    return columns if rows <= FEW_ROWS else None
+    return columns if rows <= MAX_FEW_ROWS else None
 
 
-def elements_together(x: torch.Tensor, block_size: int) -> int:
-    """How many neighbouring elements of a matrix a thread of a Triton program that takes ``block_size`` in a
-    step loads at once: 16 bytes of them where Triton knows that all rows begin at multiples of 16 bytes, else
-    one."""
+def vector_width(x: torch.Tensor, block_size: int) -> int:
+    """Elements that a thread of a Triton program loads by one instruction: 16 bytes of them, but no more than
+    ``block_size``, where Triton knows that all rows begin at multiples of 16 bytes, else one."""
     aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0
     return min(16 // x.element_size(), block_size) if aligned else 1

@@ -1,7 +1,8 @@
-// What this library launched, for whoever measures it: a profile names functions, and would leave their configuration
-// and the way that they take to be guessed. Host code, without CUDA's or torch's headers.
+// What this library launched, for whoever measures it: a profile names functions, but neither their launch
+// configuration nor their strategy. Host code, without CUDA's or torch's headers.
 //
-// Builds hide what they are not told to show, so each library has a record of its own. Its users see two C functions.
+// Builds hide all symbols but those marked visible, so each library has a record of its own. Its users see two C
+// functions.
 #pragma once
 
 #include <atomic>
@@ -14,12 +15,12 @@ namespace kernels {
 // The strings are not copied: literals.
 struct LaunchRecord {
   const char* function;  // the name of the kernel's template
-  const char* strategy;  // where it keeps its data, or how blocks share the work
+  const char* strategy;  // of a row kernel its plan's, else how blocks divide the work
   unsigned grid[3];
   unsigned block[3];
   unsigned cluster[3];
   long long shared_bytes;  // dynamic
-  int stages;              // that data passes through in shared memory, if any
+  int stages;              // pipeline stages in shared memory, if any
 };
 
 // Threads that record. Other threads' launches look at nothing else, and neither make nor touch a record of their own.

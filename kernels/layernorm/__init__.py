@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
 from kernels.rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
+from kernels.rows_plan import RowsPlan, plan_with_bias_fits
 
 EPS = 1e-5
 """Added to the variance; also in cuda.cu and cpp.cpp."""
@@ -61,7 +62,7 @@ kernel = Kernel(
         Provider(
             "triton_online", "triton.py:layernorm_online", Tile, step_fits, compile_weight=elements_a_thread
         ),
-        Provider("cuda", "cuda.cu:cuda", Tile),
+        Provider("cuda", "cuda.cu:cuda", RowsPlan, plan_with_bias_fits),
         Provider("cpp", "cpp.cpp:cpp"),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),
         Provider("liger", "peers.py:liger", None, row_fits, "triton", package="liger-kernel"),

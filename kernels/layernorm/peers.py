@@ -19,7 +19,7 @@ def quack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 
 def liger(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Liger's Triton kernel; it stores each row's mean and factor too."""
+    """Liger's Triton kernel; it stores each row's mean and scale too."""
     from liger_kernel.ops.layer_norm import layer_norm_forward
 
     out: torch.Tensor = layer_norm_forward(x.contiguous(), weight.contiguous(), bias.contiguous(), EPS)[0]

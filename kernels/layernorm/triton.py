@@ -1,8 +1,9 @@
-"""Layer normalization in Triton: rows held whole, one or several a program, and a row streamed in two passes.
+"""Layer normalization in Triton: register-resident rows, one or several a program, and rows in two
+passes.
 
-All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. WHOLE says that
-no step reaches past a row's end, so that its columns need no mask; COLUMNS is their number where a kernel is
-compiled for it.
+All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. EVEN_N: no step
+reaches past a row's end, so its columns need no mask. COLUMNS: their number where it is a constexpr,
+else None.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import triton
 import triton.language as tl
 
 from kernels.layernorm import EPS
-from kernels.rows import elements_together, known_columns, known_columns_of_few, row_too_wide
+from kernels.rows import constexpr_columns, constexpr_columns_of_few_rows, row_too_wide, vector_width
 from kernels.tensors import check_affine, check_dtype, check_matrix, launch_grid
 
 _EPS = tl.constexpr(EPS)
 
 EARLY_WIDTH = tl.constexpr(8192)
-"""Columns up to which a program holds weight and bias beside its rows."""
+"""Columns up to which registers hold weight and bias beside its rows."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -33,21 +34,20 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    WHOLE: tl.constexpr,
+    EVEN_N: tl.constexpr,
 ) -> None:
-    """A program reads BLOCK_SIZE / WIDTH rows, holds them whole in registers, and writes them; WIDTH >=
-    columns."""
+    """A program loads BLOCK_SIZE / WIDTH rows, keeps them in registers, and stores them; WIDTH >= columns."""
     if COLUMNS is not None:
         columns = COLUMNS
-    # Weight and bias are asked for before the reductions, unless they would crowd the row out of registers.
+    # Weight and bias are loaded before the reductions, unless they would take the registers of the row.
     EARLY: tl.constexpr = WIDTH <= EARLY_WIDTH
-    # Short rows leave the caches to weight and bias.
+    # Several short rows a program are evicted first, so that weight and bias stay in the caches.
     POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
     row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
-    in_row = None if WHOLE else column < columns
-    inside = row < rows if WHOLE else (row < rows) & in_row
+    in_row = None if EVEN_N else column < columns
+    inside = row < rows if EVEN_N else (row < rows) & in_row
     values = tl.load(x + row * row_stride + column, mask=inside, other=0.0, eviction_policy=POLICY).to(
         tl.float32
     )
@@ -55,9 +55,9 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     # rounded as their sum would be.
     values -= tl.load(x + row * row_stride, mask=row < rows, other=0.0).to(tl.float32)
     if EARLY:
-        factor = tl.load(weight + column, mask=in_row)
-        shift = tl.load(bias + column, mask=in_row)
-    if WHOLE:
+        w = tl.load(weight + column, mask=in_row)
+        b = tl.load(bias + column, mask=in_row)
+    if EVEN_N:
         values -= tl.sum(values, axis=1)[:, None] / columns
     else:
         values = tl.where(inside, values, 0.0)
@@ -65,16 +65,16 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
     variance = tl.sum(values * values, axis=1)[:, None] / columns
     scale = tl.rsqrt(variance + _EPS)
     if not EARLY:
-        factor = tl.load(weight + column, mask=in_row)
-        shift = tl.load(bias + column, mask=in_row)
-    result = values * scale * factor.to(tl.float32) + shift.to(tl.float32)
+        w = tl.load(weight + column, mask=in_row)
+        b = tl.load(bias + column, mask=in_row)
+    result = values * scale * w.to(tl.float32) + b.to(tl.float32)
     tl.store(
         out + row * columns + column, result.to(out.dtype.element_ty), mask=inside, eviction_policy=POLICY
     )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _take_step(
+def _add_step(
     distance: tl.tensor, mean: tl.tensor, squares: tl.tensor, part: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
     """The means of groups of columns and the sums of the squared distances to them, after one more step.
@@ -100,43 +100,43 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
     columns: tl.int64,
     COLUMNS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    GROUP: tl.constexpr,
-    WHOLE: tl.constexpr,
+    VECTOR_WIDTH: tl.constexpr,
+    EVEN_N: tl.constexpr,
 ) -> None:
-    """A program reads one row twice, BLOCK_SIZE columns at a time, and writes it in the second pass.
+    """A program reads one row twice, BLOCK_SIZE columns at a time, and stores it in the second pass.
 
-    Each GROUP of neighbouring columns of the block, a thread's where it has so many, keeps the mean of its
-    steps and the sum of the squared distances to it; they meet once, after the first pass (Chan, Golub and
-    LeVeque, "Algorithms for Computing the Sample Variance", 1983). The row is marked to stay in the caches
-    for the second pass, which marks it to go.
+    Each group of VECTOR_WIDTH neighbouring columns of the block keeps the mean over its steps and the sum of
+    the squared distances to it. They are reduced once, after the first pass (Chan, Golub and LeVeque,
+    "Algorithms for Computing the Sample Variance", 1983). That loads with evict_last, so that the second pass
+    finds the row in L2; the second loads with evict_first.
     """
     if COLUMNS is not None:
         columns = COLUMNS
     row = tl.program_id(0).to(tl.int64)
     x += row * row_stride
     out += row * columns
-    group = tl.arange(0, BLOCK_SIZE // GROUP) * GROUP
-    place = group[:, None] + tl.arange(0, GROUP)[None, :]
+    group = tl.arange(0, BLOCK_SIZE // VECTOR_WIDTH) * VECTOR_WIDTH
+    step_offset = group[:, None] + tl.arange(0, VECTOR_WIDTH)[None, :]
 
     # A group's first element is its mean to begin with: equal numbers are their own mean, also where their
     # sum would be rounded.
     mean = tl.load(x + group, mask=group < columns, other=0.0, eviction_policy="evict_last").to(tl.float32)
-    squares = tl.zeros([BLOCK_SIZE // GROUP], tl.float32)
+    squares = tl.zeros([BLOCK_SIZE // VECTOR_WIDTH], tl.float32)
     whole = columns // BLOCK_SIZE * BLOCK_SIZE
     count = 0.0
     for start in range(0, whole, BLOCK_SIZE):
-        count += GROUP
-        values = tl.load(x + start + place, eviction_policy="evict_last").to(tl.float32)
-        mean, squares = _take_step(values - mean[:, None], mean, squares, 1.0 / count)
-    if not WHOLE:
+        count += VECTOR_WIDTH
+        values = tl.load(x + start + step_offset, eviction_policy="evict_last").to(tl.float32)
+        mean, squares = _add_step(values - mean[:, None], mean, squares, 1.0 / count)
+    if not EVEN_N:
         rest = columns - whole
-        inside = place < rest
-        values = tl.load(x + whole + place, mask=inside, other=0.0, eviction_policy="evict_last").to(
+        inside = step_offset < rest
+        values = tl.load(x + whole + step_offset, mask=inside, other=0.0, eviction_policy="evict_last").to(
             tl.float32
         )
         distance = tl.where(inside, values - mean[:, None], 0.0)
-        count += tl.minimum(tl.maximum(rest - group, 0), GROUP).to(tl.float32)
-        mean, squares = _take_step(distance, mean, squares, 1.0 / tl.maximum(count, 1.0))
+        count += tl.minimum(tl.maximum(rest - group, 0), VECTOR_WIDTH).to(tl.float32)
+        mean, squares = _add_step(distance, mean, squares, 1.0 / tl.maximum(count, 1.0))
 
     # A mean of means that their sum has rounded, and what it is off by: equal numbers are their own mean.
     near = tl.sum(count / columns * mean, axis=0)
@@ -146,26 +146,26 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
     row_mean = near + offset
     scale = tl.rsqrt(variance + _EPS)
     for start in range(0, columns, BLOCK_SIZE):
-        column = start + place
-        inside = None if WHOLE else column < columns
+        column = start + step_offset
+        inside = None if EVEN_N else column < columns
         values = tl.load(x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
-        factor = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
-        shift = tl.load(bias + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
-        result = (values - row_mean) * scale * factor + shift
+        w = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
+        b = tl.load(bias + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
+        result = (values - row_mean) * scale * w + b
         tl.store(out + column, result.to(out.dtype.element_ty), mask=inside)
 
 
 def layernorm_row(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """Layer normalization of a matrix of at least one column, a program a row, held whole. Raises ValueError
-    for rows that no program holds."""
+    """Layer normalization of a matrix of at least one column, a program a row. Raises ValueError for
+    rows that don't fit into the registers of one."""
     return layernorm_tile(x, weight, bias, 1, num_warps)
 
 
 def layernorm_tile(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Layer normalization of a matrix of at least one column, as many rows a program as ``block_size``
-    elements hold, but one at least. Raises ValueError for rows that no program holds."""
+    """Layer normalization of a matrix of at least one column, as many rows a program as fit into
+    ``block_size`` elements, but one at least. Raises ValueError for rows that don't fit there."""
     _check(x, weight, bias)
     if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)
@@ -181,10 +181,10 @@ def layernorm_tile(
             bias.contiguous(),
             x.stride(0),
             *x.shape,
-            COLUMNS=known_columns_of_few(*x.shape),
+            COLUMNS=constexpr_columns_of_few_rows(*x.shape),
             WIDTH=width,
             BLOCK_SIZE=block_size,
-            WHOLE=x.shape[1] == width,
+            EVEN_N=x.shape[1] == width,
             num_warps=num_warps,
         )
     return out
@@ -193,7 +193,8 @@ def layernorm_tile(
 def layernorm_online(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Layer normalization of a matrix of at least one column, a program a row, in steps of ``block_size``."""
+    """Layer normalization of a matrix of at least one column, a program a row, in two passes of steps of
+    ``block_size`` columns."""
     _check(x, weight, bias)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
@@ -205,10 +206,10 @@ def layernorm_online(
             bias.contiguous(),
             x.stride(0),
             x.shape[1],
-            COLUMNS=known_columns(x.shape[1]),
+            COLUMNS=constexpr_columns(x.shape[1]),
             BLOCK_SIZE=block_size,
-            GROUP=elements_together(x, block_size),
-            WHOLE=x.shape[1] % block_size == 0,
+            VECTOR_WIDTH=vector_width(x, block_size),
+            EVEN_N=x.shape[1] % block_size == 0,
             num_warps=num_warps,
         )
     return out

@@ -41,15 +41,15 @@ def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
-    WHOLE_M: tl.constexpr,
-    WHOLE_N: tl.constexpr,
-    WHOLE_K: tl.constexpr,
+    EVEN_M: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    EVEN_K: tl.constexpr,
     ARITHMETIC: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
     """A program sums up the products of one tile, BLOCK_K a step, in float32, and rounds them once.
 
-    WHOLE_M says that no tile reaches past the last row, so that rows need no mask; so do WHOLE_N and WHOLE_K.
+    EVEN_M: no tile reaches past the last row, so rows need no mask. The same for EVEN_N and EVEN_K.
     WIDEN is for Triton's interpreter, whose dot takes a bfloat16's bits for a whole number.
     """
     tile_m, tile_n = grouped(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
@@ -65,19 +65,19 @@ def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, k, BLOCK_K):
         # What is past the end is 0 in both, and adds 0 whatever the other matrix holds.
-        if WHOLE_M and WHOLE_K:
+        if EVEN_M and EVEN_K:
             of_a = tl.load(a_from)
-        elif WHOLE_K:
+        elif EVEN_K:
             of_a = tl.load(a_from, mask=row < m, other=0.0)
-        elif WHOLE_M:
+        elif EVEN_M:
             of_a = tl.load(a_from, mask=depth[None, :] < k - start, other=0.0)
         else:
             of_a = tl.load(a_from, mask=(row < m) & (depth[None, :] < k - start), other=0.0)
-        if WHOLE_N and WHOLE_K:
+        if EVEN_N and EVEN_K:
             of_b = tl.load(b_from)
-        elif WHOLE_K:
+        elif EVEN_K:
             of_b = tl.load(b_from, mask=column < n, other=0.0)
-        elif WHOLE_N:
+        elif EVEN_N:
             of_b = tl.load(b_from, mask=depth[:, None] < k - start, other=0.0)
         else:
             of_b = tl.load(b_from, mask=(column < n) & (depth[:, None] < k - start), other=0.0)
@@ -90,7 +90,7 @@ def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
 
     to = out + row * n + column
     result = total.to(out.dtype.element_ty)
-    if WHOLE_M and WHOLE_N:
+    if EVEN_M and EVEN_N:
         tl.store(to, result)
     else:
         tl.store(to, result, mask=(row < m) & (column < n))
@@ -126,9 +126,9 @@ def tiled(  # noqa: PLR0913, PLR0917  # the parameters' names
             BLOCK_N=block_n,
             BLOCK_K=block_k,
             GROUP_M=group_m,
-            WHOLE_M=m % block_m == 0,
-            WHOLE_N=n % block_n == 0,
-            WHOLE_K=k % block_k == 0,
+            EVEN_M=m % block_m == 0,
+            EVEN_N=n % block_n == 0,
+            EVEN_K=k % block_k == 0,
             ARITHMETIC=arithmetic,
             WIDEN=not isinstance(_tiled, triton.JITFunction),
             num_warps=num_warps,

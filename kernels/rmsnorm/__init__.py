@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
 from kernels.rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
+from kernels.rows_plan import RowsPlan, plan_fits
 
 EPS = 1e-6
 """Added to the mean square; also in cuda.cu and cpp.cpp."""
@@ -57,9 +58,9 @@ kernel = Kernel(
             "triton_tile", "triton.py:rmsnorm_tile", Tile, rows_fit_tile, compile_weight=elements_a_thread
         ),
         Provider(
-            "triton_online", "triton.py:rmsnorm_online", Tile, step_fits, compile_weight=elements_a_thread
+            "triton_two_pass", "triton.py:rmsnorm_two_pass", Tile, step_fits, compile_weight=elements_a_thread
         ),
-        Provider("cuda", "cuda.cu:cuda", Tile),
+        Provider("cuda", "cuda.cu:cuda", RowsPlan, plan_fits),
         Provider("cpp", "cpp.cpp:cpp"),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),
         Provider("liger", "peers.py:liger", None, row_fits, "triton", package="liger-kernel"),

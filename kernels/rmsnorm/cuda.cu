@@ -1,11 +1,10 @@
-// rmsnorm over the last dimension of a 2-D tensor on CUDA: the rows of ../include/rows.cuh, held in registers,
-// staged in shared memory, taken by blocks that stay, or streamed.
+// rmsnorm over the last dimension of a 2-D tensor on CUDA, as an operation of the row kernels in ../include/rows.cuh.
 //
-// A warp takes the sum of its elements' squares, and those of all warps of a row add up; the elements stay where they
-// are. The weight is read for each row, from L1 or L2, 8 or 16 registers of it ahead of its use, or once by blocks that
-// stay, which hold it in registers. DRAM bandwidth is the limit: a row is read once from device memory and written once.
-// Where rows don't start at multiples of 16 bytes, 16 bytes of weight take two loads, or are copied once beforehand, or
-// are read by blocks that stay, which take rows in such an order that they do so seldom.
+// A warp takes the sum of its elements' squares, and those of all warps of a row add up; the elements stay as they are.
+// The weight is read again for each row, from L1 or L2, 8 or 16 registers of it ahead of its use; a persistent kernel
+// keeps it in registers. The limit is DRAM bandwidth: a row is read once from device memory and written once. Where
+// rows don't begin at multiples of 16 bytes, 16 bytes of weight are two loads and a shift, unless realigned copies are
+// made first or a persistent kernel takes rows in the order of their alignment.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 
@@ -15,18 +14,18 @@ constexpr float kEps = 1e-6f;
 
 template <typename T>
 struct RmsNorm {
-  using Unchanged = RmsNorm;
+  using Recompute = RmsNorm;
   // The sum of some elements' squares.
   struct Partial {
     float squares;
   };
-  struct Row {
+  struct Statistics {
     float scale;
   };
 
-  static constexpr bool kFillLowest = false;
-  static constexpr bool kWeight = true;
-  static constexpr bool kBias = false;
+  static constexpr bool kPadLowest = false;
+  static constexpr bool kHasWeight = true;
+  static constexpr bool kHasBias = false;
 
   const T* weight;
 
@@ -36,48 +35,52 @@ struct RmsNorm {
 
   __device__ static Partial merge(const Partial& a, const Partial& b) { return {a.squares + b.squares}; }
 
-  __device__ static Partial merge_lanes(const Partial& mine) {
-    return {kernels::sum_of_lanes(mine.squares, kernels::kThreadsPerWarp)};
+  __device__ static Partial warp_merge(const Partial& mine) {
+    return {kernels::warp_reduce_sum(mine.squares, kernels::kThreadsPerWarp)};
   }
 
-  template <typename Elements>
-  __device__ Partial observe(Elements& elements, int lanes) const {
-    kernels::Sum squares;
-    elements.each([&](float& value, int i) { squares.add_square(i, value); });
-    return {kernels::sum_of_lanes(squares.total(), lanes)};
+  template <typename Fragment>
+  __device__ Partial reduce(Fragment& fragment, int lanes) const {
+    kernels::Accumulators squares;
+    fragment.for_each([&](float& value, int i) { squares.add_square(i, value); });
+    return {kernels::warp_reduce_sum(squares.total(), lanes)};
   }
 
-  __device__ Row finish(const Partial&, const Partial& whole, int64_t columns) const {
+  __device__ Statistics finalize(const Partial&, const Partial& whole, int64_t columns) const {
     return {rsqrtf(whole.squares * kernels::reciprocal(static_cast<float>(columns)) + kEps)};
   }
 
-  __device__ float result(float value, float w, float, const Row& row) const { return value * row.scale * w; }
+  __device__ float apply(float value, float w, float, const Statistics& row) const { return value * row.scale * w; }
 };
 
-kernels::Tensor cuda(const kernels::Tensor& x, const kernels::Tensor& weight, int64_t block_size, int64_t num_warps) {
-  kernels::check_launch_parameters(block_size, num_warps);
+kernels::Tensor cuda(const kernels::Tensor& x, const kernels::Tensor& weight, int64_t block_size, int64_t num_warps,
+                     std::string strategy, int64_t cluster_size, int64_t stages) {
+  const auto options = kernels::rows_options(block_size, num_warps, strategy, cluster_size, stages);
   kernels::check_matrix("rmsnorm", x);
   kernels::check_parameter("rmsnorm", "weight", weight, x);
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const kernels::Tensor source = x.stride(1) == 1 ? x : torch::stable::contiguous(x);
-  const kernels::Tensor factor = torch::stable::contiguous(weight);
+  const kernels::Tensor weights = torch::stable::contiguous(weight);
   const kernels::Tensor result = torch::stable::new_empty(source, source.sizes());
   kernels::with_element_type(source, [&](auto element) {
     using T = decltype(element);
-    const RmsNorm<T> op{kernels::input<T>(factor)};
-    kernels::launch_rows<T>("rmsnorm::cuda", source, result, op, block_size, num_warps);
+    const RmsNorm<T> op{kernels::input<T>(weights)};
+    kernels::launch_rows<T>("rmsnorm::cuda", source, result, op, options);
   });
   return result;
 }
 
-kernels::Tensor meta(const kernels::Tensor& x, const kernels::Tensor&, int64_t, int64_t) {
+kernels::Tensor meta(const kernels::Tensor& x, const kernels::Tensor&, int64_t, int64_t, std::string, int64_t,
+                     int64_t) {
   return kernels::like(x);
 }
 
 }  // namespace rmsnorm
 
 STABLE_TORCH_LIBRARY_FRAGMENT(rmsnorm, m) {
-  m.def("cuda(Tensor x, Tensor weight, int block_size, int num_warps) -> Tensor");
+  m.def(
+      "cuda(Tensor x, Tensor weight, int block_size, int num_warps, str strategy=\"auto\", int cluster_size=0, "
+      "int stages=0) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(rmsnorm, Meta, m) { m.impl("cuda", TORCH_BOX(&rmsnorm::meta)); }
 STABLE_TORCH_LIBRARY_IMPL(rmsnorm, CUDA, m) { m.impl("cuda", TORCH_BOX(&rmsnorm::cuda)); }

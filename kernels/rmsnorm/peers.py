@@ -16,7 +16,7 @@ def quack(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def liger(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Liger's Triton kernel, rounding as Llama does; it stores each row's factor too."""
+    """Liger's Triton kernel, rounding as Llama does; it stores each row's scale too."""
     from liger_kernel.ops.rms_norm import rms_norm_forward
 
     out: torch.Tensor = rms_norm_forward(x.contiguous(), weight.contiguous(), EPS, 0.0, "llama", None)[0]

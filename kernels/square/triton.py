@@ -17,7 +17,7 @@ from kernels.tensors import check_dtype, launch_grid
 def _square_rows(
     out: tl.tensor, x: tl.tensor, row_stride: tl.int64, columns: tl.int64, BLOCK_SIZE: tl.constexpr
 ) -> None:
-    """A program squares one row, which it holds whole in registers; BLOCK_SIZE >= columns."""
+    """A program squares one row, which is register-resident; BLOCK_SIZE >= columns."""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK_SIZE)
@@ -37,7 +37,7 @@ def _square_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: t
 
 def square_rows(x: torch.Tensor, num_warps: int) -> torch.Tensor:
     """The square, a program a row of the last dimension. Rows may be any distance apart. Raises ValueError
-    for rows that no program holds."""
+    for rows that don't fit into the registers of one."""
     if x.dim() > 0 and (reason := row_too_wide(x.shape[-1])):
         raise ValueError(reason)
     check_dtype(x)

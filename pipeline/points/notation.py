@@ -18,17 +18,22 @@ JOIN = "x"
 
 
 def configuration(point: Point) -> str:
-    """A point's parameters: ``1024x8w`` where they have units, ``name=value`` for the others; empty for
-    none."""
+    """A point's parameters: ``1024x8w`` where they have units, ``name=value`` for the others, without those
+    that are left out at their default; empty for none."""
     declared = _parameters(point.kernel, point.provider)
+    parameters = {
+        name: value
+        for name, value in point.parameters.items()
+        if name not in declared or not declared[name].omit_default or value != declared[name].default
+    }
     short = JOIN.join(
         f"{shown(value)}{declared[name].unit}"
-        for name, value in point.parameters.items()
+        for name, value in parameters.items()
         if name in declared and declared[name].unit is not None
     )
     named = [
         f"{name}={shown(value)}"
-        for name, value in point.parameters.items()
+        for name, value in parameters.items()
         if name not in declared or declared[name].unit is None
     ]
     return ",".join(filter(None, [short, *named]))
@@ -134,7 +139,8 @@ class Variant:
         architecture (``sm_80``), or part of a CUDA function's name.
 
         Raises UserError for an unknown provider and a word that is none of these; whether the values are any
-        good is the plan's to say.
+        good is the plan's to say. A configuration that leaves out a parameter which labels leave out has its
+        default.
         """
         name, *rest = [word.strip() for word in text.split("/")]
         kernel = entry.loaded.kernel
@@ -156,6 +162,10 @@ class Variant:
                     f"can't read '{word}' in '{text}': write a configuration ({example}), a size (4096), "
                     "DIMENSION=VALUE, a word of the problem (float32) or an architecture (sm_80)."
                 )
+        parameters = known[name].variables()
+        if pins.keys() & parameters.keys():
+            omitted = {one.name: one.default for one in parameters.values() if one.omit_default}
+            pins = {one: (value,) for one, value in omitted.items() if value is not None} | pins
         return cls(text, name, pins, architecture, function)
 
 
@@ -212,5 +222,9 @@ def _value(text: str, variable: Variable) -> Value:
 
 def _example(parameters: Mapping[str, Variable]) -> str:
     units = [f"{one.default}{one.unit}" for one in parameters.values() if one.unit is not None]
-    names = [f"{name}={shown(one.default)}" for name, one in parameters.items() if one.unit is None]
+    names = [
+        f"{name}={shown(one.default)}"
+        for name, one in parameters.items()
+        if one.unit is None and not one.omit_default
+    ]
     return ",".join(filter(None, [JOIN.join(units), *names])) or "none: it has no parameters"

@@ -1,12 +1,22 @@
-"""What the CUDA operators refuse, and launch parameters that no grid has."""
+"""What the CUDA operators refuse, launch parameters that no grid has, and every strategy of a plan."""
 
 from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 import kernels
 from kernels import Tensors
+from kernels.contract import Gpu
+from kernels.rows import Matrix
+from kernels.rows_plan import STRATEGIES, RowsPlan
+from pipeline.machine import device
 from pipeline.toolchain import extension
 from tests.kernels.kernel_cases import MATRICES
 
@@ -22,8 +32,8 @@ def name(request: pytest.FixtureRequest) -> str:
     return kernel
 
 
-def cuda(name: str, inputs: Tensors, block_size: int, num_warps: int) -> torch.Tensor:
-    out: torch.Tensor = getattr(torch.ops, name).cuda(*inputs, block_size, num_warps)
+def cuda(name: str, inputs: Tensors, block_size: int, num_warps: int, **plan: Any) -> torch.Tensor:
+    out: torch.Tensor = getattr(torch.ops, name).cuda(*inputs, block_size, num_warps, **plan)
     return out
 
 
@@ -60,8 +70,8 @@ def test_odd_launch_parameters(
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
-# Blocks, clusters of every size, rows that have to be streamed, and so few that two launches take them; by
-# whole packs, with packs cut at both ends, and, with 5 elements between rows, an element at a time.
+# Blocks, clusters of every size, rows that take two passes, and so few that two launches take them; by
+# vectors, with scalars at both ends, and, with 5 elements between rows, an element at a time.
 @pytest.mark.parametrize("num_warps", [1, 4, 16, 32])
 @pytest.mark.parametrize("block_size", [64, 1024, 16384])
 @pytest.mark.parametrize(
@@ -77,7 +87,7 @@ def test_rows_of_any_length(
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
-# More than L2 holds, where the caches are told otherwise.
+# Larger than L2, which gets another eviction priority.
 @pytest.mark.parametrize("num_warps", [4, 16])
 @pytest.mark.parametrize("block_size", [1024, 32768])
 @pytest.mark.parametrize("columns", [70000, 70001])
@@ -87,8 +97,9 @@ def test_large_tensors(name: str, num_warps: int, block_size: int, columns: int,
     check(name, cuda(name, inputs, block_size, num_warps), inputs)
 
 
-# So many rows and elements that odd rows get copies of weight and bias: several rows a block, one, a cluster
-# of them, and rows of fewer elements than an access has. Parameters may begin inside 16 bytes, too.
+# So many rows and elements that rows of odd width get realigned copies of weight and bias: several rows a
+# block, one, a cluster a row, and rows of fewer elements than an access has. Parameters may begin inside 16
+# bytes, too.
 @pytest.mark.parametrize(("block_size", "num_warps"), [(1024, 4), (16384, 16), (64, 1)])
 @pytest.mark.parametrize(
     ("rows", "columns"), [(600000, 7), (5400, 781), (420, 10001), (140, 60001), (130, 262143)]
@@ -112,7 +123,7 @@ def test_odd_rows_get_the_parameters_of_their_call(name: str, dtype: torch.dtype
         check(name, cuda(name, inputs, 2048, 4), inputs)
 
 
-# Of the norms, whose clusters of a GPU take these rows one after another.
+# Of the norms, whose persistent clusters take these rows.
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [(701, 40000), (277, 65536), (131, 262144), (701, 33001), (650, 50258), (277, 100003), (131, 262143)],
@@ -160,6 +171,114 @@ def test_a_long_row_leaves_the_others_alone(name: str, columns: int, dtype: torc
     same = [row for row in range(300) if row not in {3, 35, 299}]
     assert torch.equal(result[same], expected[same])
     assert bool(result[3].isnan().all())
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Gpu:
+    found = device.capabilities(device.gpus()[0])
+    assert found is not None
+    return found
+
+
+def explicit_plans(name: str, problem: Matrix, gpu: Gpu) -> Iterator[RowsPlan]:
+    """Every strategy with each cluster size and number of stages that fits the problem."""
+    fits = CASES[name].provider.fits
+    for strategy, block_size, num_warps, cluster_size, stages in itertools.product(
+        STRATEGIES[1:], (1024, 8192), (4, 8), (0, 1, 2, 3, 4, 8, 16), (0, 3, 4, 6)
+    ):
+        plan = RowsPlan(
+            block_size=block_size,
+            num_warps=num_warps,
+            strategy=strategy,
+            cluster_size=cluster_size,
+            stages=stages,
+        )
+        if fits(problem, plan, gpu) is None:
+            yield plan
+
+
+# Rows of a block and of a cluster; fewer rows than clusters, and many more; rows of whole vectors, and rows
+# that begin anywhere within 16 bytes.
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(1, 4096), (3, 781), (37, 12671), (700, 8192), (701, 8191), (300, 40001), (2, 100_003), (1, 262_144)],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_strategy_with_what_it_can_be_told(
+    name: str, rows: int, columns: int, dtype: str, gpu: Gpu
+) -> None:
+    inputs = inputs_of(name, (rows, columns), DTYPES[dtype])
+    tried = set()
+    for plan in explicit_plans(name, Matrix(rows=rows, columns=columns, dtype=dtype), gpu):
+        options = {"strategy": plan.strategy, "cluster_size": plan.cluster_size, "stages": plan.stages}
+        try:
+            out, launched = recorded(name, inputs, plan.block_size, plan.num_warps, **options)
+        except RuntimeError as error:
+            # Whether a cluster fits on the GPU beside so much shared memory is known by its driver alone.
+            assert "no persistent cluster of" in str(error), plan
+            continue
+        check(name, out, inputs)
+        tried.add(plan.strategy)
+        assert launched["strategy"] == plan.strategy
+        assert plan.cluster_size in {0, launched["cluster"][0]}
+        assert plan.stages in {0, launched["stages"]}
+        assert launched["block"][0] == 32 * plan.num_warps
+    assert tried >= ({"multi_pass", "persistent"} if columns <= 16 * 8192 else {"multi_pass"})
+
+
+def recorded(name: str, inputs: Tensors, *launch: int, **plan: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The output, and what the library says of its last launch."""
+    library = ctypes.CDLL(str(extension.load(extension.Place.of(kernels.load(name)), "cuda.cu")))
+    library.kernels_recorded_launches.restype = ctypes.c_char_p
+    library.kernels_record_launches(1)
+    try:
+        out = cuda(name, inputs, *launch, **plan)
+        return out, json.loads(library.kernels_recorded_launches())[-1]
+    finally:
+        library.kernels_record_launches(0)
+
+
+# Softmax of rows whose maximum is far below zero: a persistent warp without a scalar of its own adds none.
+@pytest.mark.parametrize("columns", [8191, 8192])
+def test_persistent_rows_of_low_numbers(name: str, columns: int) -> None:
+    x, *parameters = inputs_of(name, (300, columns))
+    inputs = (x - 1000.0, *parameters)
+    check(name, cuda(name, inputs, 4096, 4, strategy="persistent"), inputs)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        (
+            {"strategy": "resident"},
+            "strategy must be auto, register_resident, .* or split_multi_pass, not resident",
+        ),
+        ({"cluster_size": 4}, "strategy auto takes no cluster_size, not 4"),
+        ({"stages": 4}, "strategy auto takes no stages, not 4"),
+        ({"strategy": "persistent", "stages": 7}, "stages must be 0 or from 3 to 6, not 7"),
+        ({"strategy": "persistent", "cluster_size": 17}, "cluster_size must be from 0 to 16, not 17"),
+        (
+            {"strategy": "register_resident", "cluster_size": 3},
+            ".* needs a power of two as cluster_size, not 3",
+        ),
+        ({"strategy": "split_multi_pass"}, "strategy split_multi_pass is for few rows of more than .*"),
+    ],
+)
+def test_a_plan_that_can_not_be_is_refused(name: str, plan: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RuntimeError, match=f"^{sentence}$"):
+        cuda(name, inputs_of(name, (4096, 64)), 1024, 4, **plan)
+
+
+def test_rows_that_begin_unlike_their_outputs_are_refused_by_vector_strategies(name: str) -> None:
+    x, *parameters = inputs_of(name, (300, 4097))
+    inputs = (x[:, :4096], *(parameter[:4096] for parameter in parameters))
+    for strategy in ("shared_memory_resident", "persistent"):
+        with pytest.raises(RuntimeError, match=r"begin alike within 16 bytes$"):
+            cuda(name, inputs, 4096, 4, strategy=strategy)
+    check(name, cuda(name, inputs, 4096, 4, strategy="register_resident"), inputs)
 
 
 def test_elements_that_are_not_floats_are_refused(name: str) -> None:

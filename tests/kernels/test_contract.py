@@ -15,7 +15,7 @@ import torch
 import kernels
 from kernels import Loaded, elementwise, rows
 from kernels.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, Value, bytes_of
-from kernels.rows import elements_together, known_columns, known_columns_of_few
+from kernels.rows import constexpr_columns, constexpr_columns_of_few_rows, vector_width
 from kernels.tensors import dtype_of, launch_grid
 from tests.kernels.kernel_cases import (
     CPU,
@@ -266,21 +266,21 @@ def test_a_grid_is_never_larger_than_a_launch() -> None:
 
 
 def test_kernels_are_compiled_for_columns_that_unroll() -> None:
-    assert known_columns(1) == 1
-    assert known_columns(32768) == 32768
-    assert known_columns(32769) is None
+    assert constexpr_columns(1) == 1
+    assert constexpr_columns(32768) == 32768
+    assert constexpr_columns(32769) is None
 
 
 def test_kernels_that_hold_rows_are_compiled_for_the_columns_of_few() -> None:
-    assert known_columns_of_few(64, 781) == 781
-    assert known_columns_of_few(65, 781) is None
+    assert constexpr_columns_of_few_rows(64, 781) == 781
+    assert constexpr_columns_of_few_rows(65, 781) is None
 
 
 def test_elements_are_taken_together_where_all_rows_begin_at_16_bytes() -> None:
     x = torch.zeros(4, 64)
-    assert elements_together(x, 256) == 4
-    assert elements_together(x.bfloat16(), 256) == 8
-    assert elements_together(x.bfloat16(), 4) == 4
-    assert elements_together(x[:, :37], 256) == 4, "the columns of a row don't matter"
-    assert elements_together(x[:, 1:], 256) == 1
-    assert elements_together(torch.zeros(4, 52), 256) == 1, "Triton knows of multiples of 16 elements alone"
+    assert vector_width(x, 256) == 4
+    assert vector_width(x.bfloat16(), 256) == 8
+    assert vector_width(x.bfloat16(), 4) == 4
+    assert vector_width(x[:, :37], 256) == 4, "the columns of a row don't matter"
+    assert vector_width(x[:, 1:], 256) == 1
+    assert vector_width(torch.zeros(4, 52), 256) == 1, "Triton knows of multiples of 16 elements alone"

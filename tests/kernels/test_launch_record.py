@@ -19,7 +19,8 @@ SOURCE = r"""
 #include "launch_record.h"
 
 extern "C" __attribute__((visibility("default"))) void launch(unsigned blocks) {
-  kernels::record_launch({"rows_held", "register_resident", {blocks, 1, 1}, {256, 1, 1}, {4, 1, 1}, 96, 0});
+  kernels::record_launch(
+      {"register_resident_rows", "register_resident", {blocks, 1, 1}, {256, 1, 1}, {4, 1, 1}, 96, 0});
 }
 extern "C" __attribute__((visibility("default"))) void launch_oddly() {
   kernels::record_launch({"a \"b\" \\ \n", "", {4294967295u, 2, 3}, {16, 16, 1}, {1, 1, 1}, 1LL << 40, 6});
@@ -71,7 +72,7 @@ def test_launches_are_listed_in_their_order(library: Library) -> None:
     library.functions.launch_oddly()
     assert library.launches() == [
         {
-            "function": "rows_held",
+            "function": "register_resident_rows",
             "strategy": "register_resident",
             "grid": [512, 1, 1],
             "block": [256, 1, 1],

@@ -498,7 +498,7 @@ def changed_in(tree: tuple[Path, dict[str, str]], *edits: tuple[str, str, str]) 
     ("edit", "whose"),
     [
         # Which an earlier key did not see: it covered the provider's file alone.
-        (("rows.py", "UNROLLED_COLUMNS = 32768", "UNROLLED_COLUMNS = 1"), ("softmax/triton_online",)),
+        (("rows.py", "MAX_UNROLLED_COLUMNS = 32768", "MAX_UNROLLED_COLUMNS = 1"), ("softmax/triton_online",)),
         (("tensors.py", "manual_seed(seed)", "manual_seed(seed + 1)"), (*SOFTMAX, *SQUARE)),
         (
             ("compiled.py", "dynamic=False", "dynamic=None"),

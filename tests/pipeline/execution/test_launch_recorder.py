@@ -20,7 +20,12 @@ from pipeline.execution.instance import Instance
 from pipeline.execution.launch_recorder import recorded
 from pipeline.store.record import Launch
 
-LAUNCH = {"function": "rows_held<float, 4>", "strategy": "held", "grid": [4096, 1, 1], "block": [128, 1, 1]}
+LAUNCH = {
+    "function": "register_resident_rows<float, 4>",
+    "strategy": "register_resident",
+    "grid": [4096, 1, 1],
+    "block": [128, 1, 1],
+}
 
 
 def instance(language: str, library: Path | None = None) -> Instance:

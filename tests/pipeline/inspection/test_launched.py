@@ -73,10 +73,10 @@ def test_names_of_a_function_agree_whoever_writes_them() -> None:
     assert {known_name(name) for name in written} == {"softmax_rows<BFloat16, 8, 1>"}
     assert known_name("void at::<unnamed>::rows<float, at::<unnamed>::Sum>(T1 *)") == "rows<float, Sum>"
     nested = (
-        "void kernels::rows_held<float, 4, 2, true, layernorm::LayerNorm<float> >(kernels::Matrix<float>)",
-        "void kernels::rows_held<float, 4, 2, (bool)1, layernorm::LayerNorm<float>>(kernels::Matrix<T1>)",
+        "void kernels::rows_of<float, 4, 2, true, layernorm::LayerNorm<float> >(kernels::Matrix<float>)",
+        "void kernels::rows_of<float, 4, 2, (bool)1, layernorm::LayerNorm<float>>(kernels::Matrix<T1>)",
     )
-    assert {known_name(name) for name in nested} == {"rows_held<float, 4, 2, 1, LayerNorm<float>>"}
+    assert {known_name(name) for name in nested} == {"rows_of<float, 4, 2, 1, LayerNorm<float>>"}
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def test_words_pin_what_the_kernel_declares(kernel: str, words: str, pins: dict[
 
 
 def test_an_architecture_and_a_cuda_function() -> None:
-    chosen = Variant.read("cuda/sm_80/rows_held<float, 4>", catalog.find("softmax"))
+    chosen = Variant.read("cuda/sm_80/register_resident_rows<float, 4>", catalog.find("softmax"))
     assert (chosen.provider, chosen.pins) == ("cuda", {})
-    assert (chosen.architecture, chosen.function) == ("80", "rows_held<float, 4>")
+    assert (chosen.architecture, chosen.function) == ("80", "register_resident_rows<float, 4>")
 
 
 @pytest.mark.parametrize(

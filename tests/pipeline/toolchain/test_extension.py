@@ -106,21 +106,21 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
 @pytest.mark.parametrize(
     "kernel", [pytest.param(name, marks=built_of(name)) for name in ("layernorm", "rmsnorm")]
 )
-def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> None:
+def test_realigned_parameters_are_read_after_the_wait_for_them(kernel: str) -> None:
     """In machine code, where read-only loads were found before it."""
-    copied = [one for one in functions_of(kernel) if "Shifted" in one.name]
-    held = [one for one in copied if one.name.startswith("rows_held")]
-    assert held
-    assert len(held) < len(copied)
-    for function in copied:
+    realigned = [one for one in functions_of(kernel) if "RealignedParameters" in one.name]
+    in_registers = [one for one in realigned if one.name.startswith("register_resident_rows")]
+    assert in_registers
+    assert len(in_registers) < len(realigned)
+    for function in realigned:
         opcodes = [one.opcode for one in function.analysis.instructions]
         assert opcodes.count("ACQBULK") == 1, "the wait"
         wide = [at for at, opcode in enumerate(opcodes) if opcode.startswith("LDG.") and ".128" in opcode]
         assert not [opcodes[at] for at in wide if "CONSTANT" in opcodes[at]], function.name
-        if function in held:
-            # rows_held<T, V, K, ...>: K loads of the row come before.
-            packs = int(function.name.split(", ")[2])
-            assert sum(at < opcodes.index("ACQBULK") for at in wide) == packs, function.name
+        if function in in_registers:
+            # register_resident_rows<T, V, K, ...>: K loads of the row come before.
+            vectors = int(function.name.split(", ")[2])
+            assert sum(at < opcodes.index("ACQBULK") for at in wide) == vectors, function.name
 
 
 @needs_nvcc
@@ -131,26 +131,26 @@ def test_copies_of_the_weights_are_read_after_the_wait_for_them(kernel: str) -> 
         pytest.param("rmsnorm", 1, marks=built_of("rmsnorm")),
     ],
 )
-def test_blocks_that_stay_read_weights_once_and_spill_nothing(kernel: str, tensors: int) -> None:
+def test_persistent_kernels_read_weights_once_and_spill_nothing(kernel: str, tensors: int) -> None:
     """Spilt registers cost them a sixth of their speed, and stores of registers a third."""
-    resident = [one for one in functions_of(kernel) if one.name.startswith("rows_resident")]
-    assert len(resident) == 6
-    for function in resident:
+    persistent = [one for one in functions_of(kernel) if one.name.startswith("persistent_rows")]
+    assert len(persistent) == 6
+    for function in persistent:
         opcodes = [one.opcode for one in function.analysis.instructions]
         kinds = Counter(opcode.split(".")[0] for opcode in opcodes)
         assert not {"LDL", "STL"} & set(kinds), function.name
         assert {"UBLKCP.S.G", "UBLKCP.G.S"} <= set(opcodes)
         loads = [at for at, opcode in enumerate(opcodes) if opcode.startswith("LDG.")]
         wide = [at for at in loads if ".128" in opcodes[at]]
-        # rows_resident<T, kEdges, ...>
+        # persistent_rows<T, kPeel, ...>
         if function.name.split(", ")[1] == "0":
             assert kinds["STG"] == 0, function.name
-            assert len(loads) == len(wide) == 8 * tensors, "8 packs of each"
+            assert len(loads) == len(wide) == 8 * tensors, "8 vectors of each"
             assert max(loads) < opcodes.index("UBLKCP.G.S")
         else:
             assert [opcode for opcode in opcodes if opcode.startswith("STG") and ".128" in opcode] == []
-            assert kinds["STG"] == 1, "of an element at an end of the row"
-            # At first, and for rows that begin elsewhere: two for a pack of each, and one for the element.
+            assert kinds["STG"] == 1, "of a scalar of the row"
+            # At first, and for rows that begin elsewhere: two for a vector of each, and one for the scalar.
             assert (len(wide), len(loads)) == (2 * 2 * 8 * tensors, 2 * (2 * 8 + 1) * tensors)
 
 

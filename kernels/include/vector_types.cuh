@@ -1,4 +1,5 @@
-// Elements as words: 16-bit floats come two to a word, and instructions that take both at once save half.
+// Vectors of neighbouring elements in registers: as raw bits, converted to float32, and two 16-bit elements an
+// instruction.
 #pragma once
 
 #include <cstring>
@@ -10,7 +11,7 @@
 
 namespace kernels {
 
-// 4 bytes of elements: what one instruction compares, and the bits of nothing but -infinity.
+// 4 bytes of elements: one float or a pair of 16-bit elements. kLowest holds the bits of -infinity.
 template <typename T>
 struct WordOf;
 template <>
@@ -24,7 +25,7 @@ struct WordOf<c10::BFloat16> {
   using Type = __nv_bfloat162;
   static constexpr unsigned kLowest = 0xff80ff80;
   __device__ static Type maximum(Type a, Type b) { return __hmax2(a, b); }
-  // An instruction each: a bfloat16 is the upper half of a float.
+  // One instruction each: a bfloat16 is the upper half of a float.
   __device__ static float2 floats(unsigned word) {
     return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
   }
@@ -41,13 +42,13 @@ struct WordOf<c10::Half> {
   }
 };
 
-// N neighbouring elements as they are in memory. Not a Pack: in registers the compiler takes one apart into elements
-// of 16 bits as soon as it arrives, and so waits for it.
+// The raw bits of a Vector. A loaded Vector of 16-bit elements would be taken apart by the compiler as soon as it
+// arrives, so that the thread waits for it there; raw bits are unpacked where they are used.
 template <typename T, int N>
-using Bits = typename Word<N * sizeof(T)>::Type;
+using RawVector = typename Word<N * sizeof(T)>::Type;
 
 template <typename T, int N>
-__device__ void unpack(const Bits<T, N>& bits, float (&values)[N]) {
+__device__ void unpack(const RawVector<T, N>& bits, float (&values)[N]) {
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {
     unsigned words[N / 2];
     memcpy(words, &bits, sizeof(bits));
@@ -58,32 +59,32 @@ __device__ void unpack(const Bits<T, N>& bits, float (&values)[N]) {
       values[2 * i + 1] = both.y;
     }
   } else {
-    Pack<T, N> pack;
-    memcpy(&pack, &bits, sizeof(bits));
+    Vector<T, N> vector;
+    memcpy(&vector, &bits, sizeof(bits));
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      values[i] = static_cast<float>(pack.values[i]);
+      values[i] = static_cast<float>(vector.values[i]);
     }
   }
 }
 
-// Elements that are zero or, to be lost in a maximum, -infinity.
-template <typename T, int N, bool kLowest>
-__device__ Bits<T, N> filled() {
+// What stands in for elements beyond a row's end: zero, or -infinity, the neutral element of a maximum.
+template <typename T, int N, bool kPadLowest>
+__device__ RawVector<T, N> padding() {
   constexpr int kBytes = N * sizeof(T);
   unsigned words[(kBytes + 3) / 4];
 #pragma unroll
   for (unsigned& word : words) {
-    word = kLowest ? WordOf<T>::kLowest : 0;
+    word = kPadLowest ? WordOf<T>::kLowest : 0;
   }
-  Bits<T, N> bits;
+  RawVector<T, N> bits;
   memcpy(&bits, words, kBytes);
   return bits;
 }
 
-// The greater of each element and its like among 16 bytes of others.
+// The elementwise maximum of two vectors, in place.
 template <typename T>
-__device__ void take_maximum(uint4& bits, const uint4& others) {
+__device__ void elementwise_max(uint4& bits, const uint4& others) {
   typename WordOf<T>::Type words[4];
   typename WordOf<T>::Type other_words[4];
   memcpy(words, &bits, sizeof(bits));
@@ -95,18 +96,19 @@ __device__ void take_maximum(uint4& bits, const uint4& others) {
   memcpy(&bits, words, sizeof(bits));
 }
 
-// As far as the compiler knows, these bits are others now.
-__device__ inline void forget(uint4& bits) { asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w)); }
+// Hides from the compiler where these bits come from, so that it can't move work on them to before this point.
+__device__ inline void optimization_barrier(uint4& bits) {
+  asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+}
 
-// A sum in parts, so that an addition need not wait for the one before.
-struct Sum {
-  static constexpr int kParts = 4;
-  float parts[kParts] = {};
+// A sum in four independent accumulators, so that an addition need not wait for the one before.
+struct Accumulators {
+  float sums[4] = {};
 
-  // `i` as known to the compiler.
-  __device__ void add(int i, float value) { parts[i % kParts] += value; }
-  __device__ void add_square(int i, float value) { parts[i % kParts] = fmaf(value, value, parts[i % kParts]); }
-  __device__ float total() const { return (parts[0] + parts[1]) + (parts[2] + parts[3]); }
+  // `i` is a constant once loops are unrolled.
+  __device__ void add(int i, float value) { sums[i % 4] += value; }
+  __device__ void add_square(int i, float value) { sums[i % 4] = fmaf(value, value, sums[i % 4]); }
+  __device__ float total() const { return (sums[0] + sums[1]) + (sums[2] + sums[3]); }
 };
 
 }  // namespace kernels
