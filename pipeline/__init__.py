@@ -6,8 +6,14 @@ A mistake of the user is a UserError, whose text is the sentence that the user r
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from pipeline import interrupt
+
+if interrupt.is_command(sys.orig_argv, sys.argv[0]):
+    interrupt.at_once()  # before a command's own imports, which take the longest
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""

@@ -19,7 +19,8 @@ from typing import Any
 from kernels.contract import Value
 from pipeline import UserError
 from pipeline.command.options import CodegenConfig
-from pipeline.command.run import console, for_each, run_each, validated
+from pipeline.command.run import console, for_each, run_each
+from pipeline.command.sentences import validated
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler
 from pipeline.inspection.code_rows import CodeRows, Scope, has_code

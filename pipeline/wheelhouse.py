@@ -25,7 +25,7 @@ from packaging.utils import (
 )
 
 from pipeline import ROOT, UserError
-from pipeline.command.run import fail
+from pipeline.command.sentences import fail
 
 LOCKS = ROOT / "locks"
 

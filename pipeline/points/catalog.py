@@ -22,7 +22,20 @@ CONF = ROOT / "conf" / "kernel"
 
 RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
-    *("remeasure", "retry", "wait_s", "point_timeout_s", "size", "x", "problems", "headline", "workloads"),
+    *(
+        "remeasure",
+        "retry",
+        "allow",
+        "debug",
+        "experiment",
+        "wait_s",
+        "point_timeout_s",
+        "size",
+        "x",
+        "problems",
+        "headline",
+        "workloads",
+    ),
 }
 """Names that command lines and YAML have for other things than a dimension or a parameter."""
 
@@ -127,7 +140,9 @@ def find(where: str) -> Entry:
     except KeyError:
         raise unknown("kernel", where, kernels.names()) from None
     except FileNotFoundError as missing:
-        raise UserError(f"kernel={where}: {missing} is not there; a kernel's folder has one.") from None
+        name = Path(where).name
+        hint = f" The kernel {name} of this repository is kernel={name}." if name in kernels.names() else ""
+        raise UserError(f"kernel={where}: {missing} is not there; a kernel's folder has one.{hint}") from None
     except ContractError as error:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported

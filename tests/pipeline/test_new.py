@@ -16,7 +16,7 @@ import kernels
 from kernels import Loaded
 from pipeline import UserError, new
 from pipeline.command.options import NewConfig
-from pipeline.command.run import for_hydra
+from pipeline.command.words import for_hydra
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from tests.planted.tree import ROOT, Tree, cpu_tree
