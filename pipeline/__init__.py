@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pipeline import interrupt
 
-if interrupt.is_command(sys.orig_argv, sys.argv[0]):
-    interrupt.at_once()  # before a command's own imports, which take the longest
+IS_COMMAND = interrupt.is_heeded(sys.orig_argv, sys.argv[0])
+"""Whether this process is a command that somebody typed. If so Ctrl-C ends it at once from here on: its own
+imports, which take the longest, come after this one."""
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""

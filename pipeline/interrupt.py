@@ -19,28 +19,25 @@ LONGEST_S = 1.5
 CODE = 128 + signal.SIGINT
 
 
-def at_once() -> None:
-    """From now on Ctrl-C ends this process with one line; unless it is ignored, as by ``nohup``."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+def is_heeded(words: list[str], program: str) -> bool:
+    """Whether a process with this command line is one that a user typed, as ``python -m pipeline.NAME`` or by
+    the console script. From now on Ctrl-C ends such a one with one line, unless ``nohup`` ignores it."""
+    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
+    of_ours = [name for name in module if name.partition(".")[0] == "pipeline" and name.count(".") < 2]
+    is_command = bool(of_ours) or program.rpartition("/")[2] == "kernel-pipeline"
+    if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+    return is_command
 
 
 def raised() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, and ends this process if that does not."""
-    if signal.getsignal(signal.SIGINT) in (_end, signal.default_int_handler):
+    """From now on Ctrl-C raises KeyboardInterrupt in a command, and ends it if that does not."""
+    if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, _raise)
 
 
-def is_command(words: list[str], program: str) -> bool:
-    """Whether a process with this command line is one that a user typed: ``python -m pipeline.NAME`` or the
-    console script."""
-    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
-    of_ours = [name for name in module if name.partition(".")[0] == "pipeline" and name.count(".") < 2]
-    return bool(of_ours) or os.path.basename(program) == "kernel-pipeline"  # noqa: PTH119 - imported first
-
-
 def _end(number: int, frame: FrameType | None) -> None:
-    _say("Stopped; nothing was started yet.")
+    _say("Stopped.")
     os._exit(CODE)
 
 

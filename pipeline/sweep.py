@@ -10,8 +10,9 @@ a table. Stopped in any way, the same command goes on where it was.
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -23,8 +24,8 @@ import yaml
 
 from pipeline import ROOT, UserError
 from pipeline.command.options import SweepConfig
-from pipeline.command.run import console, run_each
-from pipeline.execution import calibration
+from pipeline.command.run import UnsuccessfulError, console, run_each
+from pipeline.execution import calibration, debugging
 from pipeline.execution.compile_pool import CompilePool
 from pipeline.execution.crew import Crew
 from pipeline.execution.identity import Identity
@@ -35,10 +36,12 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import problems
+from pipeline.points.catalog import Entry
 from pipeline.points.plan import Plan, Target, plan
 from pipeline.points.point import Point
-from pipeline.reporting import table
 from pipeline.reporting.progress import Progress
+from pipeline.reporting.swept import Swept, counted
+from pipeline.reporting.table import FATE
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
@@ -50,12 +53,17 @@ from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
 warn = partial(console.print, style="yellow", highlight=False)
+say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
 
 
 def run(configs: Sequence[SweepConfig]) -> None:
-    """Measure what the ledgers lack, print the tables, publish."""
+    """Measure what the ledgers lack, print the tables, publish. Raises UnsuccessfulError where own providers
+    failed."""
     first = configs[0]  # all but the kernel is the same
     devices = device.resolve_all(first.device)
+    if first.debug:
+        debug(configs, devices[0])
+        return
     with ExitStack() as stack:
         # Held from before a ledger is read: a second sweep finds in it what the first one measured.
         for chosen in devices:
@@ -64,11 +72,7 @@ def run(configs: Sequence[SweepConfig]) -> None:
             stack.enter_context(Supervisor(chosen, first.timing, first.seed, first.point_timeout_s))
             for chosen in devices
         ]
-        target = Target(devices[0].kind, device.capabilities(devices[0]))
-        # All before the first is measured: a mistake about the last kernel is said at once.
-        plans = [
-            plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs
-        ]
+        plans = planned(configs, devices[0])
         begin = monotonic()
         swept = [
             sweep_kernel(config, wanted, devices, workers)
@@ -78,11 +82,57 @@ def run(configs: Sequence[SweepConfig]) -> None:
         measured = sum(len(sweep.measured) for sweep in swept)
         seconds = monotonic() - begin
         console.print(
-            f"{len(swept)} kernels: {_points(measured)} measured in {seconds:.1f} s.", highlight=False
+            f"{len(swept)} kernels: {counted(measured)} measured in {seconds:.1f} s.", highlight=False
         )
     if first.tracking.name != "none":
         for config, sweep in zip(configs, swept, strict=True):
             publish(config, sweep)
+    rows = ((sweep.entry, row) for sweep in swept for row in sweep.swept().current())
+    judge(((entry, row.point, row.outcome) for entry, row in rows), first.allow or ())
+
+
+def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]:
+    """The points of every kernel, before the first is measured: a mistake about the last is said at once."""
+    target = Target(chosen.kind, device.capabilities(chosen))
+    return [plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs]
+
+
+def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
+    """Call each point once in this process, and say what it gave. Raises UnsuccessfulError as ``judge``
+    does."""
+    debugging.prepare(chosen)
+    say("debug=true: each point is called once in this process. Nothing is timed, and no row is written.")
+    found = []
+    for config, wanted in zip(configs, planned(configs, chosen), strict=True):
+        for point in wanted.points:
+            try:
+                outcome = debugging.call(config.entry.loaded.where, point, chosen, config.seed)
+            except BdbQuit:
+                raise UnsuccessfulError(
+                    "the debugger was left; the points after this one were not called."
+                ) from None
+            found.append((config.entry, point, outcome))
+            say(
+                f"{point}: {'right' if outcome.error is None else f'{FATE[outcome.status]}: {outcome.error}'}"
+            )
+    judge(found, configs[0].allow or ())
+
+
+def judge(found: Iterable[tuple[Entry, Point, Outcome]], allowed: Sequence[str]) -> None:
+    """Raises UnsuccessfulError if points of own providers failed, in any way but those that are allowed."""
+    failed = Counter(
+        outcome.status
+        for entry, point, outcome in found
+        if outcome.error is not None
+        and entry.loaded.kernel.provider(point.provider).is_own
+        and not {outcome.status, "all"} & set(allowed)
+    )
+    if failed:
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
+        raise UnsuccessfulError(
+            f"{counted(failed.total())} of own providers failed ({counts}), so the exit code is 1; with "
+            f"allow={','.join(sorted(failed))} it is 0."
+        )
 
 
 def sweep_kernel(
@@ -95,14 +145,17 @@ def sweep_kernel(
     with ExitStack() as stack:
         try:
             sweep.measure(missing, workers, stack)
-        except BaseException:
+        except BaseException as error:
             # A full disk stops both; the first error's sentence is the one that says how to go on.
             with suppress(UserError):
                 sweep.finish()
-            sweep.show()
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note(sweep.swept().closing_line())
+            else:
+                sweep.swept().show(console)
             raise
         sweep.finish()
-        sweep.show()
+        sweep.swept().show(console)
     return sweep
 
 
@@ -346,60 +399,18 @@ class Sweep:
         found = (self.ledger.get(point, self.identity.settings_digest) for point in self.plan.points)
         return [row for row in found if row is not None]
 
-    def show(self) -> None:
-        """Print this sweep's table, what was left out and why, and the closing line."""
-        rows = self.rows()
-        table.show(console, rows, {self.entry.name: self.loaded.kernel.baseline}, str(self.ledger.path))
-        for line in self.plan.refusals():
-            console.print(line, highlight=False, soft_wrap=True)
-        noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
-        console.print(
-            f"{len(self.measured)} points measured in {monotonic() - self.begin:.1f} s{noise}. "
-            f"{len(rows) - len(self.stale(rows))} of {len(self.plan.points)} are in {self.ledger.path}."
-            f"{self.staleness(rows)}",
-            highlight=False,
-            soft_wrap=True,
+    def swept(self) -> Swept:
+        """What this sweep has to say at its end."""
+        return Swept(
+            entry=self.entry,
+            plan=self.plan,
+            identity=self.identity,
+            ledger=self.ledger.path,
+            rows=self.rows(),
+            measured=len(self.measured),
+            seconds=monotonic() - self.begin,
+            noise_floor=self.noise_floor,
         )
-        for line in self.failures(rows):
-            console.print(line, highlight=False, soft_wrap=True)
-
-    def failures(self, rows: Sequence[Measurement]) -> list[str]:
-        """How many failures the next run tries again, and how many only when told to."""
-        failed = [row for row in rows if row.key == self.identity.key(row.point) and retry.has_failed(row)]
-        due = [row for row in failed if retry.is_due(row, "passing")]
-        lines = []
-        if due:
-            statuses = Counter(row.outcome.status for row in due)
-            counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
-            lines.append(
-                f"{_points(len(due))} failed in a way that may pass ({counts}): the next run tries "
-                f"{'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
-            )
-        if len(failed) > len(due):
-            lines.append(
-                f"{_points(len(failed) - len(due))} failed and will not be tried again, "
-                "unless you write retry=failed."
-            )
-        return lines
-
-    def stale(self, rows: Sequence[Measurement]) -> list[Measurement]:
-        """Those of a sweep that was stopped before it came to them."""
-        return [row for row in rows if row.key != self.identity.key(row.point)]
-
-    def staleness(self, rows: Sequence[Measurement]) -> str:
-        """How many rows are old, and what about them is."""
-        stale = self.stale(rows)
-        if not stale:
-            return ""
-        counts = Counter(
-            part for row in stale for part in row.parts.differences(self.identity.parts(row.point))
-        )
-        reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
-        return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
-
-
-def _points(count: int) -> str:
-    return f"{count} point{'s' * (count != 1)}"
 
 
 def publish(config: SweepConfig, sweep: Sweep) -> None:
@@ -407,7 +418,6 @@ def publish(config: SweepConfig, sweep: Sweep) -> None:
     results. A tracker in trouble has harmed no measurement."""
     from pipeline.reporting import mlflow_publish
 
-    say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     files = mlflow_publish.Files(
         input=config.output,
         kernel=sweep.entry.name,

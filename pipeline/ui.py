@@ -128,7 +128,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(server.pid, number)
-            server.wait(timeout=5)
+            server.wait(timeout=1)  # Ctrl-C ends a command within two seconds
         except subprocess.TimeoutExpired:
             continue
         except ProcessLookupError:

@@ -90,7 +90,9 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     if command_words.HELP & set(written):
         show_help(name, written)
     given: dict[str, str] = {}
-    tracking_uri, experiments, is_run = None, [], False
+    tracking_uri: str | None = None
+    experiments: list[str] = []
+    is_run = False
     with ExitStack() as stack:
         try:
             if not command_words.COMPLETION & set(written):
@@ -129,10 +131,10 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
             job()
         except UserError as error:
             fail(str(error))
-        except Stopped as stopped:
-            sys.exit(128 + stopped.number)
-        except KeyboardInterrupt:
-            sys.exit(130)
+        except KeyboardInterrupt as stop:
+            # With what a command has added to it of how far it came.
+            console.print(" ".join(["Stopped.", *getattr(stop, "__notes__", [])]), soft_wrap=True)
+            sys.exit(128 + stop.number if isinstance(stop, Stopped) else interrupt.CODE)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             fail(explain(error, schema, given))
     if command_words.is_multirun(written) and not is_run:

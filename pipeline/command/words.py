@@ -51,6 +51,8 @@ def check(words: Sequence[str]) -> None:
     twice."""
     given: dict[str, str] = {}
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
+        if visible(word) != word:
+            raise UserError(f"can't read '{visible(word)}': a word has no control characters.")
         if before in CONFIG:
             continue
         if word in CONFIG and after not in ("job", "hydra", "all"):
@@ -62,8 +64,6 @@ def check(words: Sequence[str]) -> None:
                     f"Known flags: {', '.join(sorted(FLAGS))}."
                 )
             continue
-        if visible(word) != word:
-            raise UserError(f"can't read '{visible(word)}': a word has no control characters.")
         name = name_of(word)
         if re.match(r"hydra\b", name):
             raise UserError(f"{name} is a setting of Hydra's own, which no command here takes; leave it out.")

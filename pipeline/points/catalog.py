@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 import kernels
 from kernels.contract import ContractError, Value, Variable
 from pipeline import ROOT, UserError, unknown
+from pipeline.points import author
 from pipeline.points.frozen import Record
 from pipeline.points.limits import NAME, Name
 
@@ -146,7 +147,8 @@ def find(where: str) -> Entry:
     except ContractError as error:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported
-        raise UserError(f"kernel={where} can't be imported: {type(error).__name__}: {error}") from error
+        folder = Path(where).expanduser().resolve() if "/" in where else kernels.ROOT / where
+        raise UserError(f"kernel={where} can't be imported: {author.told(error, [folder])}") from error
     if loaded.is_outside and loaded.name in kernels.names():
         raise UserError(
             f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernels.contract import Gpu, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
-from pipeline.points import problems
+from pipeline.points import author, problems
 from pipeline.points.catalog import Configurations, Entry, Group
 from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, values_of
@@ -196,8 +196,7 @@ def _of_provider(
 
 
 def _raised(entry: Entry, what: str, error: Exception) -> UserError:
-    place = entry.loaded.folder / "__init__.py"
-    return UserError(f"{place}: {what} raised {type(error).__name__}: {error}")
+    return UserError(f"{what} of {entry.name} raised {author.told(error, [entry.loaded.folder])}")
 
 
 def unavailable(provider: Provider, target: Target) -> str | None:
