@@ -36,9 +36,23 @@ def raised() -> None:
         signal.signal(signal.SIGINT, _raise)
 
 
+def end() -> None:
+    """End a command in which Ctrl-C was raised, without what Python does at its end, which may take long."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # since it was raised
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(CODE)
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     _say("Stopped.")
     os._exit(CODE)
+
+
+def awaited() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt and no more: the command waits for it to end its work."""
+    if signal.getsignal(signal.SIGINT) is _raise:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

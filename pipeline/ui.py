@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline import UserError
+from pipeline import UserError, interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage
 from pipeline.publish import published_by, say
@@ -52,6 +52,7 @@ def show(config: PublishConfig) -> None:
     with claimed_port() as port, _serving(uri, port) as server:
         say(f"Open {mlflow_publish.page(published, f'http://{HOST}:{port}')} (Ctrl-C ends it)")
         try:
+            interrupt.awaited()
             server.wait()
         except KeyboardInterrupt:
             return
@@ -128,7 +129,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(server.pid, number)
-            server.wait(timeout=1)  # Ctrl-C ends a command within two seconds
+            server.wait(timeout=5)
         except subprocess.TimeoutExpired:
             continue
         except ProcessLookupError:

@@ -134,7 +134,10 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
         except KeyboardInterrupt as stop:
             # With what a command has added to it of how far it came.
             console.print(" ".join(["Stopped.", *getattr(stop, "__notes__", [])]), soft_wrap=True)
-            sys.exit(128 + stop.number if isinstance(stop, Stopped) else interrupt.CODE)
+            if isinstance(stop, Stopped):
+                sys.exit(128 + stop.number)
+            interrupt.end()
+            sys.exit(interrupt.CODE)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             fail(explain(error, schema, given))
     if command_words.is_multirun(written) and not is_run:

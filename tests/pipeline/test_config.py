@@ -302,11 +302,11 @@ def test_a_wrong_word_or_flag_is_said(
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("__init__.py", "size=", "sizes=", "can't be imported: TypeError: "),
+        ("__init__.py", "size=", "sizes=", "`kernel = Kernel(`: TypeError: "),
         ("__init__.py", '("columns",)', '("colums",)', "/__init__.py: colums is no dimension; the"),
         ("__init__.py", "kernel = Kernel(", "kern = Kernel(", "__init__.py declares no `kernel = "),
-        ("__init__.py", "def work", "def work(", "can't be imported: SyntaxError: "),
-        ("__init__.py", "from dataclasses", "from nowhere", "can't be imported: ModuleNotFoundError: "),
+        ("__init__.py", "def work", "def work(", ": SyntaxError: "),
+        ("__init__.py", "from dataclasses", "from nowhere", "`from nowhere import dataclass`: "),
         ("kernel.yaml", "presets:", "presets: [", "/kernel.yaml, line "),
         ("kernel.yaml", "  causal:", "  causl:", "kernel.yaml: preset standard: unknown workload 'causal'."),
         ("kernel.yaml", "mode: [sum", "mood: [sum", "workload causal: unknown dimension 'mood'."),
