@@ -10,11 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline import interrupt
-
-IS_COMMAND = interrupt.is_heeded(sys.orig_argv, sys.argv[0])
-"""Whether this process is a command that somebody typed. If so Ctrl-C ends it at once from here on: its own
-imports, which take the longest, come after this one."""
+from pipeline.command import startup
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""
@@ -30,3 +26,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return UserError(f"unknown {what} '{name}'.{hint} Known: {', '.join(known) or 'none'}.")
+
+
+COMMAND = startup.begun(sys.orig_argv, sys.argv[0], sys.argv[1:])
+"""The command that this process is, where somebody typed one."""

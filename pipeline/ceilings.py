@@ -1,4 +1,9 @@
-"""Stage ``ceilings``: how fast could it be here?"""
+"""Stage ``ceilings``: how fast could it be here?
+
+python -m pipeline.ceilings
+python -m pipeline.ceilings device=cuda:1
+python -m pipeline.ceilings remeasure=true
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
     python -m pipeline.sweep kernel=softmax block_size=[512,1024] provider=triton_online
     python -m pipeline.sweep kernel=matmul m=16 n=8192 k=[4096,8192] provider=[torch,triton_tiled]
     python -m pipeline.sweep kernel=gelu,softmax
+    python -m pipeline.sweep experiment=llm_vocab_softmax
 
 Measures the points that each kernel's ledger does not hold yet, appends each as it is measured, and ends with
 a table. Stopped in any way, the same command goes on where it was.

@@ -1,4 +1,8 @@
-"""MLflow's own pages over the published results, until Ctrl-C. ``python -m pipeline.ui`` or ``make ui``.
+"""Serve MLflow's own pages over the published results, until Ctrl-C, as ``make ui`` does.
+
+    python -m pipeline.ui
+    python -m pipeline.ui kernel=softmax
+    python -m pipeline.ui input=null
 
 Takes publish's options and publishes first, so that the pages show what the ledgers hold. A store that a
 server keeps is shown by that server already; its link is printed.
@@ -21,7 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline import UserError, interrupt
+from pipeline import UserError
+from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage
 from pipeline.publish import published_by, say

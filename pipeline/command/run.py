@@ -27,13 +27,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import kernels
-from pipeline import UserError, interrupt, unknown
-from pipeline.command import explanation
+from pipeline import UserError, unknown
+from pipeline.command import explanation, interrupt
 from pipeline.command import words as command_words
 from pipeline.command.options import KernelOptions
 from pipeline.command.sentences import explain, fail, options, validated
 from pipeline.command.values import as_list
-from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI
+from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, Line
 from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.frozen import Record
@@ -87,23 +87,13 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     # Hydra then raises what it would print, so that the words are ours.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     written = sys.argv[1:]
-    if command_words.HELP & set(written):
-        show_help(name, written)
-    given: dict[str, str] = {}
-    tracking_uri: str | None = None
-    experiments: list[str] = []
     is_run = False
     with ExitStack() as stack:
         try:
-            if not command_words.COMPLETION & set(written):
-                command_words.check(written)
-                tracking_uri, rest = command_words.without_tracking_uri(written)
-                experiments, rest = command_words.without_experiments(rest)
-                first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
-                given = command_words.for_hydra([*first, *rest], schema)
-                sys.argv[1:] = [*given, *_no_record(rest, stack)]
+            line = command_words.read(written, schema)
         except UserError as error:
             fail(str(error))
+        sys.argv[1:] = [*line.given, *_no_record(written, stack)]
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
                 signal.signal(number, _stop)
@@ -114,18 +104,16 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
             sys.argv[1:] = written  # what a row says of its command
             nonlocal is_run
             is_run = True
+            made: list[list[C]] = []
             try:
-                run_all(
-                    [
-                        made_of(schema, one, tracking_uri, name, written)
-                        for one in compositions(config, experiments)
-                    ],
-                    run,
-                )
+                made = [made_of(schema, one, line) for one in compositions(config, line.experiments)]
+                run_all(made, run)
             except UserError as error:
+                if not (written or made):
+                    print(explanation.of_command(name, None))
                 fail(str(error))
             except (HydraException, OmegaConfBaseException) as error:
-                fail(explain(error, schema, given))  # here, for Hydra would add words of its own
+                fail(explain(error, schema, line.given))  # here, for Hydra would add words of its own
 
         try:
             job()
@@ -139,7 +127,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
             interrupt.end()
             sys.exit(interrupt.CODE)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-            fail(explain(error, schema, given))
+            fail(explain(error, schema, line.given))
     if command_words.is_multirun(written) and not is_run:
         fail("-m has nothing to run: no option has a value.")
     sys.exit(0)
@@ -200,17 +188,12 @@ def _composed(words: Sequence[str]) -> DictConfig:
     return OmegaConf.create(with_hydra)
 
 
-def made_of(
-    schema: type[C], config: DictConfig, tracking_uri: str | None, name: str, written: Sequence[str]
-) -> list[C]:
-    """The checked options of a composition, for each of its kernels. Raises UserError; a command that was
-    written with no word at all prints its help first."""
+def made_of(schema: type[C], config: DictConfig, line: Line) -> list[C]:
+    """The checked options of a composition, for each of its kernels. Raises UserError."""
     config = with_chosen(config)
     if OmegaConf.is_missing(config, "kernel"):
-        if not written:
-            print_help(name, None)
         raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}.")
-    made = [checked(schema, one, tracking_uri) for one in of_each_kernel(schema, config)]
+    made = [checked(schema, one, line.tracking_uri) for one in of_each_kernel(schema, config)]
     for one in made:
         check_names(one)
         check_timer(one)
@@ -275,23 +258,6 @@ def with_chosen(config: DictConfig) -> DictConfig:
     chosen = OmegaConf.to_container(config.get(CHOSEN) or OmegaConf.create())
     rest = {name: config._get_node(name) for name in config if name != CHOSEN}
     return OmegaConf.create({**rest, **dict(chosen if isinstance(chosen, dict) else {})})
-
-
-def show_help(name: str, written: Sequence[str]) -> NoReturn:
-    """Print what the command does, its options and, with ``kernel=NAME`` among the words, what the kernel
-    takes."""
-    chosen = next((word.removeprefix("kernel=") for word in written if word.startswith("kernel=")), None)
-    try:
-        print_help(name, chosen)
-    except UserError as error:
-        fail(str(error))
-    sys.exit(0)
-
-
-def print_help(name: str, kernel: str | None) -> None:
-    """Print a command's help, and of a kernel what it takes."""
-    text = explanation.of_command(name, CONF / f"{name}.yaml", kernel)
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def checked(schema: type[C], config: DictConfig, tracking_uri: str | None = None) -> C:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -31,14 +32,34 @@ EXPERIMENT = "experiment"
 
 TRACKING_URI = "tracking.uri"
 
-HELP = {"--help", "-h"}
 MULTIRUN = {"--multirun", "-m"}
 COMPLETION = {"--shell-completion", "-sc"}
 CONFIG = {"--cfg", "-c"}
-FLAGS = HELP | MULTIRUN | COMPLETION | CONFIG | {"--resolve"}
+FLAGS = {"--help", "-h"} | MULTIRUN | COMPLETION | CONFIG | {"--resolve"}
 
 BRACKETS = set("[](){}'\"")
 """What tells Hydra more of a value than that it is one or several."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line that was read: what Hydra is given, and for each the word that was written; and what
+    Hydra is not given."""
+
+    given: dict[str, str]
+    tracking_uri: str | None = None
+    experiments: tuple[str, ...] = ()
+
+
+def read(words: Sequence[str], schema: type[Record]) -> Line:
+    """A command line that was checked. Raises UserError. Words of a shell's completion are Hydra's own."""
+    if COMPLETION & set(words):
+        return Line({word: word for word in words})
+    check(words)
+    tracking_uri, rest = without_tracking_uri(words)
+    experiments, rest = without_experiments(rest)
+    first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
+    return Line(for_hydra([*first, *rest], schema), tracking_uri, tuple(experiments))
 
 
 def name_of(word: str) -> str:

@@ -284,7 +284,7 @@ SWALLOWS = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.orig_argv, sys.argv = ["python", "-m", "pipeline.sweep"], ["-m"]
-from pipeline import interrupt
+from pipeline.command import interrupt
 interrupt.raised()
 print("ready", flush=True)
 while True:

@@ -19,15 +19,10 @@ LONGEST_S = 1.5
 CODE = 128 + signal.SIGINT
 
 
-def is_heeded(words: list[str], program: str) -> bool:
-    """Whether a process with this command line is one that a user typed, as ``python -m pipeline.NAME`` or by
-    the console script. From now on Ctrl-C ends such a one with one line, unless ``nohup`` ignores it."""
-    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
-    of_ours = [name for name in module if name.partition(".")[0] == "pipeline" and name.count(".") < 2]
-    is_command = bool(of_ours) or program.rpartition("/")[2] == "kernel-pipeline"
-    if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+def heeded() -> None:
+    """From now on Ctrl-C ends this process with one line, unless ``nohup`` ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
-    return is_command
 
 
 def raised() -> None:
