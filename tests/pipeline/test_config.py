@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import kernels
 from pipeline import ROOT, sweep
+from pipeline.command import explanation
 from pipeline.command.options import CountersConfig, SweepConfig
 from pipeline.command.run import run_each, run_stage
 from pipeline.machine import device
@@ -399,18 +400,16 @@ def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: 
     assert parsed(["preset=smoke"], monkeypatch).preset.name == "smoke"
 
 
-def test_help_of_a_kernel_lists_what_it_takes(
-    outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_a_kernel_lists_what_it_takes(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def help_of(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["sweep", *words])
         with pytest.raises(SystemExit) as ended:
-            run_each("sweep", SweepConfig, sweep.run)
+            explanation.show("sweep", words)
         assert ended.value.code == 0
         return capsys.readouterr().out
 
     general = help_of("--help")
-    assert "point_timeout_s: 120" in general
+    assert "  point_timeout_s=120\n      seconds; a point that takes longer is given up " in general
+    assert "  retry=passing\n" in general
     assert "`python -m pipeline.sweep --help kernel=NAME` lists what a kernel takes." in general
     text = help_of("kernel=softmax", "--help")
     for line in (
@@ -427,9 +426,8 @@ def test_help_of_a_kernel_lists_what_it_takes(
     for line in ("  causal= false true (default false)", "    reverse= false true (default false)"):
         assert line in own.splitlines(), line
 
-    monkeypatch.setattr(sys, "argv", ["sweep", "--help", "kernel=sofmax"])
     with pytest.raises(SystemExit) as ended:
-        run_each("sweep", SweepConfig, sweep.run)
+        explanation.show("sweep", ["--help", "kernel=sofmax"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("error: unknown kernel 'sofmax'. Did you mean 'softmax'?")
 

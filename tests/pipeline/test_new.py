@@ -400,5 +400,5 @@ def test_a_kernel_is_asked_for(command: Command) -> None:
 def test_help_lists_its_options(command: Command) -> None:
     done = command("--help")
     assert done.returncode == 0
-    assert "from: null" in done.stdout
+    assert "  from=null\n" in done.stdout
     assert "lists what a kernel takes" not in done.stdout
