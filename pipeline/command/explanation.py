@@ -69,9 +69,9 @@ def docstring(name: str) -> str:
     """What a command says of itself, without importing it."""
     spec = importlib.util.find_spec(f"pipeline.{name}")
     assert spec is not None and spec.origin is not None, "a command is a module of this package"
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text()), clean=False) or ""
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
     told = re.sub(r"^(Stage|Command) ``\w+``: ", "", text).replace("``", "`")
-    return told[:1].upper() + told[1:].rstrip()
+    return told[:1].upper() + told[1:]
 
 
 def examples(name: str) -> list[str]:
