@@ -38,7 +38,7 @@ from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import problems
 from pipeline.points.catalog import Entry
-from pipeline.points.plan import Plan, Target, plan
+from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.swept import Swept, counted
@@ -95,7 +95,15 @@ def run(configs: Sequence[SweepConfig]) -> None:
 def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]:
     """The points of every kernel, before the first is measured: a mistake about the last is said at once."""
     target = Target(chosen.kind, device.capabilities(chosen))
-    return [plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs]
+    plans = [
+        plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs
+    ]
+    if configs[0].debug:
+        return plans
+    return [
+        with_baseline(wanted, config.entry, config.preset.name, target, config.pin)
+        for config, wanted in zip(configs, plans, strict=True)
+    ]
 
 
 def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
@@ -354,6 +362,7 @@ class Sweep:
         timing = outcome.timing
         outcome, rated = judged(outcome, None if timing is None else rate(timing.median_us, work, ceilings))
         parts = self.identity.parts(point)
+        before = self.ledger.get(point, parts.settings)
         return Measurement(
             key=parts.key,
             point=point,
@@ -361,7 +370,8 @@ class Sweep:
             outcome=outcome,
             rate=rated,
             parts=parts,
-            attempts=self.attempts(point, parts),
+            attempts=self.attempts(before, parts),
+            earlier=None if before is None else before.before(parts),
             origin=Origin(
                 gpu=self.slug,
                 device=str(measured_on),
@@ -376,9 +386,8 @@ class Sweep:
             ),
         )
 
-    def attempts(self, point: Point, parts: Parts) -> int:
-        """How many runs have tried the point by now, from its last success or ``remeasure`` on."""
-        before = self.ledger.get(point, parts.settings)
+    def attempts(self, before: Measurement | None, parts: Parts) -> int:
+        """How many runs have tried a point by now, from its last success or ``remeasure`` on."""
         if self.config.remeasure or before is None or before.key != parts.key:
             return 1
         return before.attempts + 1 if retry.has_failed(before) else 1

@@ -104,13 +104,33 @@ def edit(tree: Tree, name: str, old: str, new: str) -> None:
 
 
 def test_measures_again_what_has_changed(swept: Tree) -> None:
+    first = times(swept)
     edit(swept, "sums.py", "return x + x", "return x * 3")
-    assert newly_measured(swept)[0] == BLOCKS, "only the points whose provider reaches the edit"
+    measured, said = newly_measured(swept)
+    assert measured == BLOCKS, "only the points whose provider reaches the edit"
     statuses = {(row.point.provider, row.outcome.status) for row in swept.rows("quick")}
     assert statuses == {("mul", "ok"), ("blocks", "incorrect")}
+    assert earlier(swept) == {point: us for point, us in first.items() if point.provider == "blocks"}
+    assert "was us" not in said, "what is wrong now is in no table"
 
     edit(swept, "reference.py", "x.double() * 2", "2 * x.double()")
-    assert newly_measured(swept)[0] == EVERYTHING, "the reference counts for every provider"
+    measured, said = newly_measured(swept)
+    assert measured == EVERYTHING, "the reference counts for every provider"
+    assert earlier(swept) == first, "of what was wrong in between the last time that counted"
+    assert "was us" in said
+    assert "not in the same run; python -m pipeline.compare kernel=quick a=HEAD measures both" in said
+
+
+def times(tree: Tree) -> dict[Point, float]:
+    """The median by point."""
+    timed = ((row.point, row.outcome.timing) for row in tree.rows("quick"))
+    return {point: timing.median_us for point, timing in timed if timing is not None}
+
+
+def earlier(tree: Tree) -> dict[Point, float]:
+    """The median before the last edit, by point."""
+    rows = ((row.point, row.earlier) for row in tree.rows("quick"))
+    return {point: before.median_us for point, before in rows if before is not None}
 
 
 def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
