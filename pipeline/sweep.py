@@ -12,21 +12,18 @@ a table. Stopped in any way, the same command goes on where it was.
 from __future__ import annotations
 
 from bdb import BdbQuit
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from time import monotonic
-
-import yaml
 
 from pipeline import ROOT, UserError
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each
-from pipeline.execution import calibration, debugging
+from pipeline.execution import debugging
+from pipeline.execution.beside import Beside
 from pipeline.execution.compile_pool import CompilePool
 from pipeline.execution.crew import Crew
 from pipeline.execution.identity import Identity
@@ -37,16 +34,13 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import problems
-from pipeline.points.catalog import Entry
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.reporting.progress import Progress
-from pipeline.reporting.swept import Swept, counted
-from pipeline.reporting.table import FATE
+from pipeline.reporting.swept import Found, Swept, counted, failures_of_own, told
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
@@ -112,36 +106,21 @@ def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
     debugging.prepare(chosen)
     say("debug=true: each point is called once in this process. Nothing is timed, and no row is written.")
     found = []
-    for config, wanted in zip(configs, planned(configs, chosen), strict=True):
-        for point in wanted.points:
-            try:
+    try:
+        for config, wanted in zip(configs, planned(configs, chosen), strict=True):
+            for point in wanted.points:
                 outcome = debugging.call(config.entry.loaded.where, point, chosen, config.seed)
-            except BdbQuit:
-                raise UnsuccessfulError(
-                    "the debugger was left; the points after this one were not called."
-                ) from None
-            found.append((config.entry, point, outcome))
-            say(
-                f"{point}: {'right' if outcome.error is None else f'{FATE[outcome.status]}: {outcome.error}'}"
-            )
+                found.append((config.entry, point, outcome))
+                say(f"{point}: {told(outcome)}")
+    except BdbQuit:
+        raise UnsuccessfulError("the debugger was left; the points after it were not called.") from None
     judge(found, configs[0].allow or ())
 
 
-def judge(found: Iterable[tuple[Entry, Point, Outcome]], allowed: Sequence[str]) -> None:
+def judge(found: Iterable[Found], allowed: Sequence[str]) -> None:
     """Raises UnsuccessfulError if points of own providers failed, in any way but those that are allowed."""
-    failed = Counter(
-        outcome.status
-        for entry, point, outcome in found
-        if outcome.error is not None
-        and entry.loaded.kernel.provider(point.provider).is_own
-        and not {outcome.status, "all"} & set(allowed)
-    )
-    if failed:
-        counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
-        raise UnsuccessfulError(
-            f"{counted(failed.total())} of own providers failed ({counts}), so the exit code is 1; with "
-            f"allow={','.join(sorted(failed))} it is 0."
-        )
+    if sentence := failures_of_own(found, allowed):
+        raise UnsuccessfulError(sentence)
 
 
 def sweep_kernel(
@@ -193,7 +172,9 @@ class Sweep:
         self.dirty = dirty or tool_dirty
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
-        self.beside: dict[Path, bytes] = {}
+        self.beside = Beside(
+            self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
+        )
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
         self.noise_floor: float | None = None
@@ -237,14 +218,14 @@ class Sweep:
                     "Write remeasure=true to measure again.",
                     highlight=False,
                 )
-                if not self.is_described():
-                    self.describe(workers[0])
+                if not self.beside.is_there():
+                    self.beside.write(workers[0])
             return
         for worker in workers:
             worker.changes.clear()
             worker.start()
         compiling = self.compile_ahead(points, stack)
-        ceilings = self.ceilings = self.describe(workers[0])
+        ceilings = self.ceilings = self.beside.write(workers[0])
         for worker in workers:
             worker.overhead = ceilings.overhead
         broken = self.build(points)
@@ -302,43 +283,10 @@ class Sweep:
         pool = stack.enter_context(CompilePool(self.environment.compute_capability))
         return pool.submit(self.loaded.where, triton)
 
-    def describe(self, worker: Supervisor) -> Ceilings:
-        """Write beside the ledger what it can't be read without: the environment, the configuration, and the
-        ceilings unless the repository's results have them. Returns the ceilings."""
-        options = self.config.model_dump(mode="json")
-        environment, configuration, *ceilings = self.descriptions()
-        self.beside = {
-            environment: self.environment.model_dump_json(indent=2).encode() + b"\n",
-            configuration: yaml.safe_dump(options, sort_keys=True).encode(),
-        }
-        for path, content in self.beside.items():
-            write_atomically(path, content)
-        found = calibration.known_or_measured(worker, self.environment, ceilings, ceilings[0])
-        if ceilings[0].exists():
-            self.beside[ceilings[0]] = ceilings[0].read_bytes()
-        return found
-
-    def descriptions(self) -> tuple[Path, Path, Path, Path]:
-        """Where the environment, the configuration and the ceilings are, and the repository's ceilings."""
-        repository = results.folder_for(ROOT / "results", self.devices[0].kind)
-        return (
-            results.environment_path(self.output, self.slug),
-            results.config_path(self.output, self.entry.name, self.slug),
-            results.ceilings_path(self.output, self.slug),
-            results.ceilings_path(repository, self.slug),
-        )
-
-    def is_described(self) -> bool:
-        """Whether what the ledger can't be read without is there."""
-        environment, configuration, *ceilings = self.descriptions()
-        return environment.exists() and configuration.exists() and any(path.exists() for path in ceilings)
-
     def finish(self) -> None:
         """Compact the ledger, and write again what was removed from beside it meanwhile."""
         self.compact()
-        for path, content in self.beside.items():
-            if not path.exists():
-                write_atomically(path, content)
+        self.beside.keep()
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""

@@ -88,6 +88,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     os.environ["HYDRA_FULL_ERROR"] = "1"
     written = sys.argv[1:]
     is_run = False
+    failed: list[str] = []
     with ExitStack() as stack:
         try:
             line = command_words.read(written, schema)
@@ -107,7 +108,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
             made: list[list[C]] = []
             try:
                 made = [made_of(schema, one, line) for one in compositions(config, line.experiments)]
-                run_all(made, run)
+                failed.extend(run_all(made, run))
             except UserError as error:
                 if not (written or made):
                     print(explanation.of_command(name, None))
@@ -128,6 +129,8 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
             sys.exit(interrupt.CODE)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             fail(explain(error, schema, line.given))
+    if failed:
+        fail("\n".join(failed), code=1)
     if command_words.is_multirun(written) and not is_run:
         fail("-m has nothing to run: no option has a value.")
     sys.exit(0)
@@ -141,16 +144,15 @@ def _no_record(words: Sequence[str], stack: ExitStack) -> list[str]:
     return [f"hydra.sweep.dir='{folder}'"]
 
 
-def run_all(several: Sequence[Sequence[C]], run: Callable[[Sequence[C]], None]) -> None:
-    """Run each after all were checked, whether those before it were a success or not."""
+def run_all(several: Sequence[Sequence[C]], run: Callable[[Sequence[C]], None]) -> list[str]:
+    """Run each, whether those before it were a success or not; why those were not that were none."""
     failed = []
     for configs in several:
         try:
             run(configs)
         except UnsuccessfulError as error:
             failed.append(str(error))
-    if failed:
-        fail("\n".join(failed), code=1)
+    return failed
 
 
 def compositions(config: DictConfig, experiments: Sequence[str]) -> Iterator[DictConfig]:

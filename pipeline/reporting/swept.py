@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from rich.console import Console
 from pipeline.execution.identity import Identity
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Plan
+from pipeline.points.point import Point
 from pipeline.reporting import table
 from pipeline.store import retry
-from pipeline.store.record import Measurement
+from pipeline.store.record import Measurement, Outcome
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,34 @@ class Swept:
         )
         reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
         return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
+
+
+Found = tuple[Entry, Point, Outcome]
+"""What a point of a kernel gave."""
+
+
+def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | None:
+    """A sentence on points of own providers that failed in any way but those that are allowed; None if there
+    are none."""
+    failed = Counter(
+        outcome.status
+        for entry, point, outcome in found
+        if outcome.error is not None
+        and entry.loaded.kernel.provider(point.provider).is_own
+        and not {outcome.status, "all"} & set(allowed)
+    )
+    if not failed:
+        return None
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
+    return (
+        f"{counted(failed.total())} of own providers failed ({counts}), so the exit code is 1; with "
+        f"allow={','.join(sorted(failed))} it is 0."
+    )
+
+
+def told(outcome: Outcome) -> str:
+    """An outcome that has no time, in words."""
+    return "right" if outcome.error is None else f"{table.FATE[outcome.status]}: {outcome.error}"
 
 
 def counted(count: int) -> str:

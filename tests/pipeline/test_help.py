@@ -204,8 +204,11 @@ def test_experiments_and_kernels_run_one_after_another_and_yield_to_options(
     assert (config.entry.name, config.pin["size"]) == ("softmax", (37,))
 
 
-def test_a_failure_of_one_experiment_does_not_keep_the_others_from_being_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "words", [["experiment=first_look,llm_mlp_gelu"], ["-m", "kernel=square", "preset=smoke,cpu"]]
+)
+def test_a_failure_of_one_does_not_keep_the_others_from_being_run(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = []
 
@@ -214,7 +217,7 @@ def test_a_failure_of_one_experiment_does_not_keep_the_others_from_being_run(
         raise sweep.UnsuccessfulError(f"number {len(seen)} failed.")
 
     monkeypatch.setattr(device, "gpus", list)
-    monkeypatch.setattr(sys, "argv", ["sweep", "experiment=first_look,llm_mlp_gelu"])
+    monkeypatch.setattr(sys, "argv", ["sweep", *words])
     with pytest.raises(SystemExit) as ended:
         run_each("sweep", SweepConfig, fails)
     assert (ended.value.code, len(seen)) == (1, 2)
