@@ -6,8 +6,11 @@ A mistake of the user is a UserError, whose text is the sentence that the user r
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from pipeline.command import startup
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""
@@ -23,3 +26,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return UserError(f"unknown {what} '{name}'.{hint} Known: {', '.join(known) or 'none'}.")
+
+
+COMMAND = startup.begun(sys.orig_argv, sys.argv[0], sys.argv[1:])
+"""The command that this process is, where somebody typed one."""

@@ -1,6 +1,8 @@
 """A sweep on one GPU of this host against the same sweep on two, four and so on.
 
     python -m pipeline.bench_devices kernel=softmax
+    python -m pipeline.bench_devices kernel=matmul preset=quick
+    python -m pipeline.bench_devices kernel=softmax repeats=3
 
 Each measures a preset of the kernel with empty compiler caches. Prints the seconds of the loop, from when
 torch is imported to when the last point is recorded, those of the whole command, and their ratios.

@@ -2,6 +2,7 @@
 
     python -m pipeline.bench_startup
     python -m pipeline.bench_startup only=[nothing_to_sweep,help]
+    python -m pipeline.bench_startup device=cpu
 
 Works in a clone of the last commit, with caches, temporary files and an MLflow store of its own, so that
 nothing is built or measured there at first; packages are this Python's. ``again`` needs ``first`` before it.

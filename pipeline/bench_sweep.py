@@ -2,6 +2,7 @@
 
     python -m pipeline.bench_sweep
     python -m pipeline.bench_sweep kernel=matmul provider=triton_tiled preset=quick ~pin
+    python -m pipeline.bench_sweep repeats=3
 
 Both measure the same points of one provider, each in a process of its own with empty compiler caches: the
 textbook compiles, verifies and calls ``do_bench`` point after point; the sweep compiles ahead, verifies

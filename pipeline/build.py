@@ -1,7 +1,8 @@
 """Stage ``build``: compile kernels' C++ and CUDA sources, and report what their CUDA functions use.
 
     python -m pipeline.build kernel=gelu,softmax
-    python -m pipeline.build kernel=path/to/a/folder architectures=[80,90]
+    python -m pipeline.build kernel=softmax architectures=[80,90,100]
+    python -m pipeline.build kernel=path/to/a/folder
 
 CUDA sources are compiled for this machine's GPU. Without a GPU that takes minutes for nothing that could run,
 and they are left out unless ``architectures`` are named.

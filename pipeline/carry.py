@@ -1,6 +1,8 @@
 """Carry a ledger's rows over an edit of the instrument that changed no time.
 
     python -m pipeline.carry kernel=softmax
+    python -m pipeline.carry kernel=matmul points=80 rounds=6
+    python -m pipeline.carry kernel=softmax margin=0.02
 
 Times some of the points with both instruments, today's and that of the commit which the rows are of, in turn.
 Where the two agree, rows that are old by their instrument alone get today's key and say that they were

@@ -1,4 +1,12 @@
-"""Stage ``ceilings``: how fast could it be here?"""
+"""Stage ``ceilings``: how fast could it be here?
+
+    python -m pipeline.ceilings
+    python -m pipeline.ceilings device=cuda:1
+    python -m pipeline.ceilings remeasure=true
+
+Measures how many GB/s this device copies and how many TFLOP/s its matrix products reach at best, by the
+arithmetic. Shares of the ceiling in tables and plots are of these.
+"""
 
 from __future__ import annotations
 

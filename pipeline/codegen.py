@@ -2,6 +2,7 @@
 
     python -m pipeline.codegen kernel=softmax provider=triton_online block_size=1024 num_warps=8
     python -m pipeline.codegen kernel=softmax a=triton_online/1024x8w b=triton_online/1024x4w
+    python -m pipeline.codegen kernel=matmul provider=triton_tiled show=sass
 
 Compiles every Triton variant of the kernel's plan and takes its CUDA libraries apart, for each architecture
 and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed of is kept.
@@ -19,7 +20,8 @@ from typing import Any
 from kernels.contract import Value
 from pipeline import UserError
 from pipeline.command.options import CodegenConfig
-from pipeline.command.run import console, for_each, run_each, validated
+from pipeline.command.run import console, for_each, run_each
+from pipeline.command.sentences import validated
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler
 from pipeline.inspection.code_rows import CodeRows, Scope, has_code

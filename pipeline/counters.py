@@ -1,6 +1,7 @@
 """Stage ``counters``: what Nsight Compute counts, in a launch of its own that nothing times.
 
     python -m pipeline.counters kernel=softmax
+    python -m pipeline.counters kernel=gelu sets=basic
     python -m pipeline.counters kernel=softmax size=4096 sets=[SpeedOfLight,dram__bytes_read.sum]
 
 Looks at the best own configuration by the ledger, the same provider's default one and the baseline, at a

@@ -2,6 +2,7 @@
 
     python -m pipeline.docs
     python -m pipeline.docs check=true
+    python -m pipeline.docs docs=README.md
 
 A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
 ``<!-- end -->``; what stands between them is written by this command. NAME is one of

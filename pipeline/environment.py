@@ -1,5 +1,9 @@
 """Stage ``environment``: what machine is this?
 
+    python -m pipeline.environment
+    python -m pipeline.environment device=cpu
+    python -m pipeline.environment device=cuda:1 output=outputs
+
 Writes the fingerprint of this machine twice: ``build/environment.json`` is what the later stages depend
 on, so that a change of machine runs them again, and a container's image that was built again does not;
 ``environment/<gpu>.json`` goes with the results and names the image too. Of a CPU the fingerprint holds a

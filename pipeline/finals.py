@@ -1,6 +1,8 @@
 """Stage ``finals``: the best configuration of each provider, measured again side by side.
 
     python -m pipeline.finals kernel=softmax
+    python -m pipeline.finals kernel=[gelu,softmax] preset=standard
+    python -m pipeline.finals output=results remeasure=true
 
 Of many configurations the best of a sweep is a lucky one, too, and rows of a ledger may be of several days.
 Here each problem's providers are measured one after the other, in fresh processes, round after round; one

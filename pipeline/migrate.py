@@ -1,6 +1,8 @@
 """Bring results of the first format, one flat row a point, into today's. Nothing else reads the first.
 
+    python -m pipeline.migrate
     python -m pipeline.migrate input=results
+    python -m pipeline.migrate input=path/to/results
 
 Every timed row is kept with its samples. What its source, instrument and environment were in today's terms is
 not known, so that a sweep measures its point again; until then the row stands in the ledger as old. Refusals

@@ -1,7 +1,8 @@
-"""Stage ``profile``: torch.profiler's tables and traces.
+"""Stage ``profile``: what a call launches, and where its time goes, by torch.profiler.
 
     python -m pipeline.profile kernel=gelu
     python -m pipeline.profile kernel=square provider=torch_square stacks=true
+    python -m pipeline.profile kernel=matmul size=4096 tensorboard=outputs/tensorboard
 
 Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger. Says
 in a sentence what a call launches, and where its time goes. What was profiled is not profiled again, unless

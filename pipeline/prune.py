@@ -1,6 +1,7 @@
 """Remove rows that are old from ledgers, when told to; else say which are old, and by what.
 
     python -m pipeline.prune kernel=softmax
+    python -m pipeline.prune kernel=softmax input=outputs
     python -m pipeline.prune kernel=all parts=[point,source] remove=true
 
 A row is old by a part of its key that is not what it would be now: the kernel has no such point any more, its

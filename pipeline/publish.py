@@ -1,6 +1,8 @@
-"""Publish: results and ad-hoc sweeps to MLflow.
+"""Stage ``publish``: results and ad-hoc sweeps to MLflow.
 
-    python -m pipeline.publish [kernel=softmax] [device=auto] [tracking=server]
+    python -m pipeline.publish
+    python -m pipeline.publish kernel=softmax device=auto
+    python -m pipeline.publish tracking=server
 
 The store shows what the ledgers hold now, and what each ad-hoc sweep measured. All of it can be made again
 from the files: publishing twice changes nothing, and a store that was lost comes back. Runs that something

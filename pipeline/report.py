@@ -1,9 +1,14 @@
-"""The report stage: every machine's results side by side.
+"""Stage ``report``: every machine's results side by side.
 
-``python -m pipeline.report`` reads all that lies under ``input`` and writes pages, plots, metrics and data
+    python -m pipeline.report
+    python -m pipeline.report device=cpu
+    python -m pipeline.report input=outputs output=outputs/reports
+
+Reads all that lies under ``input`` and writes pages, plots, metrics and data
 to ``output``. The same results give the same bytes, on any machine and on any day. What a CPU gave stays on
 its host: there the report of the repository's own results is of all GPUs and this CPU, and goes to
-``local/``."""
+``local/``.
+"""
 
 from __future__ import annotations
 

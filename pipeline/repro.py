@@ -1,9 +1,11 @@
 """What `make repro` runs: DVC's stages, a line for each with its time and result, and the table at the end.
 
-    python -m pipeline.repro [OPTIONS AND TARGETS OF dvc repro]
+    python -m pipeline.repro
+    python -m pipeline.repro sweep
+    python -m pipeline.repro --dry
 
-All that the stages print is in local/repro.log. Where nothing has changed since, this takes as long as DVC
-does to find that out.
+Its words are options and targets of ``dvc repro``. All that the stages print is in local/repro.log. Where
+nothing has changed since, this takes as long as DVC does to find that out.
 """
 
 from __future__ import annotations
@@ -100,9 +102,6 @@ class Stages:
 def main(words: Sequence[str]) -> int:
     """Run ``dvc repro`` with these words; the exit status."""
     command = [sys.executable, "-m", "dvc", "repro", *words]
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return 0
     if "--dry" in words:
         # Nothing runs: DVC's own words are the answer.
         return subprocess.run(command, cwd=ROOT, check=False).returncode

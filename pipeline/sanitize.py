@@ -1,7 +1,8 @@
-"""compute-sanitizer over a kernel's CUDA and Triton providers, at small problems.
+"""Run compute-sanitizer over a kernel's CUDA and Triton providers, at small problems.
 
     python -m pipeline.sanitize kernel=softmax
     python -m pipeline.sanitize kernel=matmul provider=cuda_tiled size=67 tools=[memcheck,racecheck,synccheck]
+    python -m pipeline.sanitize kernel=layernorm tools=initcheck
 
 Runs each provider that is written here once at each problem of the preset ``smoke``, small and odd ones,
 under memcheck and racecheck. Exits with 1 if anything was found or could not be checked.

@@ -3,6 +3,7 @@
     python -m pipeline.sweep kernel=softmax block_size=[512,1024] provider=triton_online
     python -m pipeline.sweep kernel=matmul m=16 n=8192 k=[4096,8192] provider=[torch,triton_tiled]
     python -m pipeline.sweep kernel=gelu,softmax
+    python -m pipeline.sweep experiment=llm_vocab_softmax
 
 Measures the points that each kernel's ledger does not hold yet, appends each as it is measured, and ends with
 a table. Stopped in any way, the same command goes on where it was.
@@ -10,21 +11,19 @@ a table. Stopped in any way, the same command goes on where it was.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from bdb import BdbQuit
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from time import monotonic
-
-import yaml
 
 from pipeline import ROOT, UserError
 from pipeline.command.options import SweepConfig
-from pipeline.command.run import console, run_each
-from pipeline.execution import calibration
+from pipeline.command.run import UnsuccessfulError, console, run_each
+from pipeline.execution import debugging
+from pipeline.execution.beside import Beside
 from pipeline.execution.compile_pool import CompilePool
 from pipeline.execution.crew import Crew
 from pipeline.execution.identity import Identity
@@ -35,14 +34,13 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import problems
-from pipeline.points.plan import Plan, Target, plan
+from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
-from pipeline.reporting import table
 from pipeline.reporting.progress import Progress
+from pipeline.reporting.swept import Found, Swept, counted, failures_of_own, told
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
@@ -50,12 +48,17 @@ from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
 warn = partial(console.print, style="yellow", highlight=False)
+say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
 
 
 def run(configs: Sequence[SweepConfig]) -> None:
-    """Measure what the ledgers lack, print the tables, publish."""
+    """Measure what the ledgers lack, print the tables, publish. Raises UnsuccessfulError where own providers
+    failed."""
     first = configs[0]  # all but the kernel is the same
     devices = device.resolve_all(first.device)
+    if first.debug:
+        debug(configs, devices[0])
+        return
     with ExitStack() as stack:
         # Held from before a ledger is read: a second sweep finds in it what the first one measured.
         for chosen in devices:
@@ -64,11 +67,7 @@ def run(configs: Sequence[SweepConfig]) -> None:
             stack.enter_context(Supervisor(chosen, first.timing, first.seed, first.point_timeout_s))
             for chosen in devices
         ]
-        target = Target(devices[0].kind, device.capabilities(devices[0]))
-        # All before the first is measured: a mistake about the last kernel is said at once.
-        plans = [
-            plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs
-        ]
+        plans = planned(configs, devices[0])
         begin = monotonic()
         swept = [
             sweep_kernel(config, wanted, devices, workers)
@@ -78,11 +77,50 @@ def run(configs: Sequence[SweepConfig]) -> None:
         measured = sum(len(sweep.measured) for sweep in swept)
         seconds = monotonic() - begin
         console.print(
-            f"{len(swept)} kernels: {_points(measured)} measured in {seconds:.1f} s.", highlight=False
+            f"{len(swept)} kernels: {counted(measured)} measured in {seconds:.1f} s.", highlight=False
         )
     if first.tracking.name != "none":
         for config, sweep in zip(configs, swept, strict=True):
             publish(config, sweep)
+    rows = ((sweep.entry, row) for sweep in swept for row in sweep.swept().current())
+    judge(((entry, row.point, row.outcome) for entry, row in rows), first.allow or ())
+
+
+def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]:
+    """The points of every kernel, before the first is measured: a mistake about the last is said at once."""
+    target = Target(chosen.kind, device.capabilities(chosen))
+    plans = [
+        plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs
+    ]
+    if configs[0].debug:
+        return plans
+    return [
+        with_baseline(wanted, config.entry, config.preset.name, target, config.pin)
+        for config, wanted in zip(configs, plans, strict=True)
+    ]
+
+
+def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
+    """Call each point once in this process, and say what it gave. Raises UnsuccessfulError as ``judge``
+    does."""
+    debugging.prepare(chosen)
+    say("debug=true: each point is called once in this process. Nothing is timed, and no row is written.")
+    found = []
+    try:
+        for config, wanted in zip(configs, planned(configs, chosen), strict=True):
+            for point in wanted.points:
+                outcome = debugging.call(config.entry.loaded.where, point, chosen, config.seed)
+                found.append((config.entry, point, outcome))
+                say(f"{point}: {told(outcome)}")
+    except BdbQuit:
+        raise UnsuccessfulError("the debugger was left; the points after it were not called.") from None
+    judge(found, configs[0].allow or ())
+
+
+def judge(found: Iterable[Found], allowed: Sequence[str]) -> None:
+    """Raises UnsuccessfulError if points of own providers failed, in any way but those that are allowed."""
+    if sentence := failures_of_own(found, allowed):
+        raise UnsuccessfulError(sentence)
 
 
 def sweep_kernel(
@@ -95,14 +133,17 @@ def sweep_kernel(
     with ExitStack() as stack:
         try:
             sweep.measure(missing, workers, stack)
-        except BaseException:
+        except BaseException as error:
             # A full disk stops both; the first error's sentence is the one that says how to go on.
             with suppress(UserError):
                 sweep.finish()
-            sweep.show()
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note(sweep.swept().closing_line())
+            else:
+                sweep.swept().show(console)
             raise
         sweep.finish()
-        sweep.show()
+        sweep.swept().show(console)
     return sweep
 
 
@@ -131,7 +172,9 @@ class Sweep:
         self.dirty = dirty or tool_dirty
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
-        self.beside: dict[Path, bytes] = {}
+        self.beside = Beside(
+            self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
+        )
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
         self.noise_floor: float | None = None
@@ -175,14 +218,14 @@ class Sweep:
                     "Write remeasure=true to measure again.",
                     highlight=False,
                 )
-                if not self.is_described():
-                    self.describe(workers[0])
+                if not self.beside.is_there():
+                    self.beside.write(workers[0])
             return
         for worker in workers:
             worker.changes.clear()
             worker.start()
         compiling = self.compile_ahead(points, stack)
-        ceilings = self.ceilings = self.describe(workers[0])
+        ceilings = self.ceilings = self.beside.write(workers[0])
         for worker in workers:
             worker.overhead = ceilings.overhead
         broken = self.build(points)
@@ -240,43 +283,10 @@ class Sweep:
         pool = stack.enter_context(CompilePool(self.environment.compute_capability))
         return pool.submit(self.loaded.where, triton)
 
-    def describe(self, worker: Supervisor) -> Ceilings:
-        """Write beside the ledger what it can't be read without: the environment, the configuration, and the
-        ceilings unless the repository's results have them. Returns the ceilings."""
-        options = self.config.model_dump(mode="json")
-        environment, configuration, *ceilings = self.descriptions()
-        self.beside = {
-            environment: self.environment.model_dump_json(indent=2).encode() + b"\n",
-            configuration: yaml.safe_dump(options, sort_keys=True).encode(),
-        }
-        for path, content in self.beside.items():
-            write_atomically(path, content)
-        found = calibration.known_or_measured(worker, self.environment, ceilings, ceilings[0])
-        if ceilings[0].exists():
-            self.beside[ceilings[0]] = ceilings[0].read_bytes()
-        return found
-
-    def descriptions(self) -> tuple[Path, Path, Path, Path]:
-        """Where the environment, the configuration and the ceilings are, and the repository's ceilings."""
-        repository = results.folder_for(ROOT / "results", self.devices[0].kind)
-        return (
-            results.environment_path(self.output, self.slug),
-            results.config_path(self.output, self.entry.name, self.slug),
-            results.ceilings_path(self.output, self.slug),
-            results.ceilings_path(repository, self.slug),
-        )
-
-    def is_described(self) -> bool:
-        """Whether what the ledger can't be read without is there."""
-        environment, configuration, *ceilings = self.descriptions()
-        return environment.exists() and configuration.exists() and any(path.exists() for path in ceilings)
-
     def finish(self) -> None:
         """Compact the ledger, and write again what was removed from beside it meanwhile."""
         self.compact()
-        for path, content in self.beside.items():
-            if not path.exists():
-                write_atomically(path, content)
+        self.beside.keep()
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""
@@ -300,6 +310,7 @@ class Sweep:
         timing = outcome.timing
         outcome, rated = judged(outcome, None if timing is None else rate(timing.median_us, work, ceilings))
         parts = self.identity.parts(point)
+        before = self.ledger.get(point, parts.settings)
         return Measurement(
             key=parts.key,
             point=point,
@@ -307,7 +318,8 @@ class Sweep:
             outcome=outcome,
             rate=rated,
             parts=parts,
-            attempts=self.attempts(point, parts),
+            attempts=self.attempts(before, parts),
+            earlier=None if before is None else before.before(parts),
             origin=Origin(
                 gpu=self.slug,
                 device=str(measured_on),
@@ -322,9 +334,8 @@ class Sweep:
             ),
         )
 
-    def attempts(self, point: Point, parts: Parts) -> int:
-        """How many runs have tried the point by now, from its last success or ``remeasure`` on."""
-        before = self.ledger.get(point, parts.settings)
+    def attempts(self, before: Measurement | None, parts: Parts) -> int:
+        """How many runs have tried a point by now, from its last success or ``remeasure`` on."""
         if self.config.remeasure or before is None or before.key != parts.key:
             return 1
         return before.attempts + 1 if retry.has_failed(before) else 1
@@ -346,60 +357,18 @@ class Sweep:
         found = (self.ledger.get(point, self.identity.settings_digest) for point in self.plan.points)
         return [row for row in found if row is not None]
 
-    def show(self) -> None:
-        """Print this sweep's table, what was left out and why, and the closing line."""
-        rows = self.rows()
-        table.show(console, rows, {self.entry.name: self.loaded.kernel.baseline}, str(self.ledger.path))
-        for line in self.plan.refusals():
-            console.print(line, highlight=False, soft_wrap=True)
-        noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
-        console.print(
-            f"{len(self.measured)} points measured in {monotonic() - self.begin:.1f} s{noise}. "
-            f"{len(rows) - len(self.stale(rows))} of {len(self.plan.points)} are in {self.ledger.path}."
-            f"{self.staleness(rows)}",
-            highlight=False,
-            soft_wrap=True,
+    def swept(self) -> Swept:
+        """What this sweep has to say at its end."""
+        return Swept(
+            entry=self.entry,
+            plan=self.plan,
+            identity=self.identity,
+            ledger=self.ledger.path,
+            rows=self.rows(),
+            measured=len(self.measured),
+            seconds=monotonic() - self.begin,
+            noise_floor=self.noise_floor,
         )
-        for line in self.failures(rows):
-            console.print(line, highlight=False, soft_wrap=True)
-
-    def failures(self, rows: Sequence[Measurement]) -> list[str]:
-        """How many failures the next run tries again, and how many only when told to."""
-        failed = [row for row in rows if row.key == self.identity.key(row.point) and retry.has_failed(row)]
-        due = [row for row in failed if retry.is_due(row, "passing")]
-        lines = []
-        if due:
-            statuses = Counter(row.outcome.status for row in due)
-            counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
-            lines.append(
-                f"{_points(len(due))} failed in a way that may pass ({counts}): the next run tries "
-                f"{'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
-            )
-        if len(failed) > len(due):
-            lines.append(
-                f"{_points(len(failed) - len(due))} failed and will not be tried again, "
-                "unless you write retry=failed."
-            )
-        return lines
-
-    def stale(self, rows: Sequence[Measurement]) -> list[Measurement]:
-        """Those of a sweep that was stopped before it came to them."""
-        return [row for row in rows if row.key != self.identity.key(row.point)]
-
-    def staleness(self, rows: Sequence[Measurement]) -> str:
-        """How many rows are old, and what about them is."""
-        stale = self.stale(rows)
-        if not stale:
-            return ""
-        counts = Counter(
-            part for row in stale for part in row.parts.differences(self.identity.parts(row.point))
-        )
-        reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
-        return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
-
-
-def _points(count: int) -> str:
-    return f"{count} point{'s' * (count != 1)}"
 
 
 def publish(config: SweepConfig, sweep: Sweep) -> None:
@@ -407,7 +376,6 @@ def publish(config: SweepConfig, sweep: Sweep) -> None:
     results. A tracker in trouble has harmed no measurement."""
     from pipeline.reporting import mlflow_publish
 
-    say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     files = mlflow_publish.Files(
         input=config.output,
         kernel=sweep.entry.name,

@@ -2,6 +2,7 @@
 
     python -m pipeline.timers kernel=softmax
     python -m pipeline.timers kernel=square provider=triton_flat size=[256,4096] block_size=2048
+    python -m pipeline.timers kernel=gelu size=4096 repeats=3
 
 Prints for each problem and timer the time, its spread over the repeats, what a measurement costs, and how
 far the time is from the duration that CUPTI reports for the same launches. This is the lesson about

@@ -1,4 +1,8 @@
-"""MLflow's own pages over the published results, until Ctrl-C. ``python -m pipeline.ui`` or ``make ui``.
+"""Serve MLflow's own pages over the published results, until Ctrl-C, as ``make ui`` does.
+
+    python -m pipeline.ui
+    python -m pipeline.ui kernel=softmax
+    python -m pipeline.ui input=null
 
 Takes publish's options and publishes first, so that the pages show what the ledgers hold. A store that a
 server keeps is shown by that server already; its link is printed.
@@ -22,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline import UserError
+from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage
 from pipeline.publish import published_by, say
@@ -52,6 +57,7 @@ def show(config: PublishConfig) -> None:
     with claimed_port() as port, _serving(uri, port) as server:
         say(f"Open {mlflow_publish.page(published, f'http://{HOST}:{port}')} (Ctrl-C ends it)")
         try:
+            interrupt.awaited()
             server.wait()
         except KeyboardInterrupt:
             return

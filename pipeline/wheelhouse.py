@@ -1,6 +1,10 @@
-"""Gather the locked packages, for a host that reaches no package index. ``make wheelhouse``.
+"""Gather the locked packages, for a host that reaches no package index, as ``make wheelhouse`` does.
 
-``python -m pipeline.wheelhouse FOLDER [--python 3.12] [--without-torch]`` fills a folder with a file for each
+    python -m pipeline.wheelhouse wheelhouse
+    python -m pipeline.wheelhouse wheelhouse --python 3.12
+    python -m pipeline.wheelhouse wheelhouse --without-torch
+
+Fills a folder with a file for each
 pin of the locks that this Python on x86-64 Linux needs. Each is taken by its hash, here and again where
 ``make setup WHEELHOUSE=FOLDER`` installs it. What is published as source alone is built there.
 """
@@ -25,7 +29,8 @@ from packaging.utils import (
 )
 
 from pipeline import ROOT, UserError
-from pipeline.command.run import fail
+from pipeline.command import explanation
+from pipeline.command.sentences import fail
 
 LOCKS = ROOT / "locks"
 
@@ -160,6 +165,9 @@ def _pin_of(path: Path) -> str | None:
 
 def main() -> None:
     """The command line."""
+    if not sys.argv[1:]:
+        print(explanation.of_command("wheelhouse", None))
+        fail("the folder is missing: write python -m pipeline.wheelhouse FOLDER.")
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.wheelhouse", description=__doc__.split("\n\n")[0]
     )

@@ -1,61 +1,210 @@
-"""What a command's ``--help`` says: what it does, its options as conf/ explains them, and a kernel's own
-names."""
+"""What a command's ``--help`` says: what it does, three examples, its options, and a kernel's own names.
+
+What a command does and its examples are its module's docstring. What an option means is a comment in the
+command's file of conf/; which words it takes is read off its type.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import re
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+
+from pipeline import ROOT, UserError, unknown
+from pipeline.command import options as schemas
+from pipeline.command.sentences import fail
+from pipeline.command.words import CONF, EXPERIMENT, PIN, choices
 from pipeline.points import catalog
+from pipeline.points.frozen import Record
 from pipeline.points.plan import describe
 from pipeline.points.problems import SIZE
+from pipeline.reporting.terminal import lines
+
+BORROWED = {"ui": "publish"}
+"""Commands that take another one's options."""
+
+WIDTH = 100
+
+NEEDED = "???"
+"""Of an option that has no default."""
 
 
-def of_command(name: str, conf: Path, kernel: str | None) -> str:
+@dataclass(frozen=True)
+class Option:
+    """An option as conf/ has it. ``before`` is a comment that stands above it."""
+
+    name: str
+    default: str
+    meaning: str
+    before: str = ""
+
+
+def show(name: str, words: Sequence[str]) -> NoReturn:
+    """Print a command's help, with ``kernel=NAME`` among the words also what the kernel takes, and end."""
+    kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), None)
+    try:
+        if name not in commands():
+            raise unknown("command", name, commands())
+        print(lines(of_command(name, kernel)))
+    except UserError as error:
+        fail(str(error))
+    sys.exit(0)
+
+
+def commands() -> dict[str, str]:
+    """Every command, with the first line of what it does."""
+    found = sorted(path.stem for path in (ROOT / "pipeline").glob("[a-z]*.py"))
+    return {name: docstring(name).splitlines()[0] for name in found}
+
+
+def docstring(name: str) -> str:
+    """What a command says of itself, without importing it."""
+    spec = importlib.util.find_spec(f"pipeline.{name}")
+    assert spec is not None and spec.origin is not None, "a command is a module of this package"
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+    told = re.sub(r"^(Stage|Command) ``\w+``: ", "", text).replace("``", "`")
+    return told[:1].upper() + told[1:]
+
+
+def examples(name: str) -> list[str]:
+    """The command lines that its docstring shows."""
+    return re.findall(rf"^    (python -m pipeline\.{name}\b.*)$", docstring(name), re.MULTILINE)
+
+
+def of_command(name: str, kernel: str | None) -> str:
     """The help of ``python -m pipeline.NAME``; with a kernel also its dimensions, parameters and workloads.
 
     Raises UserError for a kernel that is not there.
     """
-    parts = [_docstring(name), f"Options, with their defaults (conf/{conf.name}):", _indented(_options(conf))]
-    takes_a_kernel = re.search("^kernel: (?!null)", conf.read_text(), re.MULTILINE)
-    if takes_a_kernel and kernel is not None:
+    first, _, rest = docstring(name).partition("\n\n")
+    own = f"    python -m pipeline.{name}"
+    prose = [part for part in rest.split("\n\n") if part and not part.startswith(own)]
+    parts = [first, *prose, "Examples:", "\n".join(f"  {line}" for line in examples(name))]
+    conf = CONF / f"{BORROWED.get(name, name)}.yaml"
+    if not conf.exists():
+        return "\n\n".join(parts)
+    schema = schema_of(name)
+    parts += ["Options, each with its default:", "\n".join(_lines(conf, schema))]
+    if issubclass(schema, schemas.KernelOptions) and kernel is not None:
         parts.append(of_kernel(kernel))
-    elif takes_a_kernel:
+    elif PIN in schema.model_fields:
         parts.append(f"`python -m pipeline.{name} --help kernel=NAME` lists what a kernel takes.")
     return "\n\n".join(parts)
+
+
+def schema_of(name: str) -> type[Record]:
+    """The options of a command."""
+    words = BORROWED.get(name, name).split("_")
+    found: type[Record] = getattr(schemas, f"{''.join(map(str.title, words))}Config")
+    return found
 
 
 def of_kernel(where: str) -> str:
     """A kernel's dimensions, its providers' parameters with their values, its workloads and presets."""
     entry = catalog.find(where)
     kernel = entry.loaded.kernel
-    lines = [f"{entry.name}: {entry.loaded.summary}", "", "Dimensions of a problem:"]
-    lines += [f"  {SIZE}= stands for {' and '.join(kernel.size)}"]
-    lines += [f"  {name}= {describe(variable)}" for name, variable in kernel.dimensions().items()]
-    lines += ["", "Providers and their parameters:"]
+    told = [f"{entry.name}: {entry.loaded.summary}", "", "Dimensions of a problem:"]
+    told += [f"  {SIZE}= stands for {' and '.join(kernel.size)}"]
+    told += [f"  {name}= {describe(variable)}" for name, variable in kernel.dimensions().items()]
+    told += ["", "Providers and their parameters:"]
     for provider in kernel.providers:
         brought = f", by {provider.package}" if provider.package else ""
-        lines.append(f"  {provider.name} ({provider.language}, {' and '.join(provider.devices)}{brought})")
-        lines += [f"    {name}= {describe(variable)}" for name, variable in provider.variables().items()]
-    lines += ["", f"Workloads: {', '.join(entry.config.workloads)}"]
-    lines += [f"Presets: {', '.join(entry.config.presets)}"]
-    return "\n".join(lines)
+        told.append(f"  {provider.name} ({provider.language}, {' and '.join(provider.devices)}{brought})")
+        told += [f"    {name}= {describe(variable)}" for name, variable in provider.variables().items()]
+    told += ["", f"Workloads: {', '.join(entry.config.workloads)}"]
+    told += [f"Presets: {', '.join(entry.config.presets)}"]
+    return "\n".join(told)
 
 
-def _docstring(name: str) -> str:
-    spec = importlib.util.find_spec(f"pipeline.{name}")
-    assert spec is not None and spec.origin is not None, "a command is a module of this package"
-    return ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+def _lines(conf: Path, schema: type[Record]) -> Iterator[str]:
+    fields = {field.alias or name: field for name, field in schema.model_fields.items()}
+    for option in of_file(conf):
+        if option.before:
+            yield _wrapped(option.before, 2)
+        if option.name != PIN:
+            yield from _shown(option, fields[option.name])
+    for group in groups(conf):
+        if group.name == EXPERIMENT:
+            yield from _choices(group)
+            continue
+        model = fields[group.name].annotation
+        assert isinstance(model, type) and issubclass(model, Record), "a group has options of its own"
+        if len(choices(group.name)) > 1:
+            yield from _choices(group)
+        if group.name != "preset":
+            for option in of_file(CONF / group.name / f"{group.default}.yaml"):
+                if option.name != "name":
+                    named = Option(f"{group.name}.{option.name}", option.default, option.meaning)
+                    yield from _shown(named, model.model_fields[option.name])
 
 
-def _options(conf: Path) -> str:
-    """The options of a file of conf/, without the groups that Hydra composes."""
-    lines = conf.read_text().splitlines()
-    begin = next((i + 1 for i, line in enumerate(lines) if line.strip() == "- _self_"), 0)
-    return "\n".join(lines[begin:]).strip()
+def _shown(option: Option, field: FieldInfo) -> Iterator[str]:
+    words = values(field)
+    # A meaning that explains each word need not list them.
+    is_told = all(re.search(rf"\b{word}\b", option.meaning) for word in words)
+    told = [option.meaning] if is_told else [", ".join(words), option.meaning]
+    if option.default == NEEDED:
+        yield f"  {option.name}="
+        told.insert(0, "needed")
+    else:
+        yield f"  {option.name}={re.sub(r'^[$].*', '(as the preset says)', option.default)}"
+    yield _wrapped(": ".join(told), 6)
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" if line else "" for line in text.splitlines())
+def _choices(group: Option) -> Iterator[str]:
+    """A group, and what each of its files says of itself."""
+    yield f"  {group.name}={group.default}"
+    yield _wrapped(group.meaning, 6)
+    for name in choices(group.name):
+        text = (CONF / group.name / f"{name}.yaml").read_text().splitlines()
+        said = next(line.removeprefix("# ") for line in text if not line.startswith("# @package"))
+        yield _wrapped(f"{name:<18} {said}", 6, 25)
+
+
+def _wrapped(text: str, first: int, others: int | None = None) -> str:
+    rest = first if others is None else others
+    return textwrap.fill(text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * rest)
+
+
+def values(field: FieldInfo) -> list[str]:
+    """The words that an option takes, where its type names them."""
+    if field.annotation is bool:
+        return ["true", "false"]
+    return list(dict.fromkeys(_words(field.annotation)))
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    else:
+        for argument in get_args(annotation):
+            yield from _words(argument)
+
+
+def groups(conf: Path) -> list[Option]:
+    """The groups of files that a command composes, each with the one that it takes unless told."""
+    found = re.findall(r"^  - (\w+): (\w+)(?: # (.+))?$", conf.read_text(), re.MULTILINE)
+    return [Option(name, default, meaning) for name, default, meaning in found if name != "hydra"]
+
+
+def of_file(conf: Path) -> list[Option]:
+    """The options of a file of conf/ itself, with the comments behind and above each."""
+    _, groups_above, text = conf.read_text().rpartition("\n  - ")
+    found, above = [], []
+    for line in text.splitlines()[bool(groups_above) :]:
+        if line.startswith("# "):
+            above.append(line.removeprefix("# "))
+        elif match := re.match(r"(\w+):(?: (.*?))?(?: # (.*))?$", line):
+            found.append(Option(match[1], match[2] or "", match[3] or "", " ".join(above)))
+            above = []
+        elif not line:
+            above = []
+    return found

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from omegaconf import ListConfig
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from kernels.contract import Value
-from pipeline import unknown
-from pipeline.inspection.ncu import SETS
-from pipeline.inspection.occupancy import LIMITS
-from pipeline.inspection.sanitizer import TOOLS
+from pipeline.command.values import Architecture, AsWritten, Pin, Place, Seed, Sets, Several, Some, Tool
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.choice import EVERY, LARGEST
@@ -24,38 +16,6 @@ from pipeline.timing.settings import TimingSettings
 
 FEWEST_ROUNDS = 2
 """One round's ratio says nothing of how much ratios differ."""
-
-
-def as_list(value: Any) -> Any:
-    """A single value as a list of it."""
-    return value if value is None or isinstance(value, (list, tuple, ListConfig)) else [value]
-
-
-def _not_empty(value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    if value == ():
-        raise ValueError("is empty; write a value or a list of values")
-    return value
-
-
-def _architecture(value: Any) -> str:
-    """``90`` for what people write: 90, sm_90, 9.0."""
-    name = str(value).removeprefix("sm_").replace(".", "")
-    if name not in LIMITS:
-        raise ValueError(str(unknown("architecture", str(value), LIMITS)))
-    return name
-
-
-Architecture = Annotated[str, BeforeValidator(_architecture)]
-T = TypeVar("T")
-Pin = Annotated[tuple[T, ...] | None, BeforeValidator(as_list), AfterValidator(_not_empty)]
-"""An option that takes one value, a list, or null for the kernel's own."""
-
-Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
-
-
-@dataclass(frozen=True)
-class AsWritten:
-    """Marks an option whose text is taken as it is written, with blanks, commas and brackets."""
 
 
 class PresetConfig(Record):
@@ -116,17 +76,19 @@ class PointsConfig(KernelOptions):
     timing: TimingSettings
     provider: Pin[str]
     pin: dict[str, Some] = Field(default_factory=dict)
-    output: Path
-    seed: int
+    output: Place
+    seed: Seed
 
 
 class SweepConfig(PointsConfig):
-    """conf/sweep.yaml."""
+    """conf/sweep.yaml. ``allow`` None lets no failure of an own provider pass for success."""
 
     tracking: TrackingConfig = Field(exclude=True)
-    device: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
+    device: Several[str]
     remeasure: bool
     retry: Retry
+    allow: Pin[Literal["incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout", "all"]]
+    debug: bool
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
@@ -140,7 +102,7 @@ class CodegenConfig(PointsConfig):
     function: str | None
     a: str | None
     b: str | None
-    artifacts: Path
+    artifacts: Place
     wait_s: float | None = Field(ge=0)
 
 
@@ -149,50 +111,27 @@ class ProfileConfig(PointsConfig):
 
     device: str
     stacks: bool
-    tensorboard: Path | None
-    artifacts: Path
+    tensorboard: Place | None
+    artifacts: Place
     wait_s: float | None = Field(ge=0)
-
-
-def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
-    named = [name for name in value if name in SETS]
-    if named and len(value) > 1:
-        raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
-    for name in value:
-        # A section's name may be anything; one that is nearly a set's is a slip.
-        if name not in SETS and difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7):
-            raise ValueError(str(unknown("set", name, SETS)))
-    return value
 
 
 class CountersConfig(PointsConfig):
     """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
 
     device: str
-    sets: Annotated[
-        tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty), AfterValidator(_sets)
-    ]
-    report: Path | None
+    sets: Sets
+    report: Place | None
     timeout_s: float = Field(gt=0)
-    artifacts: Path
+    artifacts: Place
     wait_s: float | None = Field(ge=0)
-
-
-def _tool(value: Any) -> str:
-    if value not in TOOLS:
-        raise ValueError(str(unknown("tool", str(value), TOOLS)))
-    return str(value)
 
 
 class SanitizeConfig(PointsConfig):
     """conf/sanitize.yaml. Problems that are not pinned are three of the preset's first workload."""
 
     device: str
-    tools: Annotated[
-        tuple[Annotated[str, BeforeValidator(_tool)], ...],
-        BeforeValidator(as_list),
-        AfterValidator(_not_empty),
-    ]
+    tools: Several[Tool]
     timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
@@ -201,24 +140,22 @@ class EnvironmentConfig(Record):
     """conf/environment.yaml."""
 
     device: str
-    output: Path
+    output: Place
 
 
 class BuildConfig(KernelOptions):
     """conf/build.yaml. ``architectures`` None are those of the last build, at first this machine's GPUs'."""
 
     device: str
-    architectures: Annotated[
-        tuple[str, ...] | None, BeforeValidator(lambda v: v if v is None else [str(a) for a in as_list(v)])
-    ]
-    output: Path
+    architectures: Pin[Annotated[str, BeforeValidator(str)]]
+    output: Place
 
 
 class CeilingsConfig(Record):
     """conf/ceilings.yaml."""
 
     device: str
-    output: Path
+    output: Place
     remeasure: bool
     wait_s: float | None = Field(ge=0)
 
@@ -226,17 +163,17 @@ class CeilingsConfig(Record):
 class ReportConfig(Record):
     """conf/report.yaml."""
 
-    input: Path
-    output: Path
+    input: Place
+    output: Place
     device: str
 
 
 class DocsConfig(Record):
     """conf/docs.yaml."""
 
-    input: Path
-    reports: Path
-    docs: Annotated[tuple[Path, ...], BeforeValidator(as_list), AfterValidator(_not_empty)]
+    input: Place
+    reports: Place
+    docs: Several[Place]
     check: bool
 
 
@@ -249,8 +186,8 @@ class CarryConfig(KernelOptions):
     points: int = Field(ge=1)
     rounds: int = Field(ge=1)
     margin: float = Field(gt=0, lt=1)
-    output: Path
-    seed: int
+    output: Place
+    seed: Seed
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
@@ -264,8 +201,8 @@ class FinalsConfig(Record):
     device: str
     margin: float = Field(gt=0, lt=1)
     remeasure: bool
-    output: Path
-    seed: int
+    output: Place
+    seed: Seed
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
@@ -294,19 +231,15 @@ class PruneConfig(Record):
     """conf/prune.yaml. ``parts`` are those of a key, by which a row may be old."""
 
     kernel: str
-    input: Path
-    parts: Annotated[
-        tuple[Literal["point", "source", "instrument", "environment", "settings"], ...],
-        BeforeValidator(as_list),
-        AfterValidator(_not_empty),
-    ]
+    input: Place
+    parts: Several[Literal["point", "source", "instrument", "environment", "settings"]]
     remove: bool
 
 
 class MigrateConfig(Record):
     """conf/migrate.yaml."""
 
-    input: Path
+    input: Place
 
 
 def _named(value: Any) -> Any:
@@ -326,10 +259,10 @@ class NewConfig(Record):
 class PublishConfig(Record):
     """conf/publish.yaml."""
 
-    input: Path | None
-    runs: Path | None = None
-    reports: Path | None
-    artifacts: Path | None = None
+    input: Place | None
+    runs: Place | None = None
+    reports: Place | None
+    artifacts: Place | None = None
     kernel: str | None = None
     device: str | None = None
     tracking: TrackingConfig
@@ -341,11 +274,11 @@ class TimersConfig(KernelOptions):
     provider: str | None
     pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)
-    seed: int
+    seed: Seed
     timing: TimingSettings
     preset: PresetConfig
     device: str
-    output: Path
+    output: Place
     wait_s: float | None = Field(ge=0)
 
 
@@ -363,7 +296,7 @@ class BenchStartupConfig(Record):
     """conf/bench_startup.yaml."""
 
     device: str
-    only: Annotated[tuple[str, ...] | None, BeforeValidator(as_list), AfterValidator(_not_empty)] = None
+    only: Pin[str] = None
 
 
 class BenchDevicesConfig(KernelOptions):

@@ -6,7 +6,9 @@ import re
 
 import torch
 
+import kernels
 from pipeline.execution.protocol import Failed
+from pipeline.points import author
 from pipeline.store.record import Status
 
 
@@ -24,7 +26,8 @@ def failed(error: Exception) -> Failed:
         return Failed(status=error.status, error=str(error))
     if isinstance(error, torch.OutOfMemoryError):
         return Failed(status="out_of_memory", error=str(error).split(". ", maxsplit=1)[0])
-    return Failed(status=classify(error), error=without_colors(f"{type(error).__name__}: {error}"))
+    folders = [loaded.folder for loaded in kernels.known()]
+    return Failed(status=classify(error), error=without_colors(author.told(error, folders)))
 
 
 def without_colors(text: str) -> str:

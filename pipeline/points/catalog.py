@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 import kernels
 from kernels.contract import ContractError, Value, Variable
 from pipeline import ROOT, UserError, unknown
+from pipeline.points import author
 from pipeline.points.frozen import Record
 from pipeline.points.limits import NAME, Name
 
@@ -22,7 +23,20 @@ CONF = ROOT / "conf" / "kernel"
 
 RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
-    *("remeasure", "retry", "wait_s", "point_timeout_s", "size", "x", "problems", "headline", "workloads"),
+    *(
+        "remeasure",
+        "retry",
+        "allow",
+        "debug",
+        "experiment",
+        "wait_s",
+        "point_timeout_s",
+        "size",
+        "x",
+        "problems",
+        "headline",
+        "workloads",
+    ),
 }
 """Names that command lines and YAML have for other things than a dimension or a parameter."""
 
@@ -127,11 +141,14 @@ def find(where: str) -> Entry:
     except KeyError:
         raise unknown("kernel", where, kernels.names()) from None
     except FileNotFoundError as missing:
-        raise UserError(f"kernel={where}: {missing} is not there; a kernel's folder has one.") from None
+        name = Path(where).name
+        hint = f" The kernel {name} of this repository is kernel={name}." if name in kernels.names() else ""
+        raise UserError(f"kernel={where}: {missing} is not there; a kernel's folder has one.{hint}") from None
     except ContractError as error:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported
-        raise UserError(f"kernel={where} can't be imported: {type(error).__name__}: {error}") from error
+        folder = Path(where).expanduser().resolve() if "/" in where else kernels.ROOT / where
+        raise UserError(f"kernel={where} can't be imported: {author.told(error, [folder])}") from error
     if loaded.is_outside and loaded.name in kernels.names():
         raise UserError(
             f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "

@@ -11,8 +11,9 @@ from typing import Any
 
 from kernels.contract import Gpu, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
-from pipeline.points import problems
+from pipeline.points import author, problems
 from pipeline.points.catalog import Configurations, Entry, Group
+from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, values_of
 
@@ -84,6 +85,29 @@ def plan(
                         found.setdefault(point, workload)
     workloads = {point: workload for points in sharing.values() for point, workload in points.items()}
     return Plan(tuple(workloads), workloads, refused)
+
+
+def with_baseline(wanted: Plan, entry: Entry, preset: str, target: Target, pins: Pins) -> Plan:
+    """A plan, and at its problems the kernel's baseline, which a choice of providers has left out: what a
+    table compares with. Of providers of torch alone nothing is told that would need it."""
+    kernel = entry.loaded.kernel
+    compared = {
+        point.problem: point
+        for point in wanted.points
+        if (provider := kernel.provider(point.provider)).is_own or provider.package
+    }
+    if not compared or any(point.provider == kernel.baseline for point in wanted.points):
+        return wanted
+    of_problems = {name: some for name, some in pins.items() if name == SIZE or name in kernel.dimensions()}
+    baseline: dict[Values, list[Point]] = {}
+    for point in plan(entry, preset, target, of_problems, [kernel.baseline]).points:
+        baseline.setdefault(point.problem, []).append(point)
+    workloads: dict[Point, str] = {}
+    for point, workload in wanted.workloads.items():
+        beside = baseline.pop(point.problem, []) if point.problem in compared else []
+        workloads |= dict.fromkeys(beside, workload)
+        workloads[point] = workload
+    return Plan(tuple(workloads), workloads, wanted.refused)
 
 
 def chosen_providers(entry: Entry, names: Sequence[str] | None) -> list[Provider]:
@@ -196,8 +220,7 @@ def _of_provider(
 
 
 def _raised(entry: Entry, what: str, error: Exception) -> UserError:
-    place = entry.loaded.folder / "__init__.py"
-    return UserError(f"{place}: {what} raised {type(error).__name__}: {error}")
+    return UserError(f"{what} of {entry.name} raised {author.told(error, [entry.loaded.folder])}")
 
 
 def unavailable(provider: Provider, target: Target) -> str | None:

@@ -26,11 +26,13 @@ COLUMNS = [
     *("key", "kernel", "provider", "problem", "parameters", "workload"),
     *("extent", "words", "configuration", "label", "x", "headline", "rank"),
     *OUTCOME,
+    "earlier_us",
     *(name for group in GROUPS.values() for name in group.model_fields),
 ]
 """The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and
 ``words`` are the problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which
-rate people compare, ``rank`` its problem's place among all of the frame."""
+rate people compare, ``rank`` its problem's place among all of the frame, ``earlier_us`` the time before its
+source was edited."""
 
 PLACE = ["kernel", "gpu", "words", "extent"]
 """The columns that name where providers meet."""
@@ -107,6 +109,7 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
     for one in measurements:
         row = _named(one, ranks)
         row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
+        row["earlier_us"] = None if one.earlier is None else one.earlier.median_us
         parts = {
             "timing": one.outcome.timing,
             "rate": one.rate,

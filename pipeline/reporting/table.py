@@ -32,6 +32,9 @@ MAX_REMARKS = 12
 MOST_CHARACTERS = 200
 """Of a reason: some compilers' messages go on for pages. The ledger holds all of it."""
 
+WAS = "was us"
+"""The column of times before an edit."""
+
 TIE = "~"
 TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
 
@@ -109,7 +112,12 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
         parts.append(_table(shown, baselines))
     if shown["tied"].any():
         notes.append(TIE_NOTE)
-    notes += _baseline_notes(shown, baselines) + _invalid_notes(shown) + _remark_notes(rows, where)
+    notes += (
+        _edit_notes(shown)
+        + _baseline_notes(shown, baselines)
+        + _invalid_notes(shown)
+        + _remark_notes(rows, where)
+    )
     return Group(*parts, *(Text(note) for note in notes))
 
 
@@ -139,8 +147,10 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
     table.add_column("provider", overflow="fold")
     table.add_column("dtype", no_wrap=True)
     names = list(dict.fromkeys(rows["headline"]))
+    was_edited = rows["earlier_us"].notna().any()
     for header in (
         "us",
+        *([WAS] if was_edited else ()),
         *(RATES[name] for name in names),
         "of ceiling",
         _base_header(list(rows["kernel"].unique()), baselines),
@@ -156,6 +166,7 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
             *map(Text, (row["kernel"], row["extent"], row["label"] + " (baseline)" * is_baseline)),
             Text(row["words"]),
             number(row["median_us"]) + "!" * (row["valid"] is False),
+            *([number(row["earlier_us"])] if was_edited else ()),
             *(number(row[name]) if row["headline"] == name else "" for name in names),
             percent(row["ceiling_fraction"]),
             speedup(row["speedup"]) + TIE * row["tied"],
@@ -163,6 +174,16 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
         )
         previous = group
     return table
+
+
+def _edit_notes(rows: pd.DataFrame) -> list[str]:
+    """What the times before an edit are worth."""
+    kernels = rows.loc[rows["earlier_us"].notna(), "kernel"].unique()
+    return [
+        f"{WAS}: before the source was edited, and not in the same run; "
+        f"python -m pipeline.compare kernel={kernel} a=HEAD measures both side by side."
+        for kernel in kernels
+    ]
 
 
 def _baseline_notes(rows: pd.DataFrame, baselines: Mapping[str, str]) -> list[str]:

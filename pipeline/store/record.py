@@ -166,6 +166,18 @@ class Carried(Record):
     ratio: Ratio
 
 
+class Earlier(Record):
+    """What a point took before its provider's source was edited: in another run, so that it is no half of a
+    comparison. ``source`` is the digest of the source then."""
+
+    median_us: Microseconds
+    source: Text
+    run: Text
+    commit: Commit
+    dirty: bool
+    measured_at: When
+
+
 class Origin(Record):
     """Where and from what a measurement came.
 
@@ -238,7 +250,8 @@ class Measurement(Record):
     """One line of a ledger: a point, its outcome, what the time means, and where it came from.
 
     ``workload`` is the family of problems that it was measured as one of, and ``attempts`` how many runs it
-    took: more than one if earlier ones failed.
+    took: more than one if earlier ones failed. ``earlier`` is the time before the source was edited last, by
+    the same instrument in the same environment.
     """
 
     key: Text
@@ -249,6 +262,7 @@ class Measurement(Record):
     parts: Parts
     origin: Origin
     attempts: int = Field(default=1, ge=1, le=1000)
+    earlier: Earlier | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -284,10 +298,28 @@ class Measurement(Record):
         state = self.outcome.state.model_copy(update={"noise_floor": floor})
         return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
 
+    def before(self, parts: Parts) -> Earlier | None:
+        """What a newer row of the same point, of these parts, says of an earlier time."""
+        changed = set(self.parts.differences(parts))
+        if changed - {"source"}:
+            return None
+        timing = self.outcome.timing
+        if not changed or timing is None:
+            return self.earlier
+        return Earlier(
+            median_us=timing.median_us,
+            source=self.parts.source,
+            run=self.origin.run,
+            commit=self.origin.commit,
+            dirty=self.origin.dirty,
+            measured_at=self.origin.measured_at,
+        )
+
     def row(self) -> dict[str, Any]:
-        """The form that a ledger holds: what has no meaning is null, but for an audit that was not made, and
-        a first attempt is not counted."""
-        row = self.model_dump(mode="json", exclude={"attempts"} if self.attempts == 1 else None)
+        """The form that a ledger holds: what has no meaning is null; left out are an audit that was not made,
+        an earlier time that there is not, and the count of a first attempt."""
+        usual = {"attempts": self.attempts == 1, "earlier": self.earlier is None}
+        row = self.model_dump(mode="json", exclude={name for name, is_usual in usual.items() if is_usual})
         if self.outcome.audit_us is None:
             del row["outcome"]["audit_us"]
         return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,13 @@ def asked_for(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"can't make {path.parent}: {error.strerror}.") from error
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        why = error.strerror if there.is_dir() and os.access(there, os.W_OK) else "it may not be written to"
+        why = why if there.is_dir() else "it is a file"
+        raise UserError(
+            f"no results can be written to {path.parent}: no folder can be made in {there} ({why}); "
+            "name another by output=."
+        ) from error
 
 
 def folders_of(folder: Path, local: bool = True) -> list[Path]:

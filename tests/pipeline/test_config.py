@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import kernels
 from pipeline import ROOT, sweep
-from pipeline.command.options import SweepConfig
+from pipeline.command import explanation
+from pipeline.command.options import CountersConfig, SweepConfig
 from pipeline.command.run import run_each, run_stage
 from pipeline.machine import device
 from pipeline.points.plan import Plan, Target, plan
@@ -36,10 +42,11 @@ MISTAKES = {
     "provider=[]": "provider: is empty; write a value or a list of values.",
     "dtype=float64": "dtype: must be one of float32, bfloat16, float16, not float64.",
     "dtype=[float32,fp16]": "dtype: must be one of float32, bfloat16, float16, not fp16.",
-    "dtype=float32,bfloat16": "dtype=float32,bfloat16 is several values: write dtype=[float32,bfloat16], "
-    "or -m dtype=float32,bfloat16 to run the command once for each.",
+    "dtype=float32,fp16": "dtype: must be one of float32, bfloat16, float16, not fp16.",
     "preset=smke": "unknown preset 'smke'. Did you mean 'smoke'? Known: auto, cpu, quick, smoke, standard.",
-    "preset=smoke,cpu": "preset=smoke,cpu is several values: write -m preset=smoke,cpu to run the command",
+    "preset=smoke,cpu": "preset=smoke,cpu is several values: write one, or -m preset=smoke,cpu to run the ",
+    "preset=[smoke]": "unknown preset '[smoke]'. Did you mean 'smoke'? Known: auto, ",
+    "preset=null": "unknown preset 'null'. Known: auto, ",
     "prest=smoke": "unknown option of softmax 'prest'. Did you mean 'preset'? " + DIMENSIONS,
     "colums=64": "unknown option of softmax 'colums'. Did you mean 'columns'? " + DIMENSIONS,
     "blocksize=64": "unknown option of softmax 'blocksize'. Did you mean 'block_size'? " + DIMENSIONS,
@@ -65,8 +72,11 @@ MISTAKES = {
     "size=-5": "size: must be at least 1, not -5.",
     "size=[]": "size: is empty; write a value or a list of values.",
     "size={of:64}": "size: write a value or a list of values, not {'of': 64}.",
-    "size=37,64": "size=37,64 is several values: write size=[37,64], or -m size=37,64 to run the",
-    "size=range(1,4)": "size=range(1,4) is several values: write -m size=range(1,4) to run the",
+    "size=37,": "can't read 'size=37,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
+    "size=range(1,4)": "size=range(1,4) is several values: write one, or -m size=range(1,4) to run the",
+    "size=99999999999999999999": "size: must be less than 2**63, not 99999999999999999999.",
+    "size=acht": "size: must be a whole number, not 'acht'.",
+    "size=\u0660b": "size: must be a whole number, not '\u0660b'.",
     "size=[1,": "can't read 'size=[1,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "size=${nowhere}": "Interpolation key 'nowhere' not found",
     "rows=0": "rows: must be at least 1, not 0.",
@@ -77,8 +87,24 @@ MISTAKES = {
     "device=[]": "device: is empty; write a value or a list of values.",
     "device=null": "device: is empty; write a value or a list of values.",
     "device=3": "device=3 is not a device; write auto, cpu, cuda or cuda:N.",
+    "output=": "output: is empty; write a path, or leave it out.",
+    "output=/proc/x": "no results can be written to /proc/x/timings/softmax: no folder can be ",
+    "output=/etc/hostname": "no results can be written to /etc/hostname/timings/softmax: no folder can be "
+    "made in /etc/hostname (it is a file); name another by output=.",
+    "timing.timer=graph": "timing.timer=graph needs a GPU: a CPU is timed by the host's clock alone; leave ",
+    "allow=incorect": "allow: input should be 'incorrect', 'compile_error', 'runtime_error', ",
+    "pin={size:64}": "can't read 'pin={size:64}': write the kernel's own names as options, as in size=4096.",
+    "pin.size=64": "can't read 'pin.size=64': write the kernel's own names as options, as in size=4096.",
+    "=64": "can't read '=64': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
+    "~seed": "seed was taken away by ~seed; leave ~seed out.",
+    "--sizes": "unknown flag '--sizes': options are written NAME=VALUE, and --help lists them.",
+    "--cfg": "--cfg shows the configuration: write --cfg job.",
+    "hydra.run.dir=here": "hydra.run.dir is a setting of Hydra's own, which no command ",
     "point_timeout_s=0": "point_timeout_s: input should be greater than 0, not 0.",
     "wait_s=-1": "wait_s: input should be greater than or equal to 0, not -1.",
+    "seed=-1": "seed: input should be greater than or equal to 0, not -1.",
+    "seed=99999999999999999999": "seed: input should be less than 4294967296, not 99999999999999999999.",
+    "seed=1,2": "seed=1,2 is several values: write one, or -m seed=1,2 to run the command once for each.",
     "seed=abc": "seed: input should be a valid integer",
     "remeasure=maybe": "remeasure: input should be a valid boolean",
     "block_size": "can't read 'block_size': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
@@ -123,7 +149,96 @@ def test_a_folder_without_a_kernel_is_said(
 ) -> None:
     place = (tmp_path / mistake.removeprefix("kernel=")).resolve() / "__init__.py"
     said = sentence([mistake, "device=cpu", "tracking=none"], monkeypatch, capsys)
-    assert said == f"{mistake}: {place} is not there; a kernel's folder has one."
+    assert said.startswith(f"{mistake}: {place} is not there; a kernel's folder has one.")
+
+
+def test_a_folder_beside_the_repository_is_told_from_the_kernel_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = sentence(["kernel=../softmax", "device=cpu"], monkeypatch, capsys)
+    assert said.endswith(" The kernel softmax of this repository is kernel=softmax.")
+
+
+@pytest.mark.parametrize(
+    "twice", [("seed=1", "seed=2"), ("size=37", "+size=37"), ("~timing", "timing=default")]
+)
+def test_an_option_that_is_given_twice_is_a_mistake(
+    twice: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = sentence(["kernel=softmax", "device=cpu", *twice], monkeypatch, capsys)
+    name = twice[0].lstrip("~").partition("=")[0]
+    assert said == f"{name} is given twice, as {twice[0]} and as {twice[1]}; write it once."
+
+
+def test_a_parameter_of_another_provider_is_no_parameter_of_the_chosen_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["kernel=matmul", "device=cpu", "provider=torch", "num_stages=99"]
+    assert sentence(options, monkeypatch, capsys) == (
+        "num_stages is no parameter of torch; triton_tiled of matmul has it."
+    )
+
+
+def test_sets_of_counters_are_checked_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["counters", "kernel=softmax", "device=cpu", "sets=foo"])
+    with pytest.raises(SystemExit) as ended:
+        run_each("counters", CountersConfig, lambda configs: None)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: sets: unknown set 'foo'. Known: basic, detailed, full; a section is written as SpeedOfLight, "
+        "and a metric as dram__bytes_read.sum.\n"
+    )
+
+
+NAMES = st.sampled_from(
+    [
+        *("size", "rows", "dtype", "block_size", "provider", "preset", "timing", "timing.timer", "kernel"),
+        *("timing.max_seconds", "device", "output", "seed", "retry", "allow", "wait_s", "tracking", "pin"),
+        *(
+            "tracking.uri",
+            "+pin.size",
+            "~timing",
+            "~pin",
+            "++seed",
+            "-m",
+            "--help=",
+            "experiment",
+            "preset@x",
+        ),
+        *("preset@x", "hydra.job", "", "-", "~", "+"),
+    ]
+)
+VALUES = st.one_of(
+    st.sampled_from(["", "1", "-1", "1e400", "nan", "null", "true", "a,b", "1,2", "[1", "[]", "{a:1}", "'"]),
+    st.sampled_from(["${seed}", "${", "$(x)", "range(1,3)", "range(1,0)", "a b", "../x", "/", "\\", '"']),
+    st.sampled_from(["9" * 30, "ä", "[ä]", "\n"]),
+    st.text(st.characters(blacklist_categories=("Cs",)), max_size=6),
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.lists(st.tuples(NAMES, st.sampled_from(["=", ""]), VALUES), min_size=1, max_size=3))
+def test_whatever_is_written_ends_well_or_in_a_sentence(written: list[tuple[str, str, str]]) -> None:
+    def run(configs: Sequence[SweepConfig]) -> None:
+        for config in configs:
+            plan(config.entry, config.preset.name, Target("cpu"), config.pin, config.provider)
+
+    words = ["".join(parts) for parts in written]
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        patch.setattr(sys, "argv", ["sweep", "kernel=square", "device=cpu", "preset=smoke", *words])
+        run_each("sweep", SweepConfig, run)
+    said = err.getvalue()
+    assert ended.value.code in (0, 2), words
+    assert (ended.value.code == 0) == (said == ""), words
+    assert said.count("\n") == said.count("error: ") == (ended.value.code == 2), (words, said)
 
 
 def test_a_missing_kernel_is_asked_for(
@@ -180,18 +295,19 @@ def test_a_wrong_word_or_flag_is_said(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = [f"kernel={outside}", "device=cpu", "preset=smoke", mistake]
+    options = [f"kernel={outside}", "device=cpu", mistake]
+    options += [] if mistake.startswith("preset=") else ["preset=smoke"]
     assert sentence(options, monkeypatch, capsys).startswith(said)
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("__init__.py", "size=", "sizes=", "can't be imported: TypeError: "),
+        ("__init__.py", "size=", "sizes=", "`kernel = Kernel(`: TypeError: "),
         ("__init__.py", '("columns",)', '("colums",)', "/__init__.py: colums is no dimension; the"),
         ("__init__.py", "kernel = Kernel(", "kern = Kernel(", "__init__.py declares no `kernel = "),
-        ("__init__.py", "def work", "def work(", "can't be imported: SyntaxError: "),
-        ("__init__.py", "from dataclasses", "from nowhere", "can't be imported: ModuleNotFoundError: "),
+        ("__init__.py", "def work", "def work(", ": SyntaxError: "),
+        ("__init__.py", "from dataclasses", "from nowhere", "`from nowhere import dataclass`: "),
         ("kernel.yaml", "presets:", "presets: [", "/kernel.yaml, line "),
         ("kernel.yaml", "  causal:", "  causl:", "kernel.yaml: preset standard: unknown workload 'causal'."),
         ("kernel.yaml", "mode: [sum", "mood: [sum", "workload causal: unknown dimension 'mood'."),
@@ -221,7 +337,8 @@ def test_a_mistake_of_a_kernels_author_is_said_with_its_file(
 def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
     """The configuration that the command line means."""
     seen: list[SweepConfig] = []
-    monkeypatch.setattr(sys, "argv", ["sweep", "kernel=softmax", *options])
+    kernel = [] if any(option.startswith("kernel=") for option in options) else ["kernel=softmax"]
+    monkeypatch.setattr(sys, "argv", ["sweep", *kernel, *options])
     with pytest.raises(SystemExit) as ended:
         run_stage("sweep", SweepConfig, seen.append)
     assert ended.value.code == 0
@@ -236,7 +353,7 @@ def planned(options: list[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def test_a_pin_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["preset=cpu", "block_size=[256,512]", "num_warps=8", "dtype=[float32,float16]"]
+    options = ["preset=cpu", "block_size=[256,512]", "num_warps=8", "dtype=float32,float16"]
     config = parsed(options, monkeypatch)
     assert config.pin == {"block_size": (256, 512), "num_warps": (8,), "dtype": ("float32", "float16")}
     points = planned([*options, "provider=cuda"], monkeypatch).points
@@ -283,18 +400,16 @@ def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: 
     assert parsed(["preset=smoke"], monkeypatch).preset.name == "smoke"
 
 
-def test_help_of_a_kernel_lists_what_it_takes(
-    outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_a_kernel_lists_what_it_takes(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def help_of(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["sweep", *words])
         with pytest.raises(SystemExit) as ended:
-            run_each("sweep", SweepConfig, sweep.run)
+            explanation.show("sweep", words)
         assert ended.value.code == 0
         return capsys.readouterr().out
 
     general = help_of("--help")
-    assert "point_timeout_s: 120" in general
+    assert "  point_timeout_s=120\n      seconds; a point that takes longer is given up " in general
+    assert "  retry=passing\n" in general
     assert "`python -m pipeline.sweep --help kernel=NAME` lists what a kernel takes." in general
     text = help_of("kernel=softmax", "--help")
     for line in (
@@ -311,9 +426,8 @@ def test_help_of_a_kernel_lists_what_it_takes(
     for line in ("  causal= false true (default false)", "    reverse= false true (default false)"):
         assert line in own.splitlines(), line
 
-    monkeypatch.setattr(sys, "argv", ["sweep", "--help", "kernel=sofmax"])
     with pytest.raises(SystemExit) as ended:
-        run_each("sweep", SweepConfig, sweep.run)
+        explanation.show("sweep", ["--help", "kernel=sofmax"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("error: unknown kernel 'sofmax'. Did you mean 'softmax'?")
 
@@ -335,6 +449,7 @@ def test_a_multirun_runs_the_command_for_each_with_its_pins(
     both = run("kernel=softmax,square", "block_size=1024")
     assert both == [("softmax", {"block_size": (1024,)}), ("square", {"block_size": (1024,)})]
     assert run("kernel=softmax", "size=37,64") == [("softmax", {"size": (37,)}), ("softmax", {"size": (64,)})]
+    assert [path.name for path in Path().iterdir() if path.name != "prefix"] == [], "Hydra leaves no file"
     outside_too = run(f"kernel={outside},softmax", "dtype=float32")
     assert outside_too == [("prefix", {"dtype": ("float32",)}), ("softmax", {"dtype": ("float32",)})]
 

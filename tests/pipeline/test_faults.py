@@ -239,17 +239,25 @@ def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Si
 @pytest.mark.parametrize(
     ("stop", "moment"),
     [
+        (signal.SIGINT, "while it imports"),
         (signal.SIGINT, "while the worker starts"),
+        (signal.SIGINT, "while it measures"),
         (signal.SIGTERM, "while it measures"),
         (signal.SIGHUP, "while it measures"),
     ],
 )
-def test_a_sweep_that_is_stopped_keeps_and_prints_what_was_measured(
+def test_a_sweep_that_is_stopped_says_so_in_a_line_and_keeps_what_was_measured(
     tmp_path: Path, stop: signal.Signals, moment: str
 ) -> None:
     tree = cpu_tree(tmp_path, "quick")
     process = tree.start(*QUICK)
-    until(tree.workers if moment == "while the worker starts" else lambda: lines(tree), process)
+    maps = Path(f"/proc/{process.pid}/maps")
+    moments: dict[str, Callable[[], object]] = {
+        "while it imports": lambda: "pydantic_core" in maps.read_text(),
+        "while the worker starts": tree.workers,
+        "while it measures": lambda: lines(tree),
+    }
+    until(moments[moment], process)
     if stop is signal.SIGINT:
         os.killpg(process.pid, stop)  # as a terminal does
     else:
@@ -258,14 +266,50 @@ def test_a_sweep_that_is_stopped_keeps_and_prints_what_was_measured(
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, err) == (128 + stop, "")
+    assert process.returncode == 128 + stop, out + err
+    assert (out + err).splitlines()[-1].startswith("Stopped.")
+    assert "Traceback" not in out + err
     assert all_gone(tree)
+    if moment == "while it imports":
+        assert out + err == "Stopped.\n"
     if moment == "while it measures":
         rows = tree.rows("quick")
         assert 0 < len(rows) < POINTS
         assert rows == sorted(rows, key=lambda row: (row.point.provider, size(row.point)))
         assert f"{len(rows)} points measured" in out
         assert f"{len(rows)} of {POINTS} are in outputs/timings/quick/" in out
+
+
+SWALLOWS = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.orig_argv, sys.argv = ["python", "-m", "pipeline.sweep"], ["-m"]
+from pipeline.command import interrupt
+interrupt.raised()
+print("ready", flush=True)
+while True:
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_ctrl_c_that_is_swallowed_ends_a_command_all_the_same() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SWALLOWS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (130, "")
+    assert err == "Stopped; what was measured is kept, and the same command goes on from there.\n"
 
 
 @of_killed

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline import ROOT, UserError, report, sweep
 from pipeline.command.options import ReportConfig, SweepConfig
-from pipeline.command.run import CONF, checked, for_hydra, with_chosen
+from pipeline.command.run import checked, with_chosen
+from pipeline.command.words import CONF, for_hydra
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
@@ -278,7 +279,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
     words = ["kernel=square", "preset=smoke", "tracking=none", "provider=torch_square", "device=cpu"]
     words += ["rows=64", "columns=64", "dtype=float32", f"output={output}"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("sweep", for_hydra(words, SweepConfig))
+        composed = compose("sweep", list(for_hydra(words, SweepConfig)))
     config = checked(SweepConfig, with_chosen(composed))
     here = device.resolve("cpu")
     (point,) = plan(config.entry, "smoke", Target("cpu"), config.pin, config.provider).points

@@ -16,7 +16,7 @@ import kernels
 from kernels import Loaded
 from pipeline import UserError, new
 from pipeline.command.options import NewConfig
-from pipeline.command.run import for_hydra
+from pipeline.command.words import for_hydra
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from tests.planted.tree import ROOT, Tree, cpu_tree
@@ -400,5 +400,5 @@ def test_a_kernel_is_asked_for(command: Command) -> None:
 def test_help_lists_its_options(command: Command) -> None:
     done = command("--help")
     assert done.returncode == 0
-    assert "from: null" in done.stdout
+    assert "  from=null\n" in done.stdout
     assert "lists what a kernel takes" not in done.stdout

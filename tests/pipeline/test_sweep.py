@@ -104,13 +104,33 @@ def edit(tree: Tree, name: str, old: str, new: str) -> None:
 
 
 def test_measures_again_what_has_changed(swept: Tree) -> None:
+    first = times(swept)
     edit(swept, "sums.py", "return x + x", "return x * 3")
-    assert newly_measured(swept)[0] == BLOCKS, "only the points whose provider reaches the edit"
+    measured, said = newly_measured(swept)
+    assert measured == BLOCKS, "only the points whose provider reaches the edit"
     statuses = {(row.point.provider, row.outcome.status) for row in swept.rows("quick")}
     assert statuses == {("mul", "ok"), ("blocks", "incorrect")}
+    assert earlier(swept) == {point: us for point, us in first.items() if point.provider == "blocks"}
+    assert "was us" not in said, "what is wrong now is in no table"
 
     edit(swept, "reference.py", "x.double() * 2", "2 * x.double()")
-    assert newly_measured(swept)[0] == EVERYTHING, "the reference counts for every provider"
+    measured, said = newly_measured(swept)
+    assert measured == EVERYTHING, "the reference counts for every provider"
+    assert earlier(swept) == first, "of what was wrong in between the last time that counted"
+    assert "was us" in said
+    assert "not in the same run; python -m pipeline.compare kernel=quick a=HEAD measures both" in said
+
+
+def times(tree: Tree) -> dict[Point, float]:
+    """The median by point."""
+    timed = ((row.point, row.outcome.timing) for row in tree.rows("quick"))
+    return {point: timing.median_us for point, timing in timed if timing is not None}
+
+
+def earlier(tree: Tree) -> dict[Point, float]:
+    """The median before the last edit, by point."""
+    rows = ((row.point, row.earlier) for row in tree.rows("quick"))
+    return {point: before.median_us for point, before in rows if before is not None}
 
 
 def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
@@ -345,11 +365,11 @@ def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(swept: Tree)
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("return Work(", "return 1 / 0, Work(", "work raised ZeroDivisionError"),
+        ("return Work(", "return 1 / 0, Work(", "work of quick raised kernels/quick/__init__.py:"),
         (
             'Provider("mul", "torch.py:mul")',
             'Provider("mul", "torch.py:mul", fits=lambda problem, parameters, gpu: gpu.l2_cache)',
-            "fits of mul raised AttributeError",
+            "fits of mul of quick raised kernels/quick/__init__.py:",
         ),
     ],
 )
@@ -360,5 +380,10 @@ def test_an_authors_function_that_raises_is_a_sentence(tree: Tree, old: str, new
     declaration.write_text(text.replace(old, new))
     done = tree.sweep("kernel=quick", HOT)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {declaration}: {said}")
+    assert done.stderr.startswith(f"error: {said}")
+    assert (
+        f"`{next(line for line in declaration.read_text().splitlines() if new in line).strip()}`: "
+        in done.stderr
+    )
+    assert re.search(r": (ZeroDivision|Attribute)Error: ", done.stderr)
     assert done.stderr.count("\n") == 1

@@ -51,6 +51,7 @@ DEFAULTS = {"preset": "smoke", "device": "cpu", "timing.max_seconds": "0.002"}
 def completed(command: str, options: Sequence[str]) -> list[str]:
     """The options of a command, and before them those that it has unless they say otherwise."""
     defaults = DEFAULTS | ({"tracking": "none"} if command in ("sweep", "compare") else {})
+    defaults |= {"allow": "all"} if command == "sweep" else {}
     given = {option.split("=")[0] for option in options}
     return [*(f"{name}={value}" for name, value in defaults.items() if name not in given), *options]
 

@@ -13,10 +13,11 @@ import pytest
 import kernels
 from kernels.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
 from pipeline import UserError
+from pipeline.points import catalog
 from pipeline.points import plan as planning
 from pipeline.points.catalog import Entry, KernelConfig
 from pipeline.points.frozen import Values
-from pipeline.points.plan import Plan, Target, describe, plan
+from pipeline.points.plan import Plan, Target, describe, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.points.problems import of_workload
 
@@ -425,3 +426,24 @@ def test_a_variable_is_described_as_help_shows_it() -> None:
     assert describe(dimensions["dtype"]) == "float32 bfloat16 (default float32)"
     assert describe(dimensions["causal"]) == "false true (default false)"
     assert describe(tile["block"]) == "64 128 256 (default 128)"
+
+
+def test_the_baseline_comes_along_at_the_problems_of_a_choice_that_leaves_it_out() -> None:
+    entry = catalog.find("square")
+    pins: dict[str, tuple[Value, ...]] = {"size": (37, 64), "block_size": (256,)}
+
+    def chosen(*providers: str) -> tuple[Plan, Plan]:
+        alone = plan(entry, "smoke", CPU, pins, providers)
+        return alone, with_baseline(alone, entry, "smoke", CPU, pins)
+
+    alone, found = chosen("triton_flat")
+    baseline = entry.loaded.kernel.baseline
+    assert [point.provider for point in found.points] == [baseline, "triton_flat"] * 2
+    assert [point for point in found.points if point.provider != baseline] == list(alone.points)
+    assert {point.problem for point in found.points} == {point.problem for point in alone.points}
+    assert set(found.workloads.values()) == set(alone.workloads.values())
+    alone, found = chosen("triton_flat", baseline)
+    assert found == alone
+    pins.pop("block_size")
+    alone, found = chosen("torch_mul")
+    assert found == alone, "nobody compares torch with itself"

@@ -1,0 +1,78 @@
+"""Every command by one name: ``kernel-pipeline sweep kernel=softmax``, as ``python -m pipeline.sweep``.
+
+Without a command it lists them. In a shell that was told ``eval "$(kernel-pipeline -sc install=bash)"`` the
+tabulator completes commands, options and the names of presets and experiments.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from pipeline import UserError, unknown
+from pipeline.command import explanation
+from pipeline.command.sentences import fail
+from pipeline.command.startup import SCRIPT
+from pipeline.command.words import COMPLETION
+
+LINE = "COMP_LINE"
+"""The variable in which a shell hands over the line that is to be completed."""
+
+
+def main() -> None:
+    """Run the command that the first word names, with the words behind it."""
+    words = sys.argv[1:]
+    try:
+        if COMPLETION & set(words[:1]):
+            complete(words)
+        elif not words or {"--help", "-h"} & set(words[:1]):
+            print(overview())
+        elif {"--help", "-h"} & set(words):
+            explanation.show(words[0], words[1:])
+        else:
+            run(words[0], words[1:])
+    except UserError as error:
+        fail(str(error))
+
+
+def overview() -> str:
+    """Every command in a line."""
+    lines = [f"  {name:<15} {first}" for name, first in explanation.commands().items()]
+    return "\n".join(
+        [
+            f"Write {SCRIPT} COMMAND OPTION=VALUE ..., or python -m pipeline.COMMAND OPTION=VALUE ...",
+            "",
+            "Commands:",
+            *lines,
+            "",
+            f"{SCRIPT} COMMAND --help says what a command does and takes.",
+            f'eval "$({SCRIPT} -sc install=bash)" completes words by the tabulator key.',
+        ]
+    )
+
+
+def run(name: str, words: list[str], program: str | None = None) -> None:
+    """Run a command in this process. Raises UserError for an unknown one."""
+    known = explanation.commands()
+    if name not in known:
+        raise unknown("command", name, known)
+    sys.argv = [program or f"pipeline.{name}", *words]
+    runpy.run_module(f"pipeline.{name}", run_name="__main__", alter_sys=program is None)
+
+
+def complete(words: list[str]) -> None:
+    """What a shell's completion asks: Hydra's own, about the command that the line names."""
+    line = os.environ.get(LINE, "")
+    _, _, rest = line.partition(" ")
+    name, blank, options = rest.lstrip().partition(" ")
+    known = explanation.commands()
+    if line and not blank:
+        print(" ".join(one for one in known if one.startswith(name)))
+    elif not line or name in known:
+        os.environ[LINE] = f"{SCRIPT} {options}"
+        run(name if line else "sweep", words, SCRIPT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Ctrl-C at any moment: within two seconds a command has ended, with one line and exit code 130.
+
+While a command's modules are imported nothing has been started, and it ends at once. Later Ctrl-C is an
+exception, so that what was measured is kept; where that is not enough, as code that it passes through may
+swallow it, the process ends a moment later. Processes that it started end with it by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from threading import Timer
+from types import FrameType
+
+LONGEST_S = 1.5
+"""After Ctrl-C; the rest of the two seconds is for what ends by itself."""
+
+CODE = 128 + signal.SIGINT
+
+
+def heeded() -> None:
+    """From now on Ctrl-C ends this process with one line, unless ``nohup`` ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def raised() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt in a command, and ends it if that does not."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, _raise)
+
+
+def end() -> None:
+    """End a command in which Ctrl-C was raised, without what Python does at its end, which may take long."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # since it was raised
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(CODE)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    _say("Stopped.")
+    os._exit(CODE)
+
+
+def awaited() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt and no more: the command waits for it to end its work."""
+    if signal.getsignal(signal.SIGINT) is _raise:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    # The first alone: a user who is impatient does not interrupt what keeps the rows.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    last = Timer(LONGEST_S, _give_up)
+    last.daemon = True
+    last.start()
+    raise KeyboardInterrupt
+
+
+def _give_up() -> None:
+    _say("Stopped; what was measured is kept, and the same command goes on from there.")
+    os._exit(CODE)
+
+
+def _say(line: str) -> None:
+    os.write(sys.stderr.fileno(), f"{line}\n".encode())

@@ -1,0 +1,116 @@
+"""What an option's value may be: one or a list, a path, a seed, an architecture, one of ncu's sets."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from omegaconf import ListConfig
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from kernels.contract import Value
+from pipeline import unknown
+from pipeline.inspection.ncu import SETS
+from pipeline.inspection.occupancy import LIMITS
+from pipeline.inspection.sanitizer import TOOLS
+
+
+def as_list(value: Any) -> Any:
+    """A single value as a list of it."""
+    return value if value is None or isinstance(value, (list, tuple, ListConfig)) else [value]
+
+
+LISTED = BeforeValidator(as_list)
+"""Marks an option that takes a value or a list, which may also be written as ``a,b``."""
+
+
+def _not_empty(value: Any) -> Any:
+    if value == ():
+        raise ValueError("is empty; write a value or a list of values")
+    return value
+
+
+NOT_EMPTY = AfterValidator(_not_empty)
+
+
+@dataclass(frozen=True)
+class AsWritten:
+    """Marks an option whose text is taken as it is written, with blanks, commas and brackets."""
+
+
+T = TypeVar("T")
+Pin = Annotated[tuple[T, ...] | None, LISTED, NOT_EMPTY]
+"""An option that takes one value, a list, or null for the kernel's own."""
+
+Several = Annotated[tuple[T, ...], LISTED, NOT_EMPTY]
+"""An option that takes one value or a list."""
+
+LARGEST = 2**63
+"""A whole number from here on is none that a tensor's shape can hold."""
+
+
+def _countable(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    for value in values:
+        if type(value) is int and abs(value) >= LARGEST:
+            raise ValueError(f"must be less than 2**63, not {value}")
+    return values
+
+
+Some = Annotated[tuple[Value, ...], LISTED, NOT_EMPTY, AfterValidator(_countable)]
+"""Values of a kernel's dimension or parameter."""
+
+
+def _somewhere(value: Any) -> Any:
+    if value == "":
+        raise ValueError("is empty; write a path, or leave it out")
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("has a null character, which no path can have")
+    return value
+
+
+Place = Annotated[Path, BeforeValidator(_somewhere)]
+"""A file or folder. An empty path would be the folder that the command runs in."""
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _architecture(value: Any) -> str:
+    """``90`` for what people write: 90, sm_90, 9.0."""
+    name = str(value).removeprefix("sm_").replace(".", "")
+    if name not in LIMITS:
+        raise ValueError(str(unknown("architecture", str(value), LIMITS)))
+    return name
+
+
+Architecture = Annotated[str, BeforeValidator(_architecture)]
+
+
+def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
+    named = [name for name in value if name in SETS]
+    if named and len(value) > 1:
+        raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
+    for name in value:
+        # ncu's own sections are in camel case, and its metrics have an underscore.
+        is_set = name in SETS or difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7)
+        if name not in SETS and (is_set or not re.fullmatch(r"[A-Z]\w+|\w+[_:]\S+", name)):
+            raise ValueError(
+                f"{str(unknown('set', name, SETS)).rstrip('.')}; a section is written as "
+                "SpeedOfLight, and a metric as dram__bytes_read.sum"
+            )
+    return value
+
+
+Sets = Annotated[tuple[str, ...], LISTED, NOT_EMPTY, AfterValidator(_sets)]
+"""One of ncu's sets, or its sections and metrics."""
+
+
+def _tool(value: Any) -> str:
+    if value not in TOOLS:
+        raise ValueError(str(unknown("tool", str(value), TOOLS)))
+    return str(value)
+
+
+Tool = Annotated[str, BeforeValidator(_tool)]

@@ -1,0 +1,214 @@
+"""The words of a command line as Hydra can take them.
+
+Hydra's grammar knows no file names with blanks, and no name that only a kernel declares. So each word is
+checked here, and written as Hydra reads what its user meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from pipeline import ROOT, UserError, unknown
+from pipeline.command.values import LISTED, AsWritten
+from pipeline.points.frozen import Record
+from pipeline.points.limits import visible
+
+CONF = ROOT / "conf"
+
+CHOSEN = "chosen"
+"""Where a kernel's name passes through Hydra."""
+
+PIN = "pin"
+"""Where a kernel's own dimensions and parameters do."""
+
+EXPERIMENT = "experiment"
+
+TRACKING_URI = "tracking.uri"
+
+MULTIRUN = {"--multirun", "-m"}
+COMPLETION = {"--shell-completion", "-sc"}
+CONFIG = {"--cfg", "-c"}
+FLAGS = {"--help", "-h"} | MULTIRUN | COMPLETION | CONFIG | {"--resolve"}
+
+BRACKETS = set("[](){}'\"")
+"""What tells Hydra more of a value than that it is one or several."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line that was read: what Hydra is given, and for each the word that was written; and what
+    Hydra is not given."""
+
+    given: dict[str, str]
+    tracking_uri: str | None = None
+    experiments: tuple[str, ...] = ()
+
+
+def read(words: Sequence[str], schema: type[Record]) -> Line:
+    """A command line that was checked. Raises UserError. Words of a shell's completion are Hydra's own."""
+    if COMPLETION & set(words):
+        return Line({word: word for word in words})
+    check(words)
+    tracking_uri, rest = without_tracking_uri(words)
+    experiments, rest = without_experiments(rest)
+    first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
+    return Line(for_hydra([*first, *rest], schema), tracking_uri, tuple(experiments))
+
+
+def name_of(word: str) -> str:
+    """The option that a word sets or takes away."""
+    return word.partition("=")[0].lstrip("+~")
+
+
+def check(words: Sequence[str]) -> None:
+    """Raises UserError for an unknown flag, for a name that is no option's, and for an option that is given
+    twice."""
+    given: dict[str, str] = {}
+    for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
+        if visible(word) != word:
+            raise UserError(f"can't read '{visible(word)}': a word has no control characters.")
+        if before in CONFIG:
+            continue
+        if word in CONFIG and after not in ("job", "hydra", "all"):
+            raise UserError(f"{word} shows the configuration: write {word} job.")
+        if word.startswith("-"):
+            if word not in FLAGS:
+                raise UserError(
+                    f"unknown flag '{word}': options are written NAME=VALUE, and --help lists them. "
+                    f"Known flags: {', '.join(sorted(FLAGS))}."
+                )
+            continue
+        name = name_of(word)
+        if re.match(r"hydra\b", name):
+            raise UserError(f"{name} is a setting of Hydra's own, which no command here takes; leave it out.")
+        if re.match(rf"{PIN}\b", name) and "=" in word:
+            raise UserError(f"can't read '{word}': write the kernel's own names as options, as in size=4096.")
+        if not name:
+            raise UserError(f"can't read '{word}': write OPTION=VALUE or OPTION=[VALUE,VALUE].")
+        if name in given:
+            raise UserError(f"{name} is given twice, as {given[name]} and as {word}; write it once.")
+        given[name] = word
+
+
+def is_multirun(words: Sequence[str]) -> bool:
+    """Whether Hydra is to run the command once for each of several values."""
+    return bool(MULTIRUN & set(words))
+
+
+def without_tracking_uri(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of ``tracking.uri=``, taken as it is written, and the other words. Raises UserError for
+    ``tracking=ADDRESS``."""
+    found, others = None, []
+    for word in words:
+        _, equals, value = word.partition("=")
+        if equals and name_of(word) == TRACKING_URI:
+            found = value[1:-1] if _is_quoted(value) else value
+        elif equals and name_of(word) == "tracking" and not re.fullmatch(r"[\w,]*", value):
+            raise UserError(
+                f"tracking= takes local, server or none, not an address; write {TRACKING_URI}=ADDRESS."
+            )
+        else:
+            others.append(word)
+    return found, others
+
+
+def without_experiments(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of ``experiment=a,b``, each of which is run after the other, and the other words. Of a
+    multirun Hydra itself takes them."""
+    if is_multirun(words):
+        return [], list(words)
+    found, others = [], []
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == EXPERIMENT and value != "null":
+            found += value.removeprefix("[").removesuffix("]").split(",")
+        else:
+            others.append(word)
+    return list(dict.fromkeys(found)), others
+
+
+def for_hydra(words: Sequence[str], schema: type[Record]) -> dict[str, str]:
+    """What Hydra is given, and for each the word that was written.
+
+    What is no option of the command is a pin, where the command takes pins. And ``kernel=`` is written under
+    ``CHOSEN``: Hydra would take it for a file of conf/kernel/, and have none for a folder outside of the
+    repository.
+    """
+    several = is_multirun(words)
+    return {_for_hydra(word, schema, several): word for word in words}
+
+
+def _for_hydra(word: str, schema: type[Record], several: bool) -> str:
+    name, equals, value = word.partition("=")
+    if not equals or word.startswith(("-", "~")):
+        return word
+    if name == "kernel":
+        return f"++{CHOSEN}.kernel={_names(value, several)}"
+    if (CONF / name).is_dir():
+        return f"{name}={_choices(name, value)}"
+    fields = {field.alias or name: field for name, field in schema.model_fields.items()}
+    if name in fields:
+        return f"{name}={_of_field(fields[name], value, several)}"
+    if PIN in fields and name.isidentifier():
+        return f"++{PIN}.{name}={_value(value, not several)}"
+    return f"{name}={_value(value, False)}"
+
+
+def _of_field(field: FieldInfo, value: str, several: bool) -> str:
+    if any(isinstance(mark, AsWritten) for mark in field.metadata) or _is_path(field.annotation):
+        return _literal(value)
+    return _value(value, LISTED in field.metadata and not several)
+
+
+def _is_path(annotation: Any) -> bool:
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return any(map(_is_path, get_args(annotation)))
+    return annotation is Path
+
+
+def _value(value: str, is_list: bool) -> str:
+    """A value in Hydra's grammar: a list is written without brackets, too, and letters of any alphabet are a
+    text."""
+    if not value.isascii() and not BRACKETS & set(value):
+        return ",".join(map(_literal, value.split(",")))
+    return f"[{value}]" if is_list and "," in value and not BRACKETS & set(value) else value
+
+
+def _names(value: str, several: bool) -> str:
+    """Names and paths as Hydra's grammar takes them: one, a list, or for a multirun several."""
+    bare = value.removeprefix("[").removesuffix("]")
+    each = [one if re.fullmatch(r"\w*", one, re.ASCII) else _literal(one) for one in bare.split(",")]
+    is_list = bare != value or (len(each) > 1 and not several)
+    return f"[{','.join(each)}]" if is_list else ",".join(each)
+
+
+def _choices(group: str, value: str) -> str:
+    """Files of a folder of conf/. Raises UserError for what can be no name of one."""
+    if not re.fullmatch(r"[\w,./-]*", value, re.ASCII):
+        raise unknown(group, value, choices(group))
+    return ",".join(f"'{name}'" for name in value.split(","))
+
+
+def choices(group: str) -> list[str]:
+    """The files of a folder of conf/, by their names on a command line."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def _literal(value: str) -> str:
+    """A text as Hydra's grammar takes it, unless it is null or in quotes already."""
+    if value == "null" or _is_quoted(value):
+        return value
+    # In quotes a backslash escapes only where a quote follows.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", r"\'"), value)
+    return f"'{escaped}'"
+
+
+def _is_quoted(value: str) -> bool:
+    return len(value) > 1 and value[0] == value[-1] and value[0] in "'\""

@@ -1,0 +1,69 @@
+"""A point in this process, for its author: called once and compared, where breakpoint() and print work."""
+
+from __future__ import annotations
+
+import bdb
+import os
+import traceback
+
+from pipeline.machine.device import Device
+from pipeline.points.point import Point
+from pipeline.store.record import Outcome
+
+
+def prepare(device: Device) -> None:
+    """Let this process run providers on the device. Before the first kernel's module is imported."""
+    if device.kind == "cuda":
+        assert device.uuid is not None, "a GPU has one"
+        os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
+    else:
+        os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
+
+
+def call(where: str, point: Point, device: Device, seed: int) -> Outcome:
+    """What one call of a point of the kernel that ``where`` names gave, over memory that held NaN; of an
+    exception the traceback is printed. Nothing is timed: what is right is ``verified``.
+
+    Raises bdb.BdbQuit when the author leaves the debugger.
+    """
+    from pipeline.execution import faults
+
+    try:
+        return _called(where, point, device, seed)
+    except bdb.BdbQuit:
+        raise
+    except Exception as error:  # whatever an author's function raises
+        traceback.print_exc()
+        failed = faults.failed(error)
+        return Outcome(status=failed.status, error=failed.error)
+
+
+def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
+    import torch
+
+    from kernels import as_tuple
+    from pipeline.execution import instance, verification
+
+    on = torch.device(device.kind)
+    loaded = instance.of(where, point).loaded
+    provider = loaded.kernel.provider(point.provider)
+    found = instance.of(where, point, interpreted=device.kind == "cpu" and provider.interpreted)
+    inputs, copies = (found.inputs(on, seed) for _ in range(2))
+    declared = loaded.outputs(found.problem)
+    tolerance = loaded.kernel.tolerance(found.problem)
+    expected = verification.Expected(
+        loaded.expected(found.problem, copies),
+        declared,
+        tolerance if isinstance(tolerance, tuple) else (tolerance,) * len(declared),
+    )
+    with verification.poisoned_memory():
+        outputs = as_tuple(found.call(*inputs))
+    if fault := verification.fault(outputs, declared, inputs, loaded.kernel.in_place):
+        return Outcome(status="incorrect", error=fault)
+    verdict = verification.compare_all(outputs, expected)
+    return Outcome(
+        status="incorrect" if verdict.error else "verified",
+        error=verdict.error,
+        max_abs_err=verdict.max_abs_err,
+        max_rel_err=verdict.max_rel_err,
+    )

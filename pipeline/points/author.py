@@ -1,0 +1,61 @@
+"""Where in a kernel's own files an exception was raised: what its author wants to know first."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline import ROOT
+
+
+def told(error: BaseException, folders: Sequence[Path]) -> str:
+    """An exception as a text, which begins with the file, the line and its source where a frame of it is in
+    one of the folders: ``kernels/gelu/triton.py:41: `x / 0`: ZeroDivisionError: division by zero``."""
+    place = next((found for one in _causes(error) if (found := _place(one, folders))), None)
+    text = f"{type(error).__name__}: {error}"
+    if place is None:
+        return text
+    file, line = place
+    shown = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
+    lines = file.read_text(errors="replace").splitlines()[line - 1 : line]
+    source = "".join(f" `{line.strip()}`:" for line in lines)
+    return f"{shown}:{line}:{source} {text}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that led to it, each once."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _place(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
+    """The file and line of an exception, if one of its frames is in a folder: the innermost such frame."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        file = Path(error.filename)
+        return (file, error.lineno) if _is_in(file, folders) else None
+    if compiled := _in_compiled(error, folders):
+        return compiled
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(Path(frame.filename), frame.lineno) for frame in frames if frame.lineno]
+    return next((place for place in reversed(places) if _is_in(place[0], folders)), None)
+
+
+def _in_compiled(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
+    """The place that a compiler names by a function's source and a line of it, as Triton does."""
+    source, line = getattr(error, "src", None), getattr(getattr(error, "node", None), "lineno", None)
+    if not isinstance(source, str) or not source.strip() or not isinstance(line, int):
+        return None
+    for file in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
+        before, found, _ = file.read_text(errors="replace").partition(source.strip())
+        if found:
+            return file, before.count("\n") + line
+    return None
+
+
+def _is_in(file: Path, folders: Sequence[Path]) -> bool:
+    return any(file.is_relative_to(folder) for folder in folders)

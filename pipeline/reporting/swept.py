@@ -1,0 +1,116 @@
+"""What a sweep says at its end: its table, what was left out and why, what failed, what is old."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline.execution.identity import Identity
+from pipeline.points.catalog import Entry
+from pipeline.points.plan import Plan
+from pipeline.points.point import Point
+from pipeline.reporting import table
+from pipeline.store import retry
+from pipeline.store.record import Measurement, Outcome
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep over one kernel's points that has ended in whatever way; ``rows`` are what the ledger holds of
+    them."""
+
+    entry: Entry
+    plan: Plan
+    identity: Identity
+    ledger: Path
+    rows: Sequence[Measurement]
+    measured: int
+    seconds: float
+    noise_floor: float | None
+
+    def show(self, console: Console) -> None:
+        """Print all of it."""
+        baselines = {self.entry.name: self.entry.loaded.kernel.baseline}
+        table.show(console, self.rows, baselines, str(self.ledger))
+        for line in (*self.plan.refusals(), self.closing_line(), *self.failures()):
+            console.print(line, highlight=False, soft_wrap=True)
+
+    def closing_line(self) -> str:
+        """How much was measured, and how much of what was asked for is there."""
+        noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
+        return (
+            f"{self.measured} points measured in {self.seconds:.1f} s{noise}. "
+            f"{len(self.current())} of {len(self.plan.points)} are in {self.ledger}.{self._staleness()}"
+        )
+
+    def current(self) -> list[Measurement]:
+        """The rows that are of what would be measured now."""
+        return [row for row in self.rows if row.key == self.identity.key(row.point)]
+
+    def failures(self) -> list[str]:
+        """How many failures the next run tries again, and how many only when told to."""
+        failed = [row for row in self.current() if retry.has_failed(row)]
+        due = [row for row in failed if retry.is_due(row, "passing")]
+        lines = []
+        if due:
+            statuses = Counter(row.outcome.status for row in due)
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+            lines.append(
+                f"{counted(len(due))} failed in a way that may pass ({counts}): the next run tries "
+                f"{'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
+            )
+        if len(failed) > len(due):
+            lines.append(
+                f"{counted(len(failed) - len(due))} failed and will not be tried again, "
+                "unless you write retry=failed."
+            )
+        return lines
+
+    def _staleness(self) -> str:
+        """How many rows are old, of a sweep that was stopped before it came to them, and by what."""
+        current = {row.point for row in self.current()}
+        stale = [row for row in self.rows if row.point not in current]
+        if not stale:
+            return ""
+        counts = Counter(
+            part for row in stale for part in row.parts.differences(self.identity.parts(row.point))
+        )
+        reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
+        return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
+
+
+Found = tuple[Entry, Point, Outcome]
+"""What a point of a kernel gave."""
+
+
+def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | None:
+    """A sentence on points of own providers that failed in any way but those that are allowed; None if there
+    are none."""
+    failed = Counter(
+        outcome.status
+        for entry, point, outcome in found
+        if outcome.error is not None
+        and entry.loaded.kernel.provider(point.provider).is_own
+        and not {outcome.status, "all"} & set(allowed)
+    )
+    if not failed:
+        return None
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
+    return (
+        f"{counted(failed.total())} of own providers failed ({counts}), so the exit code is 1; with "
+        f"allow={','.join(sorted(failed))} it is 0."
+    )
+
+
+def told(outcome: Outcome) -> str:
+    """An outcome that has no time, in words."""
+    return "right" if outcome.error is None else f"{table.FATE[outcome.status]}: {outcome.error}"
+
+
+def counted(count: int) -> str:
+    """So many points."""
+    return f"{count} point{'s' * (count != 1)}"

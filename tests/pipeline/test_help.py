@@ -1,0 +1,224 @@
+"""Help: every command says what it does, shows how it is typed, and tells what each option means."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline import ROOT, sweep
+from pipeline.__main__ import main
+from pipeline.command import explanation
+from pipeline.command.options import KernelOptions, SweepConfig
+from pipeline.command.run import run_each
+from pipeline.command.words import CONF
+from pipeline.machine import device
+from pipeline.points import catalog, plan
+from pipeline.points.plan import Target
+
+COMMANDS = sorted(explanation.commands())
+CONFIGURED = [name for name in COMMANDS if name not in ("repro", "wheelhouse")]
+
+
+def conf_of(name: str) -> Path:
+    return CONF / f"{explanation.BORROWED.get(name, name)}.yaml"
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_every_option_has_a_meaning_and_is_in_the_help(name: str) -> None:
+    conf, schema = conf_of(name), explanation.schema_of(name)
+    found = {option.name: option for option in explanation.of_file(conf)}
+    groups = {group.name: group for group in explanation.groups(conf)}
+    assert set(found) == set(yaml.safe_load(conf.read_text())) - {"defaults"}
+    told = {field.alias or name for name, field in schema.model_fields.items()}
+    assert set(found) | set(groups) == told | (set(groups) & {"experiment"})
+    text = " ".join(explanation.of_command(name, None).split())
+    for option in found.values():
+        assert option.meaning or option.before, f"{conf}: say behind {option.name} what it means"
+        assert " ".join((option.meaning or option.before).split()) in text
+    for group in groups.values():
+        assert group.meaning, f"{conf}: say behind {group.name} what it is"
+
+
+@pytest.mark.parametrize("group", ["timing/default", "tracking/local", "tracking/none", "tracking/server"])
+def test_every_option_of_a_group_has_a_meaning(group: str) -> None:
+    options = explanation.of_file(CONF / f"{group}.yaml")
+    assert [option.name for option in options if not option.meaning and option.name != "name"] == []
+    assert len(options) == len(yaml.safe_load((CONF / f"{group}.yaml").read_text()))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_three_examples_of_options_that_it_has(name: str) -> None:
+    lines = explanation.examples(name)
+    assert len(lines) >= 3
+    for words in (line.split()[3:] for line in lines if name in CONFIGURED):
+        given = [word.split("=")[0] for word in words if "=" in word]
+        schema = explanation.schema_of(name)
+        known = {field.alias or name for name, field in schema.model_fields.items()} | {"experiment"}
+        kernel = next((word.split("=")[1] for word in words if word.startswith("kernel=")), "")
+        if issubclass(schema, KernelOptions) and kernel in explanation.choices("kernel"):
+            known |= set(plan.names(catalog.find(kernel)))
+        assert set(given) <= known, name
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["timers", "ui"])
+def test_help_is_there_before_what_a_command_imports(name: str) -> None:
+    done = run("-X", "importtime", "-m", f"pipeline.{name}", "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(explanation.docstring(name).splitlines()[0])
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "pydantic" in imported
+    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow"} == set()
+
+
+@pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new"), ("pipeline.wheelhouse",)])
+def test_a_command_without_what_it_needs_prints_its_help_and_says_so(command: tuple[str, ...]) -> None:
+    done = run("-m", *command)
+    name = command[-1].removeprefix("pipeline.")
+    assert done.stdout == f"{explanation.of_command(name, None)}\n"
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "is missing" in done.stderr
+
+
+def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["kernel-pipeline"])
+    main()
+    listed = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert [words[0] for words in listed] == COMMANDS
+    assert all(len(words) > 3 for words in listed)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """The console script, as pip writes it."""
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["kernel-pipeline"]
+    module, _, function = entry.partition(":")
+    path = tmp_path / "kernel-pipeline"
+    path.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_console_script_takes_the_same_words(script: Path) -> None:
+    path = {"PYTHONPATH": str(ROOT)}
+    done = run(str(script), "sweep", "kernel=softmax", "device=cpu", "size=0", **path)
+    assert (done.returncode, done.stderr) == (2, "error: size: must be at least 1, not 0.\n")
+    done = run(str(script), "swep", **path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown command 'swep'. Did you mean 'sweep'? Known: ")
+    done = run(str(script), "gelu", "--help", **path)
+    assert done.stderr.startswith("error: unknown command 'gelu'.")
+
+
+COMPLETE = """
+eval "$(kernel-pipeline -sc install=bash)"
+complete -p kernel-pipeline | grep -o "hydra.*"
+while read -r COMP_LINE; do
+    read -ra COMP_WORDS <<<"$COMP_LINE"
+    COMP_POINT=${#COMP_LINE} COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    hydra_bash_completion
+    echo "${COMPREPLY[*]}"
+done
+"""
+
+
+def test_a_shell_completes_commands_options_presets_and_experiments(script: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    lines = ("sw", "sweep kernel=softmax preset=s", "sweep experiment=first")
+    done = subprocess.run(
+        [bash, "-c", COMPLETE],
+        input="".join(f"kernel-pipeline {line}\n" for line in lines),
+        env=os.environ | {"PATH": f"{script.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [
+        "hydra_bash_completion kernel-pipeline",
+        "sweep",
+        "preset=smoke preset=standard",
+        "experiment=first_look",
+    ], done.stderr
+
+
+EXPERIMENTS = explanation.choices("experiment")
+
+
+def swept(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[list[SweepConfig]]:
+    """What a sweep with these words would run, one after the other."""
+    seen: list[list[SweepConfig]] = []
+    monkeypatch.setattr(device, "gpus", list)
+    monkeypatch.setattr(sys, "argv", ["sweep", *words])
+    with pytest.raises(SystemExit) as ended:
+        run_each("sweep", SweepConfig, lambda configs: seen.append(list(configs)))
+    assert ended.value.code == 0
+    return seen
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_pins_what_is_measured_and_a_page_tells_of_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((*configs,),) = swept([f"experiment={name}"], monkeypatch)
+    for config in configs:
+        target = Target("cuda")
+        points = plan.plan(config.entry, config.preset.name, target, config.pin, config.provider).points
+        assert 0 < len(points) < 500
+        assert config.preset.name in ("cpu", "quick"), "an experiment names its preset"
+        pinned = {*config.pin} - {"size"}
+        assert all({point.problem[pin] for point in points} == {*config.pin[pin]} for pin in pinned)
+    assert f"`{name}`" in (ROOT / "README.md").read_text()
+
+
+def test_experiments_and_kernels_run_one_after_another_and_yield_to_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = swept(["experiment=first_look,llm_hidden_norms", "preset=smoke", "dtype=float16"], monkeypatch)
+    assert [[config.entry.name for config in configs] for configs in runs] == [
+        ["square"],
+        ["layernorm", "rmsnorm"],
+    ]
+    assert {config.preset.name for configs in runs for config in configs} == {"smoke"}
+    assert runs[0][0].pin == {"size": (256, 1024), "dtype": ("float16",)}
+    assert runs[1][1].pin["dtype"] == ("float16",) and "size" not in runs[1][1].pin
+    ((config,),) = swept(["experiment=first_look", "kernel=softmax", "size=37"], monkeypatch)
+    assert (config.entry.name, config.pin["size"]) == ("softmax", (37,))
+
+
+@pytest.mark.parametrize(
+    "words", [["experiment=first_look,llm_mlp_gelu"], ["-m", "kernel=square", "preset=smoke,cpu"]]
+)
+def test_a_failure_of_one_does_not_keep_the_others_from_being_run(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+
+    def fails(configs: object) -> None:
+        seen.append(configs)
+        raise sweep.UnsuccessfulError(f"number {len(seen)} failed.")
+
+    monkeypatch.setattr(device, "gpus", list)
+    monkeypatch.setattr(sys, "argv", ["sweep", *words])
+    with pytest.raises(SystemExit) as ended:
+        run_each("sweep", SweepConfig, fails)
+    assert (ended.value.code, len(seen)) == (1, 2)
+    assert capsys.readouterr().err == "error: number 1 failed.\nnumber 2 failed.\n"
