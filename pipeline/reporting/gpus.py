@@ -94,13 +94,14 @@ def explained(ratio: float, by_ceilings: float | None) -> float | None:
     return log(by_ceilings) / log(ratio)
 
 
-def meetings(rows: pd.DataFrame) -> list[Meeting]:
-    """Every pair of GPUs at every problem that both were timed at, by kernel, pair and problem.
+def meetings(rows: pd.DataFrame, machines: Sequence[str] | None = None) -> list[Meeting]:
+    """Every pair of machines at every problem that both were timed at, by kernel, pair and problem.
 
-    ``rows`` are measurements as ``frames.frame`` gives them; timings not to be trusted, and CPUs, which are
-    no models of a machine, are left out."""
-    on_cpus = rows["gpu"].astype(str).str.startswith("cpu-")
-    timed = rows[~on_cpus & rows["status"].eq("ok") & ~rows["valid"].eq(False)]
+    ``rows`` are measurements as ``frames.frame`` gives them; timings not to be trusted are left out. The
+    machines are those that are named, in this order, else all GPUs: a CPU is no model of a machine."""
+    every_gpu = sorted(slug for slug in set(rows["gpu"]) if not slug.startswith("cpu-"))
+    chosen = every_gpu if machines is None else list(machines)
+    timed = rows[rows["gpu"].isin(chosen) & rows["status"].eq("ok") & ~rows["valid"].eq(False)]
     every: dict[tuple[str, int, str, str], float] = {}
     columns = ["kernel", "rank", "gpu", "label", "median_us"]
     for kernel, rank, gpu, label, us in timed[columns].itertuples(index=False):
@@ -113,7 +114,7 @@ def meetings(rows: pd.DataFrame) -> list[Meeting]:
     found = []
     for kernel, of_kernel in timed.groupby("kernel"):
         ranks = {str(gpu): set(some["rank"]) for gpu, some in of_kernel.groupby("gpu")}
-        for a, b in combinations(sorted(ranks), 2):
+        for a, b in combinations([slug for slug in chosen if slug in ranks], 2):
             for rank in sorted(ranks[a] & ranks[b]):
                 mine, theirs = best[kernel, a, rank], best[kernel, b, rank]
                 a_on_b = every.get((str(kernel), rank, b, mine["label"]))
@@ -184,7 +185,7 @@ def metrics(some: Iterable[Meeting], kernel: str, gpu: str) -> dict[str, float]:
         elif one.kernel == kernel and gpu == one.a:
             by_ceilings = None if one.by_ceilings is None else 1 / one.by_ceilings
             others.setdefault(one.b, []).append((1 / one.ratio, by_ceilings, one.b_on_a))
-    found = {}
+    found: dict[str, float] = {}
     for other, group in others.items():
         ratio = geometric_mean([one[0] for one in group])
         known = [one[1] for one in group if one[1] is not None]

@@ -114,6 +114,6 @@ def _said(one: Meeting) -> str:
         f"{one.extent}: {speedup(one.ratio)} times as long",
         f"{number(one.a_us)} us by {one.a_best}",
         f"{number(one.b_us)} us by {one.b_best}",
-        one.by_ceilings and f"by ceilings {speedup(one.by_ceilings)}",
+        "" if one.by_ceilings is None else f"by ceilings {speedup(one.by_ceilings)}",
     ]
     return ", ".join(filter(None, parts))
