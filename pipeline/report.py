@@ -52,8 +52,11 @@ from pipeline.timing.settings import TimingSettings
 PLOT_COLUMNS = [
     *("workload", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words", "median_us", "speedup")
 ]
-"""The columns of ``plots/KERNEL.csv``, for ``dvc plots``: what the plot of the same name shows. ``words``
-are those of the plot's row of panels."""
+"""The columns of ``data/NAME.csv``: the numbers of the plot of the same name. ``words`` are those of the
+plot's row of panels."""
+
+WRITTEN = ("data", "metrics", "plots", "roofline")
+"""The folders of a report."""
 
 MAX_UNREADABLE = 5
 """Past this, lines of ledgers that can't be read are counted and not listed."""
@@ -224,21 +227,22 @@ def write(content: Content, folder: Path) -> None:
         "metrics.json": json.dumps(summary.metrics(content.summaries, content.rows), indent=2) + "\n",
         "best.csv": best.text(content.best, baselines),
     }
+    texts |= {f"metrics/{gpu}.json": text for gpu, text in summary.headlines(content.summaries).items()}
     for plot in (plot for some in content.plots.values() for plot in some):
         lines = plot.drawing.lines.sort_values(["gpu", "panel", "provider", "x"])
         lines = lines.assign(workload=plot.drawing.workload, words=lines["panel"])
         texts[f"plots/{plot.drawing.name}.svg"] = plot.svg
-        texts[f"plots/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
+        texts[f"data/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
     texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
-    for place in (folder, folder / "plots", folder / "roofline"):
+    for place in (folder, *(folder / name for name in WRITTEN)):
         if not inside(folder, place):
             raise UserError(
                 f"{place} is a link that leads out of {folder}, where the report goes; remove it."
             )
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
-    for path in sorted([*(folder / "plots").glob("*.*"), *(folder / "roofline").glob("*.svg")]):
-        if f"{path.parent.name}/{path.name}" not in texts and is_plot(path):
+    for path in sorted(one for name in WRITTEN for one in (folder / name).glob("*.*")):
+        if f"{path.parent.name}/{path.name}" not in texts and is_ours(path):
             path.unlink()
 
 
@@ -247,11 +251,14 @@ def csv(rows: pd.DataFrame, columns: list[str]) -> str:
     return rows[columns].to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
-def is_plot(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Whether this stage wrote the file: no other may be removed."""
+    text = path.read_text(errors="replace")
+    if path.parent.name == "metrics":
+        return path.suffix == ".json" and summary.is_headline(text)
     kind = {"plots": "plot"}.get(path.parent.name, path.parent.name)
     mark = {".svg": f'id="{kind}-{path.stem}"', ".csv": ",".join(PLOT_COLUMNS)}.get(path.suffix)
-    return mark is not None and mark in path.read_text(errors="replace")
+    return mark is not None and mark in text
 
 
 if __name__ == "__main__":

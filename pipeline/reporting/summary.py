@@ -121,6 +121,15 @@ def headlines(some: Iterable[Summary]) -> dict[str, str]:
     }
 
 
+def is_headline(text: str) -> bool:
+    """Whether a file's text is one of ``headlines``."""
+    try:
+        numbers = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(numbers, dict) and all(isinstance(one, float) for one in numbers.values())
+
+
 def _mean(some: Sequence[Summary]) -> float:
     """The geometric mean of speedups, each as often as it has problems."""
     count = sum(len(one.problems) for one in some)
