@@ -3,12 +3,14 @@
     python -m pipeline.compare kernel=softmax a=HEAD~1 b=HEAD
     python -m pipeline.compare kernel=softmax a=main
     python -m pipeline.compare kernel=softmax a=triton_tile/1024x4w b=cuda/1024x8w
-    python -m pipeline.compare kernel=softmax a=nvidia-h200 b=nvidia-h100-80gb-hbm3
+    python -m pipeline.compare a=nvidia-h200 b=nvidia-h100-80gb-hbm3
     python -m pipeline.compare kernel=softmax self_test=true
 
 Of commits, the points whose sources differ are measured; of the working tree too, as it is. Prints a table
 with each ratio, its interval and the verdict. Stopped in any way, the same command goes on where it was. Of
-two machines nothing is measured: their finals are set side by side, without a verdict.
+two machines nothing is measured: what they left is set side by side, without a verdict, of one kernel or of
+all: how much of the difference their ceilings explain, and what the best configuration of the one costs on
+the other.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from math import isfinite, log
 from pathlib import Path
 from time import monotonic
 
+import kernels
 from pipeline import ROOT, UserError
 from pipeline.command.options import CompareConfig
 from pipeline.command.run import console, run_stage
@@ -37,18 +40,16 @@ from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import choice, notation, problems
 from pipeline.points.frozen import Values
-from pipeline.points.limits import NAME
 from pipeline.points.notation import Variant
 from pipeline.points.point import Point
-from pipeline.reporting import machines, ratios
+from pipeline.reporting import machines_shown, ratios
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.ratios import Compared
-from pipeline.store import commit, comparisons, finals, results, runs, turns
+from pipeline.store import commit, comparisons, results, runs, turns
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.comparisons import Comparison, Row
 from pipeline.store.files import write_atomically
-from pipeline.store.finals import Final
 from pipeline.store.record import Launch, noise_class
 from pipeline.store.turns import Turn
 from pipeline.toolchain.extension import WITHOUT_GPU
@@ -78,18 +79,16 @@ TREE = "tree"
 
 @dataclass(frozen=True)
 class Named:
-    """What an option names: the working tree, a commit, configurations of the working tree, or a machine that
-    has had finals."""
+    """What an option names: the working tree, a commit, or configurations of the working tree."""
 
     text: str
     commit: str | None = None
     variant: Variant | None = None
-    held: tuple[Final, ...] = ()
 
     @property
     def kind(self) -> str:
         """What can be compared with it."""
-        return "machines" if self.held else "commits" if self.variant is None else "configurations"
+        return "commits" if self.variant is None else "configurations"
 
     @property
     def name(self) -> str:
@@ -104,10 +103,13 @@ def run(config: CompareConfig) -> None:
     if config.most_rounds < config.rounds:
         raise UserError("most_rounds: write no fewer than rounds.")
     chosen = device.resolve(config.device)
-    command = Compare(config, chosen)
-    if command.a.held:
-        command.show_machines()
+    both = machines_shown.found(config.a, config.b, (config.output, ROOT / "results"), warn)
+    if both is not None:
+        show(config, both)
         return
+    if config.kernel is None:
+        raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}.")
+    command = Compare(config, chosen)
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
         command.measure_ceilings()
@@ -123,6 +125,15 @@ def run(config: CompareConfig) -> None:
         publish(config)
     if config.fail_on == "slower" and any(row.verdict == "slower" for row in command.rows()):
         sys.exit(1)
+
+
+def show(config: CompareConfig, both: machines_shown.Machines) -> None:
+    """Print two machines' results side by side, of the kernel or of all that both have."""
+    names = both.kernels if config.kernel is None else [config.entry.name]
+    shown = [both.show(console, name, config.format == "markdown") for name in names]
+    if not any(shown):
+        of = "" if config.kernel is None else f" of {config.kernel}"
+        raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common.")
 
 
 class Compare:
@@ -161,14 +172,12 @@ class Compare:
             return Named(text)
         if text.partition("/")[0] in {provider.name for provider in kernel.providers}:
             return Named(text, variant=Variant.read(text, self.entry))
-        if held := self._finals_of(text):
-            return Named(text, held=held)
         root = self.repository
         found = _git(root, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
         if found is None:
             raise UserError(
                 f"{option}={text}: no commit, branch or tag of this repository, no provider of "
-                f"{self.entry.name}, and no machine that had its finals; write {TREE} for the working tree, "
+                f"{self.entry.name}, and no machine that left results; write {TREE} for the working tree, "
                 "or PROVIDER/CONFIGURATION."
             )
         if found == _git(root, "rev-parse", "HEAD") and _git(
@@ -179,33 +188,6 @@ class Compare:
                 f"write {option}={TREE} for the files as they are, or commit them."
             )
         return Named(text, commit=found)
-
-    def _finals_of(self, gpu: str) -> tuple[Final, ...]:
-        """The newest finals of the kernel on a machine, in the output or the repository's results."""
-        if not re.fullmatch(NAME, gpu):
-            return ()
-        kind = "cpu" if gpu.startswith("cpu-") else "cuda"
-        for folder in (self.config.output, ROOT / "results"):
-            place = finals.path(results.folder_for(folder, kind), self.entry.name, gpu)
-            if held := finals.newest(finals.read(place, warn)):
-                return tuple(held)
-        return ()
-
-    def show_machines(self) -> None:
-        """Print the finals of two machines side by side."""
-        some = machines.pairs(self.a.held, self.b.held)
-        if not some:
-            raise UserError(f"{self.a.text} and {self.b.text} had no finals at the same problems.")
-        title = f"{self.entry.name}: a is {self.a.text}, b is {self.b.text}"
-        if self.config.format == "markdown":
-            console.print(machines.markdown(some, title), soft_wrap=True)
-        else:
-            print_wide(console, machines.table(some, title))
-        mean = ratios.geometric_mean([one.ratio for one in some])
-        say(
-            f"{_points(len(some))}. Geometric mean of b / a: {mean:.3f}. "
-            "They were not measured together: no verdict."
-        )
 
     @property
     def repository(self) -> Path:

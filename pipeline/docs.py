@@ -36,6 +36,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.reporting import best
+from pipeline.reporting.field import fastest_of_ours
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store import finals, results
@@ -217,7 +218,7 @@ class Figures:
             for row in burst:
                 if row.origin.gpu == gpu:
                     problems.setdefault((row.point.kernel, row.point.problem), []).append(row)
-            rows = [_held_line(some) for some in problems.values() if any(row.by == "own" for row in some)]
+            rows = [_held_line(some) for some in problems.values() if fastest_of_ours(some)]
             if not rows:
                 continue
             commits = sorted({row.origin.commit or "" for some in problems.values() for row in some})
@@ -310,8 +311,8 @@ class Figures:
 
 def _held_line(some: Sequence[Final]) -> list[str]:
     """A problem's finals: the fastest of ours, and the others' times over its."""
-    own = [row for row in some if row.by == "own"]
-    best = min(own, key=lambda row: row.median_us)
+    best = fastest_of_ours(some)
+    assert best is not None, "a problem without any is left out"
     kernel = catalog.find(best.point.kernel).loaded.kernel
 
     def ratio(rows: Sequence[Final]) -> str:

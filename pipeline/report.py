@@ -21,9 +21,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, get_args
 
-import numpy as np
 import pandas as pd
 
 from pipeline import UserError
@@ -32,20 +30,19 @@ from pipeline.command.run import console, run_stage
 from pipeline.execution import identity
 from pipeline.machine import device
 from pipeline.machine.process import die_with
-from pipeline.reporting import best, closing, history, pages, plots
-from pipeline.reporting.drawings import Drawing, drawings, leading
+from pipeline.reporting import best, closing, gpus, history, origin_section, pages, plots, summary
+from pipeline.reporting.charts import of_drawing
+from pipeline.reporting.content import About, Content, Plot, machines
+from pipeline.reporting.drawings import Drawing, drawings
 from pipeline.reporting.field import head_to_heads, head_to_heads_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import (
     against_baseline,
     best_configurations,
-    best_providers,
     comparable,
     entry_of,
     frame,
     frame_of_finals,
 )
-from pipeline.reporting.numbers import RATES
-from pipeline.reporting.pages import About, Content, Plot
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.store import finals
 from pipeline.store.environment import Environment
@@ -53,15 +50,18 @@ from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement, Status
+from pipeline.store.record import Measurement
 from pipeline.store.results import Results, asked_for, folder_for, folders_of, inside, load
 from pipeline.timing.settings import TimingSettings
 
 PLOT_COLUMNS = [
     *("workload", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words", "median_us", "speedup")
 ]
-"""The columns of ``plots/KERNEL.csv``, for ``dvc plots``: what the plot of the same name shows. ``words``
-are those of the plot's row of panels."""
+"""The columns of ``data/NAME.csv``: the numbers of the plot of the same name. ``words`` are those of the
+plot's row of panels."""
+
+WRITTEN = ("data", "metrics", "plots", "roofline")
+"""The folders of a report."""
 
 MAX_UNREADABLE = 5
 """Past this, lines of ledgers that can't be read are counted and not listed."""
@@ -123,7 +123,8 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
     baselines = {name: one.baseline for name, one in about.items()}
     fastest = against_baseline(best_configurations(rows), baselines)
     styles = plots.styles(rows["provider"])
-    names = pages.machines(results)
+    names = machines(results)
+    panels = {slug: plots.Panel(slug, name, results.ceilings.get(slug)) for slug, name in names.items()}
     charts: dict[str, list[Drawing]] = {}
     drawn: dict[str, list[Future[str]]] = {}
     roofs: dict[str, Future[str]] = {}
@@ -131,33 +132,35 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
     count = min(device.cpu_threads(), 2 * len(about))
     with ProcessPoolExecutor(max(1, count), get_context("fork"), drawer, (os.getpid(),)) as processes:
         for name, of_kernel in fastest.groupby("kernel"):
-            panels = {
-                slug: plots.Panel(slug, names[slug], results.ceilings.get(slug))
-                for slug in names
-                if slug in set(of_kernel["gpu"])
-            }
+            of_machines = {slug: panels[slug] for slug in names if slug in set(of_kernel["gpu"])}
             charts[str(name)] = drawings(str(name), rows[rows["kernel"] == name], of_kernel)
             drawn[str(name)] = [
-                processes.submit(plots.rate_against_x, one, machines_of(one.lines, panels), styles)
+                processes.submit(plots.rate_against_x, one, machines_of(one.lines, of_machines), styles)
                 for one in charts[str(name)]
             ]
-            counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in panels}
+            counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in of_machines}
             roofs[str(name)] = processes.submit(
-                roofline, str(name), of_kernel, list(panels.values()), counted, styles
+                roofline, str(name), of_kernel, list(of_machines.values()), counted, styles
             )
         rivals = {name: one.rivals for name, one in about.items()}
         swept = head_to_heads(rows, {name: one.own for name, one in about.items()}, rivals)
+        field = preferred(swept, head_to_heads_of_finals(held, swept, rivals))
+        of_finals = frame_of_finals(row for row in held if row.power == "burst")
         return Content(
             results=results,
             rows=rows,
             best=fastest,
-            field=preferred(swept, head_to_heads_of_finals(held, swept, rivals)),
+            field=field,
+            summaries=summary.summaries(field, rows, of_finals, baselines),
+            meetings=gpus.meetings(rows),
             finals=held,
             history=history.parts(everything_held),
             about=about,
-            metrics=metrics(rows, frame_of_finals(row for row in held if row.power == "burst"), about),
             plots={
-                name: [Plot(one, svg.result()) for one, svg in zip(charts[name], drawn[name], strict=True)]
+                name: [
+                    Plot(one, svg.result(), of_drawing(one, list(panels.values()), styles, baselines[name]))
+                    for one, svg in zip(charts[name], drawn[name], strict=True)
+                ]
                 for name in charts
             },
             rooflines={name: svg.result() for name, svg in roofs.items()},
@@ -183,8 +186,8 @@ def machines_of(lines: pd.DataFrame, panels: dict[str, plots.Panel]) -> list[plo
 def changed_since(
     measurements: Sequence[Measurement], environments: Mapping[str, Environment]
 ) -> list[tuple[str, ...]]:
-    """What of ``pages.STALE`` a row was measured by that is not what is here now: another source, or none;
-    another instrument; and another environment than its machine's, where that is known."""
+    """What of ``origin_section.STALE`` a row was measured by that is not what is here now: another source, or
+    none; another instrument; and another environment than its machine's, where that is known."""
     timer = TimingSettings().timer
     today: dict[tuple[str, str], str] = {}
     felt: dict[tuple[str, str, str], str | None] = {}
@@ -195,7 +198,7 @@ def changed_since(
             today[kernel, provider] = source_of(kernel, provider)
         if (kernel, provider, gpu) not in felt:
             known = environments.get(gpu)
-            felt[kernel, provider, gpu] = pages.felt_by(kernel, provider, known) if known else None
+            felt[kernel, provider, gpu] = origin_section.felt_by(kernel, provider, known) if known else None
         kind = "cpu" if gpu.startswith("cpu-") else "cuda"
         now = {
             "source": today[kernel, provider],
@@ -203,7 +206,11 @@ def changed_since(
             "environment": felt[kernel, provider, gpu] or row.parts.environment,
         }
         found.append(
-            tuple(part for part in pages.STALE if not now[part] or getattr(row.parts, part) != now[part])
+            tuple(
+                part
+                for part in origin_section.STALE
+                if not now[part] or getattr(row.parts, part) != now[part]
+            )
         )
     return found
 
@@ -217,74 +224,30 @@ def source_of(kernel: str, provider: str) -> str:
         return ""
 
 
-def metrics(rows: pd.DataFrame, held: pd.DataFrame, about: dict[str, About]) -> dict[str, Any]:
-    """Kernel -> GPU -> numbers: for the words of its problems geometric means of the best provider's rate
-    and share of the ceiling, and of the best own provider's speedup; and the points by status.
-
-    The means are over the problems of the kernel's first workload (``drawings.leading``), of those that had
-    finals where there are any. Timings not to be trusted count as points only."""
-    baselines = {name: one.baseline for name, one in about.items()}
-    trusted = against_baseline(best_configurations(rows[~rows["valid"].eq(False)]), baselines)
-    finalists = against_baseline(best_configurations(held), baselines)
-    found: dict[str, Any] = {}
-    for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
-        numbers: dict[str, Any] = {}
-        here = finalists[(finalists["kernel"] == kernel) & (finalists["gpu"] == gpu)]
-        every = held
-        if here.empty:
-            here, every = trusted[(trusted["kernel"] == kernel) & (trusted["gpu"] == gpu)], rows
-        for words, timed in here.groupby("words"):
-            of_first = leading(str(kernel), every[every["kernel"] == kernel], timed)
-            top = best_providers(of_first)
-            own = best_providers(of_first[of_first["provider"].isin(about[str(kernel)].own)])
-            means = {
-                **{name: geometric_mean(top.loc[top["headline"] == name, name]) for name in RATES},
-                "ceiling_fraction": geometric_mean(top["ceiling_fraction"]),
-                "own_speedup": geometric_mean(own["speedup"]),
-            }
-            numbers[str(words) or pages.WORDLESS] = {
-                name: mean for name, mean in means.items() if mean is not None
-            }
-        count = points["status"].value_counts()
-        numbers["points"] = {status: int(count.get(status, 0)) for status in get_args(Status)}
-        found.setdefault(str(kernel), {})[str(gpu)] = numbers
-    return found
-
-
-def geometric_mean(values: pd.Series) -> float | None:
-    """The geometric mean of what is known, to six digits; None if nothing is."""
-    known = values.dropna().astype(float)
-    return None if known.empty else float(f"{np.exp(np.log(known).mean()):.6g}")
-
-
 def write(content: Content, folder: Path) -> None:
     """Write every file of the report, and remove the plots that the results no longer have."""
     baselines = {kernel: about.baseline for kernel, about in content.about.items()}
     texts = {
-        "report.md": pages.markdown(content),
-        "report.html": pages.html(content),
-        "field.md": pages.field_markdown(content),
-        "field.html": pages.field_html(content),
-        "history.md": pages.history_markdown(content),
-        "history.html": pages.history_html(content),
-        "metrics.json": json.dumps(content.metrics, indent=2) + "\n",
+        **pages.texts(content),
+        "metrics.json": json.dumps(summary.metrics(content.summaries, content.rows), indent=2) + "\n",
         "best.csv": best.text(content.best, baselines),
     }
+    texts |= {f"metrics/{gpu}.json": text for gpu, text in summary.headlines(content.summaries).items()}
     for plot in (plot for some in content.plots.values() for plot in some):
         lines = plot.drawing.lines.sort_values(["gpu", "panel", "provider", "x"])
         lines = lines.assign(workload=plot.drawing.workload, words=lines["panel"])
         texts[f"plots/{plot.drawing.name}.svg"] = plot.svg
-        texts[f"plots/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
+        texts[f"data/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
     texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
-    for place in (folder, folder / "plots", folder / "roofline"):
+    for place in (folder, *(folder / name for name in WRITTEN)):
         if not inside(folder, place):
             raise UserError(
                 f"{place} is a link that leads out of {folder}, where the report goes; remove it."
             )
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
-    for path in sorted([*(folder / "plots").glob("*.*"), *(folder / "roofline").glob("*.svg")]):
-        if f"{path.parent.name}/{path.name}" not in texts and is_plot(path):
+    for path in sorted(one for name in WRITTEN for one in (folder / name).glob("*.*")):
+        if f"{path.parent.name}/{path.name}" not in texts and is_ours(path):
             path.unlink()
 
 
@@ -293,11 +256,14 @@ def csv(rows: pd.DataFrame, columns: list[str]) -> str:
     return rows[columns].to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
-def is_plot(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Whether this stage wrote the file: no other may be removed."""
+    text = path.read_text(errors="replace")
+    if path.parent.name == "metrics":
+        return path.suffix == ".json" and summary.is_headline(text)
     kind = {"plots": "plot"}.get(path.parent.name, path.parent.name)
     mark = {".svg": f'id="{kind}-{path.stem}"', ".csv": ",".join(PLOT_COLUMNS)}.get(path.suffix)
-    return mark is not None and mark in path.read_text(errors="replace")
+    return mark is not None and mark in text
 
 
 if __name__ == "__main__":

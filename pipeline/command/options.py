@@ -208,8 +208,10 @@ class FinalsConfig(Record):
 
 
 class CompareConfig(PointsConfig):
-    """conf/compare.yaml. ``a`` and ``b`` are read by the command."""
+    """conf/compare.yaml. ``a`` and ``b`` are read by the command. Two machines are compared without a kernel,
+    too."""
 
+    kernel: str | None  # type: ignore[assignment]  # all else that is compared is of one kernel
     device: str
     a: Annotated[str | None, AsWritten()]
     b: Annotated[str | None, AsWritten()]

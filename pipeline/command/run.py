@@ -235,10 +235,11 @@ def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path) -> None
 def check_names(config: Record) -> None:
     """Raises UserError for a kernel that is not there, and for a pin that neither the command nor the kernel
     knows the name of."""
-    if not isinstance(config, KernelOptions):
+    pins = getattr(config, PIN, {})
+    if not isinstance(config, KernelOptions) or (config.kernel is None and not pins):
         return
     entry = config.entry
-    for name in getattr(config, PIN, {}):
+    for name in pins:
         if name not in plan.names(entry):
             raise plan.unknown_name(entry, name, type(config).model_fields)
 

@@ -142,6 +142,11 @@ def head_to_heads(
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
+def fastest_of_ours(some: Sequence[Final]) -> Final | None:
+    """Of a problem's finals the one that the others are compared with; None where none of ours had any."""
+    return next((row for row in some if row.by == "own" and row.against is None), None)
+
+
 def head_to_heads_of_finals(
     rows: Sequence[Final], swept: Sequence[HeadToHead], rivals: Mapping[str, Sequence[str]]
 ) -> list[HeadToHead]:
@@ -155,7 +160,7 @@ def head_to_heads_of_finals(
             groups[row.origin.gpu, row.place].append(row)
     found = []
     for (gpu, _), some in groups.items():
-        best = next((row for row in some if row.by == "own" and row.against is None), None)
+        best = fastest_of_ours(some)
         if best is None:
             continue
         kernel = best.point.kernel

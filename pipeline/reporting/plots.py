@@ -243,21 +243,25 @@ def _draw(
 
 
 def _x_axis(axes: Any, values: Iterable[int]) -> None:
-    """A log2 axis with ticks at measured values, as many as can be read; one that is not all above 0 is as
-    it is."""
+    """A log2 axis with ticks at measured values; one that is not all above 0 is as it is."""
     ordered = sorted(int(value) for value in values)
     if ordered[0] <= 0:
         return
     axes.set_xscale("log", base=2)
     axes.set_xlim(ordered[0] / 2**0.4, ordered[-1] * 2**0.4)
+    axes.xaxis.set_major_locator(FixedLocator(x_ticks(ordered)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+
+
+def x_ticks(ordered: Sequence[int]) -> list[int]:
+    """Of values above 0, the smallest first, those that a log2 axis names: as many as can be read."""
     apart = math.log2(ordered[-1] / ordered[0]) / 6
-    ticks = ordered[-1:]
+    ticks = [ordered[-1]]
     for value in reversed(ordered):
         if math.log2(ticks[-1] / value) >= max(apart, 0.4):
             ticks.append(value)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    return ticks
 
 
 def legend(figure: Any, providers: Sequence[str], style: Mapping[str, Style], width: float) -> None:

@@ -60,6 +60,7 @@ def sections(
         if lines or missing or profiles or outdated:
             found.append(
                 {
+                    "gpu": slug,
                     "machine": name,
                     "lines": lines,
                     "rules": _rules(longest(counters).values()),
@@ -94,6 +95,7 @@ def _lines(
                 "words": notation.words(row.point) if row.point else "",
                 "role": row.role,
                 "label": notation.label(row.point) if row.point else "",
+                "provider": row.point.provider if row.point else "",
                 "us": number(measured.outcome.timing.median_us)
                 if measured and measured.outcome.timing
                 else "",

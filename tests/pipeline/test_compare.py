@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 
 from pipeline.store import turns
 from pipeline.store.turns import Turn
-from tests.factory import H100, H200, final, measurement, write_finals
+from tests.factory import H100, H200, final, measurement, write_finals, write_results
 from tests.planted.tree import Tree, cpu_tree
 
 # What they look at is compared once.
@@ -244,20 +244,33 @@ def test_a_mistake_is_one_sentence(
     assert worktrees(tree) == 1
 
 
-def test_two_machines_are_set_side_by_side_by_their_finals(tmp_path: Path) -> None:
-    """Of a provider at a problem that both had, in the configuration that was best on each."""
+def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> None:
+    """By sweeps the fastest of either, by finals each provider in the configuration that was best there."""
     made = cpu_tree(tmp_path)
     h200 = measurement("softmax", "cuda", 4096, median_us=15.0, block_size=4096)
     h100 = measurement("softmax", "cuda", 4096, median_us=21.0, block_size=8192, gpu=H100)
     alone = measurement("softmax", "torch", 4096, median_us=50.0)
     write_finals(made.root / "results", [final(h200, 16.0), final(alone, 48.0, (h200, 16.0, "slower"))])
     write_finals(made.root / "results", [final(h100, 24.0)])
-    done, same = made.in_turn(
+    swept = [h200, h100, measurement("gelu", "cuda", 1024)]
+    swept.append(measurement("softmax", "cuda", 4096, median_us=18.0, block_size=8192))
+    write_results(made.root / "results", swept)
+    done, every, same, half, neither = made.in_turn(
         "compare",
         ["kernel=softmax", f"a={H200}", f"b={H100}", "format=markdown"],
+        [f"a={H200}", f"b={H100}", "format=markdown"],
         ["kernel=softmax", f"a={H200}", f"b={H200}"],
+        ["kernel=softmax", f"a={H200}", "b=HEAD"],
+        ["a=HEAD"],
     )
     assert done.returncode == 0, done.stderr
+    (met,) = [line for line in done.stdout.splitlines() if "| cuda 4096x4w |" in line]
+    cells = [cell.strip() for cell in met.strip("|").split("|")]
+    assert cells[:6] == ["4096 float32", "cuda 4096x4w", "cuda 8192x4w", "15.0", "21.0", "1.40"]
+    assert cells[6:] == ["1.42", "105 %", "", "1.20"], "and a's best was not measured on b"
+    assert "float32: 1 problem, b / a 1.40; by their ceilings 1.42, which explains 105 %" in done.stdout
+    assert "b's best on a costs 1.20 times its own, at most 1.20." in done.stdout
+    assert every.stdout == done.stdout, "gelu has no problem in common"
     (line,) = [line for line in done.stdout.splitlines() if "| cuda |" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:7] == ["4096 float32", "cuda", "4096x4w", "8192x4w", "16.0", "24.0", "1.50"]
@@ -265,3 +278,8 @@ def test_two_machines_are_set_side_by_side_by_their_finals(tmp_path: Path) -> No
     assert float(cells[8]) == pytest.approx(1.5 / (4270 / 3000), abs=0.01)
     assert "1 point. Geometric mean of b / a: 1.500. They were not measured together" in done.stdout
     assert same.returncode == 2 and "a and b are both nvidia-h200" in same.stderr
+    assert (
+        half.returncode == 2
+        and "b=HEAD: write two commits, two configurations, or two machines." in half.stderr
+    )
+    assert neither.returncode == 2 and "kernel is missing: write kernel=NAME" in neither.stderr

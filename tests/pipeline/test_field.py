@@ -7,11 +7,13 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
 from pipeline import report
 from pipeline.command.options import ReportConfig
+from pipeline.docs import Figures
 from tests.factory import H100, H200, final, grid, measurement, write_finals, write_results
 from tests.pipeline.test_report import Page, rows_of
 
@@ -277,3 +279,34 @@ def test_no_problem_is_finished(write: Write) -> None:
 def test_nothing_met(write: Write) -> None:
     markdown, html = write([measurement("softmax", "torch", 1024)])
     assert tables(markdown) == {} and Page(html).tables == []
+
+
+def test_the_overview_and_the_readme_say_the_same_figures_of_the_same_problems(
+    write: Write, tmp_path: Path
+) -> None:
+    """The README has a line a problem of finals; the overview has their geometric mean and says of which."""
+    cuda, torch, ours = {}, {}, {1024: (15.0, 40.0), 16384: (60.0, 90.0)}
+    for size in ours:
+        cuda[size] = measurement("softmax", "cuda", size, block_size=512, num_warps=4, median_us=11.0)
+        torch[size] = measurement("softmax", "torch", size, median_us=99.0)
+    for size, (us, base) in ours.items():
+        both = [final(cuda[size], us), final(torch[size], base, (cuda[size], us, "slower"))]
+        write_finals(tmp_path / "results", both)
+    swept_only = [measurement("softmax", name, 4096) for name in ("torch", "cuda")]
+    write([*cuda.values(), *torch.values(), *swept_only])
+
+    block = Figures(tmp_path / "results", tmp_path / "reports").table("finals")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+    ours_of = [line for line in lines if line[0] == "softmax"]
+    readme = {line[1]: (float(line[6]), float(line[5].removesuffix(" %"))) for line in ours_of}
+    assert list(readme) == ["1024", "16384"]
+    speedup, share = (geometric_mean(values) for values in zip(*readme.values(), strict=True))
+
+    report = (tmp_path / "reports/report.md").read_text()
+    found = re.search(r"\| softmax \| float32 \| (\S+) x torch, (\S+) % of ceiling at (.*?) § \|", report)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(speedup, abs=0.01) and found[3] == "1024, 16384"
+    assert float(found[2]) == pytest.approx(share, abs=0.1)
+    numbers = json.loads((tmp_path / "reports/metrics.json").read_text())["softmax"]["nvidia-h200"]["float32"]
+    assert numbers["own_speedup"] == pytest.approx(speedup, abs=0.01)
+    assert numbers["problems"] == ["1024", "16384"]

@@ -1,0 +1,192 @@
+"""Charts of a page: lines over an x axis as SVG, each mark with the numbers that stand behind it.
+
+A chart is drawn here and not by the page's script: it is there without one, and it takes the page's colours.
+The script shows a mark's text beside a pointer and hides the lines that a reader does not ask for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+from matplotlib.ticker import MaxNLocator
+
+from pipeline.reporting.drawings import Drawing
+from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.plots import Limit, Panel, Style, limit, x_ticks
+
+WIDTH, HEIGHT = 480, 290
+LEFT, RIGHT, TOP, BOTTOM = 48, 14, 14, 42
+"""Of a chart, in its own units; the margins hold the axes' texts."""
+
+SHAPES = {
+    "o": "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0",
+    "s": "M-3.2-3.2H3.2V3.2H-3.2Z",
+    "^": "M0-4L4 3.4H-4Z",
+    "D": "M0-4.4L4.4 0L0 4.4L-4.4 0Z",
+    "v": "M0 4L4-3.4H-4Z",
+}
+"""Paths of a style's markers around their middle."""
+
+HEADROOM = 1.13
+"""Above the highest line, for the text of a limit."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of a line, and what is said of it."""
+
+    x: float
+    y: float
+    text: str
+    distrusted: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """Marks that belong together. ``provider`` is empty for a line that is not one provider's."""
+
+    name: str
+    style: Style
+    marks: Sequence[Mark]
+    provider: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one x axis, below or about dashed limits. ``gpus`` and ``words`` say whose they are."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    gpus: Sequence[str]
+    words: str
+    limits: Sequence[Limit] = field(default_factory=tuple)
+
+    @property
+    def view(self) -> dict[str, Any]:
+        """What the template draws: positions, to a tenth."""
+        xs = sorted({mark.x for line in self.lines for mark in line.marks})
+        ys = [mark.y for line in self.lines for mark in line.marks]
+        top = HEADROOM * max([*ys, *(one.rate for one in self.limits)]) or 1.0
+
+        def down(y: float) -> float:
+            return round(HEIGHT - BOTTOM - y / top * (HEIGHT - BOTTOM - TOP), 1)
+
+        across = _Across(xs)
+        named = [int(x) for x in xs] if xs[0] > 0 else []
+        return {
+            "title": self.title,
+            "description": f"{self.title}: {self.y_label} against {self.x_label}",
+            "gpus": " ".join(self.gpus),
+            "words": self.words,
+            "x_label": self.x_label,
+            "y_label": self.y_label,
+            "frame": {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}
+            | {"top": TOP, "bottom": HEIGHT - BOTTOM},
+            "x_ticks": [(across(x), str(x)) for x in (x_ticks(named) if named else xs)],
+            "y_ticks": [(down(y), f"{y:g}") for y in _y_ticks(top)],
+            "limits": [(down(one.rate), one.text) for one in self.limits],
+            "lines": [
+                {
+                    "name": line.name,
+                    "provider": line.provider,
+                    "style": line.style.name,
+                    "dashes": _dashes(line.style),
+                    "path": "M" + "L".join(f"{across(mark.x)} {down(mark.y)}" for mark in line.marks),
+                    "shape": SHAPES[line.style.marker],
+                    "marks": [
+                        {"x": across(mark.x), "y": down(mark.y), "text": mark.text, "hollow": mark.distrusted}
+                        for mark in line.marks
+                    ],
+                }
+                for line in self.lines
+            ],
+        }
+
+
+def of_drawing(
+    drawing: Drawing, panels: Sequence[Panel], styles: Mapping[str, Style], baseline: str
+) -> list[Chart]:
+    """A workload's rate against its x: a chart for each machine and each of the drawing's panels in which
+    anything was measured."""
+    found = []
+    for panel in panels:
+        of_machine = drawing.lines[drawing.lines["gpu"] == panel.gpu]
+        for name in drawing.panels:
+            rows = of_machine[of_machine["panel"] == name]
+            if rows.empty:
+                continue
+            ceiling = limit(drawing, panel, rows)
+            found.append(
+                Chart(
+                    title=" · ".join(filter(None, [panel.name, name])),
+                    x_label=drawing.x_label,
+                    y_label=RATES[drawing.headline],
+                    lines=_of_providers(rows, drawing.headline, styles, baseline),
+                    gpus=(panel.gpu,),
+                    words=str(rows["words"].iloc[0]),
+                    limits=() if ceiling is None else (ceiling,),
+                )
+            )
+    return found
+
+
+def _of_providers(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], baseline: str) -> list[Line]:
+    """A line a provider; the fastest is drawn last and lies on top."""
+    found = []
+    for provider in rows.groupby("provider")[rate].median().sort_values().index:
+        line = rows[rows["provider"] == provider].sort_values("x")
+        marks = [
+            Mark(row["x"], row[rate], _said(row, rate, baseline), row["valid"] is False)
+            for row in line.to_dict("records")
+        ]
+        found.append(Line(str(provider), styles[str(provider)], marks, str(provider)))
+    return found
+
+
+def _said(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
+    """A measurement in words."""
+    share, ratio = percent(row["ceiling_fraction"]), speedup(row["speedup"])
+    parts = [
+        f"{row['label']} at {row['extent']}",
+        f"{number(row['median_us'])} us",
+        f"{number(row[rate])} {RATES[rate]}",
+        share and f"{share} of ceiling",
+        ratio and f"{ratio} x {baseline}",
+        "not to be trusted" if row["valid"] is False else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+class _Across:
+    """Where an x lies: on a log2 axis if all are above 0."""
+
+    def __init__(self, ordered: Sequence[float]) -> None:
+        self.log = ordered[0] > 0
+        first, last = self._scaled(ordered[0]), self._scaled(ordered[-1])
+        margin = 0.4 if self.log or first == last else 0.05 * (last - first)
+        self.first, self.last = first - margin, last + margin
+
+    def _scaled(self, x: float) -> float:
+        return math.log2(x) if self.log else float(x)
+
+    def __call__(self, x: float) -> float:
+        share = (self._scaled(x) - self.first) / (self.last - self.first)
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+
+def _y_ticks(top: float) -> list[float]:
+    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top)
+    return [float(tick) for tick in ticks if 0 <= tick <= top]
+
+
+def _dashes(style: Style) -> str:
+    """A style's dashes as SVG has them; empty for a whole line."""
+    if isinstance(style.dashes, str):
+        return ""
+    return " ".join(f"{2 * length:g}" for length in style.dashes[1])

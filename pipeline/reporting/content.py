@@ -1,0 +1,85 @@
+"""What a report is made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from pipeline.reporting.charts import Chart
+from pipeline.reporting.drawings import Drawing
+from pipeline.reporting.field import HeadToHead
+from pipeline.reporting.gpus import Meeting
+from pipeline.reporting.history import Part
+from pipeline.reporting.plots import Style
+from pipeline.reporting.summary import Summary
+from pipeline.store.environment import Environment
+from pipeline.store.evidence import Evidence
+from pipeline.store.finals import Final
+from pipeline.store.results import Results, machines_first_gpus
+
+
+@dataclass(frozen=True)
+class About:
+    """What a report must know of a kernel that its measurements don't tell.
+
+    ``own`` are the providers written in this repository, as against those that torch and peers bring;
+    ``rivals`` those that they are compared with on the page "against the field"."""
+
+    kernel: str
+    summary: str
+    baseline: str
+    own: frozenset[str]
+    rivals: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """A drawing, its SVG as a file of its own, and its charts for a page."""
+
+    drawing: Drawing
+    svg: str
+    charts: Sequence[Chart]
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a report is made of.
+
+    ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
+    configuration with its speedup. ``field`` are the problems at which ours met others, ``summaries`` what
+    follows of them, ``meetings`` GPUs at common problems. ``finals`` are the newest of each problem,
+    ``history`` those of every run. ``plots`` and ``rooflines`` are drawings of each kernel that was timed.
+    ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
+
+    results: Results
+    rows: pd.DataFrame
+    best: pd.DataFrame
+    field: Sequence[HeadToHead]
+    finals: Sequence[Final]
+    history: Sequence[Part]
+    about: Mapping[str, About]
+    summaries: Sequence[Summary]
+    meetings: Sequence[Meeting]
+    plots: Mapping[str, Sequence[Plot]]
+    rooflines: Mapping[str, str]
+    evidence: Evidence
+    styles: Mapping[str, Style]
+    unreadable: Sequence[str]
+    otherwise: int
+
+
+def machines(results: Results) -> dict[str, str]:
+    """The name of every machine that left results, by slug: GPUs first, then CPUs."""
+    known = results.environments
+    slugs = machines_first_gpus([*results.gpus, *known, *results.ceilings])
+    return {slug: _name(known[slug]) if slug in known else slug for slug in slugs}
+
+
+def _name(environment: Environment) -> str:
+    """A device's name without the words that all processors carry."""
+    noise = r"\((R|TM|C)\)|@.*|\b(CPU|Processor|\d+-Core)\b"
+    plain = re.sub(noise, " ", environment.name, flags=re.IGNORECASE)
+    return " ".join(plain.split())

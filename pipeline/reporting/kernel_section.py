@@ -1,0 +1,145 @@
+"""A kernel's section of the report: its charts, its tables, and what could not be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.reporting import gpus_section
+from pipeline.reporting.content import About, Content
+from pipeline.reporting.frames import best_providers
+from pipeline.reporting.landscapes import landscapes
+from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.plots import Style
+from pipeline.reporting.table import TIE, TIE_NOTE, remarks
+from pipeline.reporting.why import sections
+
+OLD = "†"
+
+OLD_NOTE = (
+    f"{OLD} old: measured by another source or instrument than those of this commit, "
+    "or in an earlier environment."
+)
+
+
+def section(content: Content, name: str, machine_names: Mapping[str, str]) -> dict[str, Any]:
+    """One kernel's section."""
+    rows = content.rows[content.rows["kernel"] == name]
+    best = content.best[content.best["kernel"] == name]
+    about = content.about[name]
+    winners = best_providers(best).sort_values("rank")
+    order = [slug for slug in machine_names if slug in set(rows["gpu"])]
+    rates = _rates(best)
+    tables = []
+    for words, of_words in winners.groupby("words", sort=False):
+        some = _rates(of_words)
+        shown = _lines(of_words, machine_names, about, content.styles, some)
+        tables.append({"words": words, "rates": [RATES[one] for one in some], "lines": shown})
+    every = best.sort_values(["rank", "median_us", "provider"])
+    met = [one for one in content.meetings if one.kernel == name]
+    drawn = content.plots.get(name, ())
+    return {
+        "name": name,
+        "summary": about.summary,
+        "baseline": about.baseline,
+        "rates": [RATES[one] for one in rates],
+        "plots": [
+            {
+                "file": f"plots/{plot.drawing.name}.svg",
+                "title": f"{name}, {plot.drawing.workload}: "
+                f"{RATES[plot.drawing.headline]} against {plot.drawing.x_label}",
+                "workload": plot.drawing.workload,
+                "charts": [chart.view for chart in plot.charts],
+            }
+            for plot in drawn
+        ],
+        "roofline": name in content.rooflines,
+        "panels": best["gpu"].nunique(),
+        "landscapes": landscapes(rows, machine_names),
+        "gpus": gpus_section.lines(met, machine_names),
+        "gpu_charts": [chart.view for chart in gpus_section.charts(drawn, met, machine_names)],
+        "why": sections(name, machine_names, content.evidence, content.results.measurements),
+        "tables": tables,
+        "lines": _lines(winners, machine_names, about, content.styles, rates),
+        "everything": _lines(every, machine_names, about, content.styles, rates),
+        "untimed": [
+            (machine_names[slug], [str(remark) for remark in remarks(rows[rows["gpu"] == slug])])
+            for slug in order
+            if not rows[rows["gpu"] == slug]["status"].eq("ok").all()
+        ],
+        "ties": " ".join(
+            note
+            for note, told in ((TIE_NOTE, best["tied"].any()), (OLD_NOTE, best["stale"].map(bool).any()))
+            if told
+        ),
+        "distrusted": sorted(
+            {
+                f"{machine_names[row['gpu']]}: {row['invalid_reason'] or 'no reason was recorded'}"
+                for row in best[best["valid"].eq(False)].to_dict("records")
+            }
+        ),
+    }
+
+
+def _rates(rows: pd.DataFrame) -> list[str]:
+    """Which rates people compare of the rows."""
+    return [name for name in RATES if name in set(rows["headline"])]
+
+
+LINE_COLUMNS = [
+    *(
+        "gpu",
+        "rank",
+        "words",
+        "extent",
+        "label",
+        "provider",
+        "median_us",
+        "stale",
+        "rel_ci",
+        "valid",
+        "headline",
+    ),
+    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied"),
+]
+"""What a line shows: a frame's other columns would take most of the time."""
+
+
+def _lines(
+    rows: pd.DataFrame,
+    names: Mapping[str, str],
+    about: About,
+    styles: Mapping[str, Style],
+    rates: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Rows as text, of a problem the machines in the order of ``names``."""
+    place = {slug: i for i, slug in enumerate(names)}
+    lines = []
+    for row in sorted(
+        rows[LINE_COLUMNS].to_dict("records"), key=lambda row: (row["rank"], place[row["gpu"]])
+    ):
+        fraction = row["ceiling_fraction"]
+        lines.append(
+            {
+                "gpu": row["gpu"],
+                "provider": row["provider"],
+                "rank": row["rank"],
+                "machine": names[row["gpu"]],
+                "words": row["words"],
+                "extent": row["extent"],
+                "label": row["label"],
+                "style": styles[row["provider"]].name,
+                "baseline": row["provider"] == about.baseline,
+                "us": number(row["median_us"]) + OLD * bool(row["stale"]),
+                "error": f"{100 * row['rel_ci']:.1f} %",
+                "distrusted": row["valid"] is False,
+                "rates": [number(row[name]) if row["headline"] == name else "" for name in rates],
+                "percent": percent(fraction),
+                "compute": row["bound"] == "compute",
+                "bar": 0 if pd.isna(fraction) else round(min(100 * fraction, 100), 1),
+                "speedup": speedup(row["speedup"]) + TIE * row["tied"],
+            }
+        )
+    return lines

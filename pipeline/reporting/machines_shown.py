@@ -1,0 +1,110 @@
+"""Two machines compared by what they left: their ledgers, and the finals that both had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline import UserError
+from pipeline.points.limits import NAME
+from pipeline.reporting import gpus, gpus_table, machines, ratios
+from pipeline.reporting.frames import comparable, frame
+from pipeline.reporting.numbers import print_wide
+from pipeline.store import finals, results
+
+UNJUDGED = "They were not measured together: no verdict."
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Two machines that left results in any of the folders, the first of which counts."""
+
+    a: str
+    b: str
+    folders: Sequence[Path]
+    warn: Callable[[str], None]
+
+    @cached_property
+    def kernels(self) -> list[str]:
+        """Those that both have timings or finals of."""
+        return sorted(kernels_of(self.a, self.folders) & kernels_of(self.b, self.folders))
+
+    def show(self, console: Console, kernel: str, as_markdown: bool) -> bool:
+        """Print a kernel on both; False where they have no problem in common."""
+        title = f"{kernel}: a is {self.a}, b is {self.b}"
+        some = self._meetings(kernel)
+        held = machines.pairs(*(self._finals(kernel, slug) for slug in (self.a, self.b)))
+
+        def say(text: str) -> None:
+            console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+        if some:
+            heading = f"{title}, the fastest of either by its sweeps"
+            if as_markdown:
+                say(gpus_table.markdown(some, heading))
+            else:
+                print_wide(console, gpus_table.table(some, heading))
+            for pair in gpus.pairs(some):
+                say(gpus_table.sentence(pair))
+            say(UNJUDGED)
+        if held:
+            heading = f"{title}, by their finals"
+            if as_markdown:
+                say(machines.markdown(held, heading))
+            else:
+                print_wide(console, machines.table(held, heading))
+            mean = ratios.geometric_mean([one.ratio for one in held])
+            count = f"{len(held)} point{'s' * (len(held) != 1)}"
+            say(f"{count}. Geometric mean of b / a: {mean:.3f}. {UNJUDGED}")
+        return bool(some or held)
+
+    def _meetings(self, kernel: str) -> list[gpus.Meeting]:
+        rows = []
+        for slug in (self.a, self.b):
+            paths = [results.ledger_path(place, kernel, slug) for place in _places(slug, self.folders)]
+            path = next((path for path in paths if path.is_file()), None)
+            rows += [] if path is None else results.own_rows(path, self.warn)
+        return gpus.meetings(frame(comparable(rows)), (self.a, self.b))
+
+    def _finals(self, kernel: str, slug: str) -> list[finals.Final]:
+        for place in _places(slug, self.folders):
+            if held := finals.newest(finals.read(finals.path(place, kernel, slug), self.warn)):
+                return list(held)
+        return []
+
+
+def found(
+    a: str | None, b: str | None, folders: Sequence[Path], warn: Callable[[str], None]
+) -> Machines | None:
+    """The machines that two texts name; None if neither is one. Raises UserError if only one is."""
+    known = [bool(text and kernels_of(text, folders)) for text in (a, b)]
+    if not any(known):
+        return None
+    if not all(known):
+        raise UserError(f"a={a} and b={b}: write two commits, two configurations, or two machines.")
+    if a == b:
+        raise UserError(f"a and b are both {a}: write two machines.")
+    return Machines(str(a), str(b), folders, warn)
+
+
+def kernels_of(slug: str, folders: Sequence[Path]) -> set[str]:
+    """The kernels of which a machine has timings or finals; none of what is no machine."""
+    if not re.fullmatch(NAME, slug):
+        return set()
+    return {
+        path.parent.name
+        for place in _places(slug, folders)
+        for kind in ("timings", "finals")
+        for path in place.glob(f"{kind}/*/{slug}.jsonl")
+    }
+
+
+def _places(slug: str, folders: Sequence[Path]) -> list[Path]:
+    """Where a machine's results lie: a CPU's are not in the repository's own."""
+    kind = "cpu" if slug.startswith("cpu-") else "cuda"
+    return [results.folder_for(folder, kind) for folder in folders]

@@ -1,0 +1,140 @@
+"""How our fastest does at each kernel and machine, in one number each, and at which problems.
+
+One definition serves the report's overview, its metrics and, problem by problem, the table of the README: the
+fastest provider written in this repository at a problem, beside the kernel's baseline; by finals where the
+machine had any of the kernel, else by the sweeps. Several problems are told by their geometric means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Any, get_args
+
+import pandas as pd
+
+from pipeline.reporting.drawings import leading
+from pipeline.reporting.field import HeadToHead
+from pipeline.store.record import Status
+
+WORDLESS = "all"
+"""What metrics call the problems of a kernel that has no words among its dimensions."""
+
+MOST_NAMED = 3
+"""Problems that are named one by one; of more the first and the last are."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Our fastest at a kernel's problems with the same words on one machine.
+
+    ``speedup`` is the baseline's time over ours, ``rate`` what people compare, as ``headline`` names it, and
+    ``ceiling_fraction`` its share of the machine's ceiling: geometric means over ``problems``, which are
+    extents in their order. ``by_finals`` says whether these were measured side by side."""
+
+    kernel: str
+    gpu: str
+    words: str
+    problems: tuple[str, ...]
+    by_finals: bool
+    speedup: float
+    headline: str
+    rate: float
+    ceiling_fraction: float | None
+
+    @property
+    def where(self) -> str:
+        """The problems: ``16384``, or ``7 problems, 256 to 16384``."""
+        if len(self.problems) <= MOST_NAMED:
+            return ", ".join(self.problems)
+        return f"{len(self.problems)} problems, {self.problems[0]} to {self.problems[-1]}"
+
+
+def summaries(
+    field: Sequence[HeadToHead], rows: pd.DataFrame, held: pd.DataFrame, baselines: Mapping[str, str]
+) -> list[Summary]:
+    """By kernel, machine and words: of the problems of the kernel's first workload (``drawings.leading``)
+    those at which ours and the baseline are known. ``rows`` are the measurements and ``held`` the finals as
+    tables."""
+    groups: dict[tuple[str, str, str], list[HeadToHead]] = {}
+    for one in field:
+        if baselines[one.kernel] in one.ratios and not one.unasked:
+            groups.setdefault((one.kernel, one.gpu, one.words), []).append(one)
+    found = []
+    for (kernel, gpu, words), some in groups.items():
+        by_finals = bool(some[0].finals)
+        every = held if by_finals else rows
+        every = every[(every["kernel"] == kernel) & (every["status"] == "ok")]
+        extents = {one.extent for one in some}
+        here = every[(every["gpu"] == gpu) & (every["words"] == words) & every["extent"].isin(extents)]
+        chosen = set(leading(kernel, every, here)["extent"])
+        spoken = [one for one in some if one.extent in chosen]
+        shares = [one.ceiling_fraction for one in spoken if one.ceiling_fraction is not None]
+        found.append(
+            Summary(
+                kernel=kernel,
+                gpu=gpu,
+                words=words,
+                problems=tuple(one.extent for one in spoken),
+                by_finals=by_finals,
+                speedup=geometric_mean([one.ratios[baselines[kernel]] for one in spoken]),
+                headline=spoken[0].headline,
+                rate=geometric_mean([one.rate for one in spoken]),
+                ceiling_fraction=geometric_mean(shares) if len(shares) == len(spoken) else None,
+            )
+        )
+    return found
+
+
+def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:
+    """Kernel -> machine -> words -> the numbers, and the kernel's points by status."""
+    found: dict[str, Any] = {}
+    for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
+        count = points["status"].value_counts()
+        found.setdefault(str(kernel), {})[str(gpu)] = {
+            "points": {status: int(count.get(status, 0)) for status in get_args(Status)}
+        }
+    for one in some:
+        numbers: dict[str, Any] = {
+            "own_speedup": _rounded(one.speedup),
+            one.headline: _rounded(one.rate),
+            "problems": list(one.problems),
+        }
+        if one.ceiling_fraction is not None:
+            numbers["ceiling_fraction"] = _rounded(one.ceiling_fraction)
+        found[one.kernel][one.gpu][one.words or WORDLESS] = numbers
+    return found
+
+
+def headlines(some: Iterable[Summary]) -> dict[str, str]:
+    """By machine what ``dvc metrics`` shows of it, as JSON: a number a kernel, how many times as fast as its
+    baseline our fastest is, over all that the overview tells of it."""
+    groups: dict[str, dict[str, list[Summary]]] = {}
+    for one in some:
+        groups.setdefault(one.gpu, {}).setdefault(one.kernel, []).append(one)
+    return {
+        gpu: json.dumps({kernel: _mean(spoken) for kernel, spoken in kernels.items()}, indent=2) + "\n"
+        for gpu, kernels in groups.items()
+    }
+
+
+def is_headline(text: str) -> bool:
+    """Whether a file's text is one of ``headlines``."""
+    try:
+        numbers = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(numbers, dict) and all(isinstance(one, float) for one in numbers.values())
+
+
+def _mean(some: Sequence[Summary]) -> float:
+    """The geometric mean of speedups, each as often as it has problems."""
+    count = sum(len(one.problems) for one in some)
+    return float(f"{math.exp(sum(len(one.problems) * math.log(one.speedup) for one in some) / count):.4g}")
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,222 @@
+"use strict";
+/* What the page can do beside being read: choose, sort, search, point at a mark, draw landscapes.
+   Without it every section, table and chart is there. */
+
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+const make = (tag, text, attributes) => {
+  const element = document.createElement(tag);
+  element.textContent = text ?? "";
+  Object.entries(attributes ?? {}).forEach(([name, value]) => element.setAttribute(name, value));
+  return element;
+};
+
+/* Choose: what has data-kernel, data-gpu, data-words or data-provider is there if it is among the chosen. */
+
+const choices = document.querySelector("#choices");
+const chosen = { kernel: "", gpu: "", words: "", provider: "", text: "" };
+
+function fits(element) {
+  const { kernel, gpu, words, provider } = element.dataset;
+  return (!chosen.kernel || !kernel || kernel === chosen.kernel)
+    && (!chosen.gpu || !gpu || gpu.split(" ").includes(chosen.gpu))
+    && (!chosen.words || !words || words === chosen.words)
+    && (!chosen.provider || !provider || provider === chosen.provider);
+}
+
+function holds(row) {
+  const text = row.textContent.toLowerCase();
+  return chosen.text.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+function choose() {
+  const rows = all("table.lines tbody tr");
+  all("[data-kernel], [data-gpu], [data-words], [data-provider]").forEach((element) => {
+    element.toggleAttribute("hidden", !fits(element));
+  });
+  rows.forEach((row) => row.toggleAttribute("hidden", !fits(row) || !holds(row)));
+  const open = rows.filter((row) => !row.closest("section[hidden]"));
+  const shown = open.filter((row) => !row.hidden);
+  choices.querySelector("output").textContent =
+    shown.length < open.length ? `${shown.length} of ${open.length} rows` : "";
+  if (chosen.provider) all("details.every").forEach((details) => { details.open = true; });
+  all(".landscapes").forEach(drawLandscapes);
+}
+
+function chooseKernelOf(hash) {
+  const section = hash.length > 1 && document.getElementById(decodeURIComponent(hash.slice(1)));
+  const kernel = section && section.dataset.kernel;
+  if (!kernel || kernel === chosen.kernel) return;
+  choices.querySelector("[name=kernel]").value = chosen.kernel = kernel;
+  choose();
+  section.scrollIntoView();
+}
+
+function startChoices() {
+  const form = choices.querySelector("form");
+  const read = () => {
+    Object.keys(chosen).forEach((name) => { chosen[name] = form.elements[name].value.trim(); });
+    choose();
+  };
+  ["input", "change"].forEach((kind) => form.addEventListener(kind, read));
+  form.addEventListener("reset", () => setTimeout(read));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  window.addEventListener("hashchange", () => chooseKernelOf(location.hash));
+  document.querySelector("nav").addEventListener("click", (event) => chooseKernelOf(event.target.hash ?? ""));
+  choices.hidden = false;
+  choices.open = matchMedia("(min-width: 48rem)").matches;
+  // One kernel at a time: the page of all of them is long.
+  form.elements.kernel.selectedIndex = Math.min(1, form.elements.kernel.options.length - 1);
+  read();
+  chooseKernelOf(location.hash);
+}
+
+/* Sort: a button in each column's heading. */
+
+const value = (cell) => cell.dataset.sort ?? cell.textContent.trim();
+const numeric = (text) => (/^[-\d.]/.test(text) ? parseFloat(text) : NaN);
+
+function compare(one, other) {
+  const [a, b] = [numeric(one), numeric(other)];
+  if (!one || !other) return (one ? 0 : 1) - (other ? 0 : 1);
+  if (isNaN(a) || isNaN(b)) return one.localeCompare(other);
+  return a - b;
+}
+
+function sortBy(heading) {
+  const down = heading.getAttribute("aria-sort") === "ascending";
+  const column = heading.cellIndex;
+  const body = heading.closest("table").tBodies[0];
+  all("th[aria-sort]", heading.parentElement).forEach((one) => one.removeAttribute("aria-sort"));
+  heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const sorted = [...body.rows].map((row) => [value(row.cells[column]), row]);
+  sorted.sort(([a], [b]) => (down && a && b ? compare(b, a) : compare(a, b)));
+  body.append(...sorted.map(([, row]) => row));
+}
+
+function startSorting() {
+  all("table.lines thead th").forEach((heading) => {
+    const button = make("button", "", { type: "button" });
+    button.append(...heading.childNodes);
+    button.addEventListener("click", () => sortBy(heading));
+    heading.append(button);
+  });
+}
+
+/* Point: the text of the nearest mark beside the pointer; with the arrow keys from mark to mark. */
+
+const tip = document.querySelector("#tip");
+
+function show(text, box) {
+  tip.textContent = text;
+  tip.hidden = false;
+  const left = Math.min(box.right + 10, innerWidth - tip.offsetWidth - 8);
+  tip.style.left = `${Math.max(8, left)}px`;
+  tip.style.top = `${Math.max(8, box.top - tip.offsetHeight - 8)}px`;
+}
+
+function hide() {
+  tip.hidden = true;
+  all(".mark.at").forEach((mark) => mark.classList.remove("at"));
+}
+
+function point(mark) {
+  hide();
+  mark.classList.add("at");
+  show(mark.dataset.text, mark.getBoundingClientRect());
+}
+
+function nearest(marks, x, y) {
+  const away = (mark) => {
+    const box = mark.getBoundingClientRect();
+    return Math.hypot(x - box.left - box.width / 2, y - box.top - box.height / 2);
+  };
+  const found = marks.map((mark) => [away(mark), mark]).sort(([a], [b]) => a - b)[0];
+  return found && found[0] < 40 ? found[1] : null;
+}
+
+function startPointing(chart) {
+  const marks = () => all(".line:not([hidden]) .mark", chart);
+  marks().forEach((mark) => {
+    mark.dataset.text = mark.querySelector("title").textContent;
+    mark.querySelector("title").remove();
+  });
+  chart.setAttribute("tabindex", "0");
+  chart.addEventListener("pointermove", (event) => {
+    const mark = nearest(marks(), event.clientX, event.clientY);
+    if (mark) point(mark); else hide();
+  });
+  chart.addEventListener("pointerleave", hide);
+  chart.addEventListener("blur", hide);
+  chart.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const there = marks();
+    const at = there.findIndex((mark) => mark.classList.contains("at"));
+    if (there.length) point(there[(at + step + there.length) % there.length]);
+  });
+}
+
+/* Landscapes: a provider's rate over two of its parameters, a map for each GPU and dtype. */
+
+function options(select, names, usual) {
+  const before = select.value;
+  select.replaceChildren(...names.map((name) => make("option", name)));
+  select.value = names.includes(before) ? before : usual;
+}
+
+function drawMap(one, map) {
+  const table = make("table", "", { class: "map" });
+  const most = Math.max(...map.cells.map(([, , rate]) => rate));
+  const title = [map.machine, map.words, map.problem].filter(Boolean).join(" · ");
+  table.append(make("caption", `${title}: ${map.unit}, ${one.across.name} across, ${one.down.name} down`));
+  const columns = [...new Set(map.cells.map(([x]) => x))].sort((a, b) => a - b);
+  const rows = [...new Set(map.cells.map(([, y]) => y))].sort((a, b) => a - b);
+  const head = table.createTHead().insertRow();
+  head.append(make("td"), ...columns.map((x) => make("th", one.across.values[x], { scope: "col" })));
+  const body = table.createTBody();
+  rows.forEach((y) => {
+    const row = body.insertRow();
+    row.append(make("th", one.down.values[y], { scope: "row" }));
+    columns.forEach((x) => {
+      const cell = row.insertCell();
+      const found = map.cells.find(([a, b]) => a === x && b === y);
+      if (!found) return;
+      const [, , rate, us, configuration, trusted] = found;
+      cell.textContent = rate.toPrecision(4).replace(/\.0*$/, "") + (trusted ? "" : "!");
+      cell.style.setProperty("--share", `${Math.max(0, 100 - 250 * (1 - rate / most))}%`);
+      cell.classList.toggle("most", rate === most);
+      const text = `${one.provider} ${configuration}: ${us} us, ${rate} ${map.unit}`;
+      cell.addEventListener("pointerenter", () => show(text, cell.getBoundingClientRect()));
+      cell.addEventListener("pointerleave", hide);
+    });
+  });
+  return table;
+}
+
+function drawLandscapes(block) {
+  if (block.closest("section").hidden) return;
+  const [provider, problem] = all("select", block);
+  block.data ??= JSON.parse(block.querySelector("script").textContent);
+  options(provider, block.data.map((one) => one.provider), block.data[0].provider);
+  if (block.data.some((one) => one.provider === chosen.provider)) provider.value = chosen.provider;
+  const one = block.data.find((each) => each.provider === provider.value);
+  const maps = one.maps.filter((map) => (!chosen.gpu || map.gpu === chosen.gpu)
+    && (!chosen.words || map.words === chosen.words));
+  const problems = [...new Set(maps.map((map) => map.problem))];
+  options(problem, problems, problems[problems.length - 1]);
+  const drawn = maps.filter((map) => map.problem === problem.value).map((map) => drawMap(one, map));
+  block.querySelector(".maps").replaceChildren(...drawn);
+}
+
+function startLandscapes() {
+  all(".landscapes").forEach((block) => {
+    block.hidden = false;
+    block.querySelector("form").addEventListener("change", () => drawLandscapes(block));
+  });
+}
+
+startSorting();
+all(".chart > svg").forEach(startPointing);
+startLandscapes();
+if (choices) startChoices();
