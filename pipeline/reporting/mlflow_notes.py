@@ -99,8 +99,8 @@ def _absent(kernel: str) -> str:
     )
     return (
         "Traces, listings and `.ncu-rep` files were not there when this was published: git does not hold "
-        f"them. On such a machine these commands make them: {commands}. After them `make publish` adds them "
-        "to this run's artifacts."
+        f"them. On such a machine these commands make them: {commands}. Then `python -m pipeline.publish "
+        f"kernel={kernel} artifacts=outputs/artifacts` adds them to this run's artifacts."
     )
 
 
