@@ -123,8 +123,8 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
             experiments = _log(store, ledgers, records, say)
             compared = _log_comparisons(store, made, say)
             shown = pages.BEST if experiments else pages.COMPARED
-            sweeps = list(_shown_of(records if files.ids else _newest(records)))
-            if sweeps and not ledgers:
+            asked = {} if ledgers else records if files.ids else _newest(records)
+            if sweeps := list(_shown_of(asked, warn=lambda _: None)):
                 shown = _keep_view(store, experiments[sweeps[0].parent.params["kernel"]], sweeps)
     except TrackerError as error:
         again = shlex.join(["python", "-m", "pipeline.publish", *options])
@@ -258,7 +258,7 @@ def _unsettled(
         for path, heading in records.items()
         if heading.kernel == kernel and view.ad_hoc_identity(heading) not in settled
     }
-    yield from _shown_of(left)
+    yield from _shown_of(left, view.warn)
 
 
 def _newest(records: Mapping[Path, Heading]) -> dict[Path, Heading]:
@@ -266,10 +266,11 @@ def _newest(records: Mapping[Path, Heading]) -> dict[Path, Heading]:
     return dict(list(records.items())[-1:])
 
 
-def _shown_of(records: Mapping[Path, Heading]) -> Iterator[LedgerRuns]:
-    """What MLflow shows of the records; of one without a row nothing."""
+def _shown_of(records: Mapping[Path, Heading], warn: Say) -> Iterator[LedgerRuns]:
+    """What MLflow shows of the records; of one without a row nothing. ``warn`` hears of rows that are
+    skipped."""
     for path, heading in records.items():
-        if rows := runs.rows(path, heading, view.warn):
+        if rows := runs.rows(path, heading, warn):
             yield view.ad_hoc(heading, rows, path)
 
 

@@ -224,21 +224,24 @@ class Store:
         self._tag(found, wanted)
         return str(found.experiment_id)
 
-    def tags(self, experiment: str) -> dict[str, str]:
-        """The tags of an experiment."""
-        return dict(self._client.get_experiment(experiment).tags)
-
     def add_tag(self, experiment: str, name: str, value: str) -> None:
         """Give an experiment one more tag."""
         self._tag(self._client.get_experiment(experiment), {name: value})
 
     def _tag(self, experiment: Any, wanted: Mapping[str, str]) -> None:
-        """Write the tags that the experiment does not have so yet."""
+        """Write the tags that the experiment does not have so yet, unless another publisher just does."""
+        from mlflow.exceptions import MlflowException
+
         there = experiment.tags
         kept = {NOTE, SIGNATURE} if _is_by_hand(there) else set()
         for name, value in wanted.items():
-            if name not in kept and there.get(name) != value:
+            if name in kept or there.get(name) == value:
+                continue
+            try:
                 self._client.set_experiment_tag(experiment.experiment_id, name, value)
+            except MlflowException as error:
+                if not _met_another(error):
+                    raise
 
     def publish(
         self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]
