@@ -126,12 +126,13 @@ def content(database: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 
 SEEN = """FROM runs JOIN experiments USING (experiment_id)
-WHERE runs.lifecycle_stage = 'active' AND experiments.name = coalesce(?, experiments.name)"""
+WHERE runs.lifecycle_stage = 'active' AND experiments.name = coalesce(?, experiments.name)
+AND (? OR run_uuid NOT IN (SELECT run_uuid FROM tags WHERE key = 'kind' AND value = 'best'))"""
 
 
-def shown(database: Path, experiment: str | None = None) -> dict[str, dict[str, Any]]:
-    """The runs that a user sees, of one experiment or of all, by name: all but their id. Fails if a name is
-    there twice."""
+def shown(database: Path, experiment: str | None = None, best: bool = False) -> dict[str, dict[str, Any]]:
+    """The runs that a user sees, of one experiment or of all, by name: all but their id. Those that repeat
+    the best of each provider are among them with ``best``. Fails if a name is there twice."""
     query = f"SELECT run_uuid, runs.name, status, start_time, end_time {SEEN}"
     with sqlite3.connect(database) as connection:
 
@@ -141,7 +142,7 @@ def shown(database: Path, experiment: str | None = None) -> dict[str, dict[str, 
 
         runs = {}
         names = {}
-        for run_id, name, *info in connection.execute(query, [experiment]).fetchall():
+        for run_id, name, *info in connection.execute(query, [experiment, best]).fetchall():
             assert name not in runs, f"{name} is there twice"
             names[run_id] = name
             runs[name] = {
@@ -156,7 +157,7 @@ def shown(database: Path, experiment: str | None = None) -> dict[str, dict[str, 
     return runs
 
 
-def run_ids(database: Path, experiment: str | None = None) -> dict[str, str]:
-    """The id of each run that a user sees, of one experiment or of all, by name."""
+def run_ids(database: Path, experiment: str | None = None, best: bool = False) -> dict[str, str]:
+    """The id of each run that ``shown`` shows, by name."""
     with sqlite3.connect(database) as connection:
-        return dict(connection.execute(f"SELECT runs.name, run_uuid {SEEN}", [experiment]).fetchall())
+        return dict(connection.execute(f"SELECT runs.name, run_uuid {SEEN}", [experiment, best]).fetchall())

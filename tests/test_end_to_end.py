@@ -390,7 +390,7 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
     again = re.search(r"once the store can be used, run: python -m (.+)", failed.stderr)
     assert again, failed.stderr
     published = project.python(*again[1].split()).stdout
-    link = r"^Run `make ui` and open http://127\.0\.0\.1:5000/#/experiments/\d+/runs/[0-9a-f]{32}$"
+    link = rf"^Run `make ui` and open http://127\.0\.0\.1:5000/#/experiments/\d+/runs\?\S+={run}$"
     assert re.search(link, published, re.MULTILINE), published
     runs = shown(project.root / "mlflow.db", "softmax")
     assert sum(name.endswith(run) for name in runs) == 1 + len(rows), "beside those of results"

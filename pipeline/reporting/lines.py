@@ -125,11 +125,16 @@ def _is_number(value: object) -> bool:
 def configuration(one: Placed) -> str:
     """A child run in words: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
     point = one.point
-    entry = frames.entry_of(point.kernel)
-    tuned = spelled(point.parameters) if entry is None else notation.configuration(point)
     where = elsewhere(point.kernel, one.line)
     hot = HOT if one.cache == HOT else ""
-    return " ".join(filter(None, [point.provider, words(point), tuned, where, hot]))
+    return " ".join(filter(None, [point.provider, words(point), tuned(point), where, hot]))
+
+
+def tuned(point: Point) -> str:
+    """The parameters of a point: ``1024x8w``."""
+    if frames.entry_of(point.kernel) is not None:
+        return notation.configuration(point)
+    return spelled(point.parameters)
 
 
 def elsewhere(kernel: str, line: Line) -> str:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from pipeline import UserError
 from pipeline.machine import device
+from pipeline.reporting import mlflow_pages as pages
 from pipeline.reporting import mlflow_store as tracking
 from pipeline.reporting import mlflow_view as view
+from pipeline.reporting.mlflow_runs import AD_HOC
 from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Store, TrackerError
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.terminal import Terminal
@@ -29,6 +31,10 @@ Say = Callable[[str], None]
 
 COMPARISONS = "comparisons"
 """The experiment that shows them."""
+
+
+MOST_NAMED = 400
+"""Runs that a view's search names at most; an experiment's tag takes no more."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,12 @@ class Files:
 
 @dataclass(frozen=True)
 class Published:
-    """The store that shows the files, without credentials; the ids of the experiments that do; the run of the
-    only ad-hoc sweep, where no more was asked for; and the options of ``python -m pipeline.publish`` that
-    would write them again."""
+    """The store that shows the files, without credentials; the ids of the experiments that do; the view to
+    open where it is one; and the options of ``python -m pipeline.publish`` that would write them again."""
 
     uri: str
     experiments: tuple[str, ...]
-    run: str | None = None
+    view: str | None = None
     options: tuple[str, ...] = ()
 
 
@@ -115,8 +120,12 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
     options = (*files.options, *_options(tracker))
     try:
         with tracking.opened(chosen, say=say) as store:
-            experiments, run = _log(store, ledgers, records, say)
-            experiments += _log_comparisons(store, made, say)
+            experiments = _log(store, ledgers, records, say)
+            compared = _log_comparisons(store, made, say)
+            shown = pages.BEST if experiments else pages.COMPARED
+            asked = {} if ledgers else records if files.ids else _newest(records)
+            if sweeps := list(_shown_of(asked, warn=lambda _: None)):
+                shown = _keep_view(store, experiments[sweeps[0].parent.params["kernel"]], sweeps)
     except TrackerError as error:
         again = shlex.join(["python", "-m", "pipeline.publish", *options])
         unsaid = tracker.uri is not None and "tracking=server" in options
@@ -126,7 +135,7 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
             f"can't publish to {public(chosen)}: {hidden(str(error), [chosen])}. Nothing measured is lost, "
             f"it lies in {places}; once the store can be used,{how} {again}"
         ) from error
-    return Published(_kept(chosen), experiments, run, options)
+    return Published(_kept(chosen), tuple(experiments.values()) or compared, shown, options)
 
 
 def how_to_open(published: Published) -> str:
@@ -142,7 +151,7 @@ def how_to_open(published: Published) -> str:
 
 def page(published: Published, server: str) -> str:
     """Where a server shows what was published."""
-    return tracking.page(server, published.experiments, published.run)
+    return pages.page(server, published.experiments, published.view)
 
 
 def _kept(uri: str) -> str:
@@ -162,24 +171,22 @@ def _options(tracker: Tracker) -> list[str]:
 
 def _log(
     store: Store, ledgers: Sequence[LedgerRuns], records: Mapping[Path, Heading], say: Say
-) -> tuple[tuple[str, ...], str | None]:
-    """Make the store show both and say what that took. Returns the ids of the experiments and, of ad-hoc
-    sweeps alone, the run of the newest."""
+) -> dict[str, str]:
+    """Make the store show both and say what that took. Returns the ids of the experiments by kernel."""
     experiments: dict[str, str] = {}
     began, rows, already = time.monotonic(), 0, 0
-    shown: dict[str, str] = {}
     for kernel in sorted({heading.kernel for heading in records.values()}):
-        experiments[kernel] = store.experiment(kernel)
-        there = store.settled(experiments[kernel], view.AD_HOC)
+        experiments[kernel] = store.experiment(kernel, pages.of_kernel(kernel))
+        there = store.settled(experiments[kernel], AD_HOC)
         already += sum(view.ad_hoc_identity(heading) in there for heading in records.values())
         for one in _unsettled(records, kernel, there):
-            there[one.parent.identity] = _show(store, experiments[kernel], one, say)
+            _show(store, experiments[kernel], one, say)
+            _keep_view(store, experiments[kernel], [one])
             rows += one.points
-        shown |= there
     for one in ledgers:
         kernel = one.parent.params["kernel"]
         if kernel not in experiments:
-            experiments[kernel] = store.experiment(kernel)
+            experiments[kernel] = store.experiment(kernel, pages.of_kernel(kernel))
         _show(store, experiments[kernel], one, say)
         rows += one.points
     if already:
@@ -187,15 +194,50 @@ def _log(
     seconds = time.monotonic() - began
     if rows:
         say(f"{rows} rows in {seconds:.1f} s, {rows / seconds:.0f} rows/s.")
-    found = [shown.get(view.ad_hoc_identity(heading)) for heading in records.values()]
-    return tuple(experiments.values()), None if ledgers else next(filter(None, reversed(found)), None)
+    return experiments
+
+
+def _keep_view(store: Store, experiment: str, sweeps: Sequence[LedgerRuns]) -> str:
+    """Have the experiment keep the view of ad-hoc sweeps of one kernel: their configurations and, where they
+    did not measure the baseline, those of the baseline on the same lines that were measured last on the same
+    machine. Returns its key."""
+    search = f"tags.kind = 'config' and {sweeps[0].which}"
+    beside = _baseline_beside(store, experiment, sweeps)
+    if beside or len(sweeps) > 1:
+        own = [run for one in sweeps for run, _, _ in store.configurations(experiment, one.which)]
+        named = [*beside, *own][:MOST_NAMED]
+        search = f"attributes.run_id IN ({', '.join(map(repr, named))})"
+    kept = pages.of_sweeps(sweeps, search)
+    store.add_tag(experiment, *kept.tag())
+    return kept.key
+
+
+def _baseline_beside(store: Store, experiment: str, sweeps: Sequence[LedgerRuns]) -> list[str]:
+    """The runs of the baseline that stand for what the sweeps did not measure of it."""
+    of = sweeps[0].parent.params
+    children = [run for one in sweeps for run in one.children]
+    baseline = pages.baseline(of["kernel"])
+    if baseline is None or any(run.params["provider"] == baseline for run in children):
+        return []
+    on_lines = {_line(run.tags, run.params) for run in children}
+    newest: dict[tuple[str, ...], str] = {}
+    which = f"params.provider = '{baseline}' and tags.gpu = '{of['gpu']}'"
+    for run, tags, params in store.configurations(experiment, which):
+        if (line := _line(tags, params)) in on_lines:
+            newest.setdefault(line, run)
+    return list(newest.values())
+
+
+def _line(tags: Mapping[str, str], params: Mapping[str, str]) -> tuple[str, ...]:
+    """What is the same for runs whose rates may stand side by side."""
+    return tags.get("line", ""), params.get("dtype", ""), params.get("cache", "")
 
 
 def _log_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) -> tuple[str, ...]:
     """Make the store show comparisons, each linked to the runs of its sides. Returns the experiment's id."""
     if not made:
         return ()
-    experiment = store.experiment(COMPARISONS)
+    experiment = store.experiment(COMPARISONS, pages.of_comparisons())
     for path, one in made.items():
         runs_of = {
             f"run_{name}": store.parent_of(one.kernel, one.gpu, side.commit)
@@ -210,11 +252,25 @@ def _log_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) ->
 def _unsettled(
     records: Mapping[Path, Heading], kernel: str, settled: Mapping[str, str]
 ) -> Iterator[LedgerRuns]:
-    """The kernel's ad-hoc sweeps of which the store lacks anything; a record without a row shows nothing."""
+    """The kernel's ad-hoc sweeps of which the store lacks anything."""
+    left = {
+        path: heading
+        for path, heading in records.items()
+        if heading.kernel == kernel and view.ad_hoc_identity(heading) not in settled
+    }
+    yield from _shown_of(left, view.warn)
+
+
+def _newest(records: Mapping[Path, Heading]) -> dict[Path, Heading]:
+    """The last of the records; none of none."""
+    return dict(list(records.items())[-1:])
+
+
+def _shown_of(records: Mapping[Path, Heading], warn: Say) -> Iterator[LedgerRuns]:
+    """What MLflow shows of the records; of one without a row nothing. ``warn`` hears of rows that are
+    skipped."""
     for path, heading in records.items():
-        if heading.kernel != kernel or view.ad_hoc_identity(heading) in settled:
-            continue
-        if rows := runs.rows(path, heading, view.warn):
+        if rows := runs.rows(path, heading, warn):
             yield view.ad_hoc(heading, rows, path)
 
 

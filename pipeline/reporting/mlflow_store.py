@@ -29,7 +29,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -55,6 +55,12 @@ IDENTITY, DIGEST, FILES = "identity", "digest", "files"
 COMPLETE, SUPERSEDED = "complete", "superseded"
 """Tags of what stays: on a parent, that all of its runs are there; on a run that was made twice, that a
 publisher, and no person, deleted it."""
+
+NOTE, SIGNATURE = "mlflow.note.content", "mlflow.note.published"
+"""Tags: a description, and the digest of the one that was published. A person may have written another."""
+
+EMPTY = "0"
+"""The id of the experiment that MLflow makes in a new store."""
 
 PARENT = "mlflow.parentRunId"
 RUNS_A_PAGE = 5000
@@ -94,6 +100,10 @@ class Run:
     def digest(self) -> str:
         """Sixteen hex digits that change with anything the run shows."""
         return digest(asdict(self))
+
+    def with_tags(self, tags: Mapping[str, str]) -> Run:
+        """The same run with more tags."""
+        return replace(self, tags={**self.tags, **tags})
 
 
 @dataclass(frozen=True)
@@ -136,17 +146,6 @@ def sqlite_path(uri: str) -> Path | None:
 def is_server(uri: str) -> bool:
     """Whether the store is reached over HTTP."""
     return uri.startswith(("http://", "https://"))
-
-
-def page(server: str, experiments: Sequence[str], run: str | None = None) -> str:
-    """Where a server shows a run, else the charts of the only experiment, else the list of all."""
-    place = f"{server.rstrip('/')}/#/experiments"
-    if len(experiments) != 1:
-        return place
-    if run is not None:
-        return f"{place}/{experiments[0]}/runs/{run}"
-    # Without a workflow type the UI opens its pages for language models.
-    return f"{place}/{experiments[0]}/runs?workflowType=machine_learning&compareRunsMode=CHART"
 
 
 @contextmanager
@@ -203,16 +202,18 @@ class Store:
         self.uri = uri
         self._client = _client(uri)
 
-    def experiment(self, name: str) -> str:
-        """The id of the experiment; it is made, or restored if it was deleted, when it is not there."""
+    def experiment(self, name: str, tags: Mapping[str, str]) -> str:
+        """The id of the experiment, which has the tags; it is made, or restored if it was deleted, when it is
+        not there. A description that a person wrote stays."""
         from mlflow.exceptions import MlflowException
 
         path = sqlite_path(self.uri)
         artifacts = str(path.parent / "mlartifacts" / name) if path else None
+        wanted = _signed(tags)
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                return str(self._client.create_experiment(name, artifact_location=artifacts))
+                return str(self._client.create_experiment(name, artifacts, wanted))
             except MlflowException:
                 # Another publisher was quicker, or this is an error that the next line meets as well.
                 found = self._client.get_experiment_by_name(name)
@@ -220,7 +221,27 @@ class Store:
                     raise
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
+        self._tag(found, wanted)
         return str(found.experiment_id)
+
+    def add_tag(self, experiment: str, name: str, value: str) -> None:
+        """Give an experiment one more tag."""
+        self._tag(self._client.get_experiment(experiment), {name: value})
+
+    def _tag(self, experiment: Any, wanted: Mapping[str, str]) -> None:
+        """Write the tags that the experiment does not have so yet, unless another publisher just does."""
+        from mlflow.exceptions import MlflowException
+
+        there = experiment.tags
+        kept = {NOTE, SIGNATURE} if _is_by_hand(there) else set()
+        for name, value in wanted.items():
+            if name in kept or there.get(name) == value:
+                continue
+            try:
+                self._client.set_experiment_tag(experiment.experiment_id, name, value)
+            except MlflowException as error:
+                if not _met_another(error):
+                    raise
 
     def publish(
         self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]
@@ -259,6 +280,14 @@ class Store:
             if run.data.tags.get("kind") in ("sweep", "ad_hoc"):
                 return str(run.info.run_id)
         return None
+
+    def configurations(
+        self, experiment: str, which: str
+    ) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
+        """The configurations' runs that MLflow finds by the filter, the newest first: ids, tags, params."""
+        found = list(self._search(experiment, f"tags.kind = 'config' and {which}"))
+        found.sort(key=lambda run: (-(run.info.end_time or 0), str(run.info.run_id)))
+        return [(str(run.info.run_id), run.data.tags, run.data.params) for run in found]
 
     def settled(self, experiment: str, kind: str) -> dict[str, str]:
         """The runs of that kind which stay and need nothing more, by identity: those that are complete, and
@@ -343,8 +372,8 @@ class Store:
                 start_time=run.started_ms,
                 run_name=run.name,
                 tags={
-                    **_added_by_hand(existing),
-                    **run.tags,
+                    **_signed(run.tags),
+                    **_added_by_hand(existing, run.tags),
                     **of_parent,
                     IDENTITY: run.identity,
                     DIGEST: run.digest,
@@ -420,15 +449,27 @@ def _shuffled(children: Sequence[Run]) -> list[Run]:
     return random.sample(children, len(children))
 
 
-def _added_by_hand(existing: list[Any]) -> dict[str, str]:
-    """Notes and tags that people gave to runs which are about to be replaced."""
-    ours = {IDENTITY, DIGEST, FILES, SUPERSEDED}
-    return {
+def _added_by_hand(existing: list[Any], ours: Mapping[str, str]) -> dict[str, str]:
+    """Notes and tags that people gave to runs which are about to be replaced by one with our tags."""
+    mine = {*ours, IDENTITY, DIGEST, FILES, SUPERSEDED, SIGNATURE, NOTE}
+    tags = [run.data.tags for run in existing]
+    notes = [there[NOTE] for there in tags if _is_by_hand(there)]
+    return ({NOTE: notes[-1]} if notes else {}) | {
         key: value
-        for run in existing
-        for key, value in run.data.tags.items()
-        if key not in ours and (key == "mlflow.note.content" or not key.startswith("mlflow."))
+        for there in tags
+        for key, value in there.items()
+        if key not in mine and not key.startswith("mlflow.")
     }
+
+
+def _signed(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags, with the digest of the description among them."""
+    return {**tags, **({SIGNATURE: digest(tags[NOTE])} if NOTE in tags else {})}
+
+
+def _is_by_hand(tags: Mapping[str, str]) -> bool:
+    """Whether a person wrote the description."""
+    return NOTE in tags and digest(tags[NOTE]) != tags.get(SIGNATURE)
 
 
 def _keep_quiet() -> None:
@@ -460,7 +501,8 @@ def _make(path: Path) -> None:
     for file in leftovers:
         file.unlink(missing_ok=True)
     try:
-        _answering(f"sqlite:///{aside}")
+        # The experiment that MLflow makes by itself would stay empty among ours.
+        _answering(f"sqlite:///{aside}").delete_experiment(EMPTY)
         aside.replace(path)
     finally:
         for file in leftovers:

@@ -12,7 +12,9 @@ import pytest
 
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
+from pipeline.reporting import mlflow_publish
 from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting.mlflow_publish import Files, Tracker
 from pipeline.store import runs
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
 from tests.mlflow_store import content, log, run_ids, server, shown, start
@@ -87,8 +89,9 @@ def test_results_and_ad_hoc_sweeps_leave_each_other_alone_and_both_come_back(
     first = of_sweep(FIRST, "softmax", "torch float32")
     assert set(ids) == OF_RESULTS | first
     experiment = client_of(database).get_experiment_by_name("softmax").experiment_id
-    link = f"http://127.0.0.1:5000/#/experiments/{experiment}/runs/{ids[f'softmax @ {H200}, {FIRST}']}"
-    assert said.splitlines()[-1].endswith(link), "the sweep's own run"
+    link = f"http://127.0.0.1:5000/#/experiments/{experiment}/runs?"
+    last = said.splitlines()[-1]
+    assert link in last and last.endswith(f"&viewStateShareKey={FIRST}"), "the sweep's own view"
 
     write_record(tmp_path / "outputs", [measurement(size=256, median_us=1.0)], SECOND)
     for _ in range(2):
@@ -119,13 +122,41 @@ def test_results_and_ad_hoc_sweeps_leave_each_other_alone_and_both_come_back(
     assert shown(new, "softmax") == runs_shown
 
 
+def test_the_view_of_a_sweep_finds_its_configurations_and_the_baseline_that_it_lacks(
+    tmp_path: Path, database: Path
+) -> None:
+    uri = f"sqlite:///{database}"
+    log(write_results(tmp_path / "results", ROWS), uri)
+    torch = [row for row in ROWS if row.point.provider == "torch"]
+    triton = [row for row in ROWS if row.point.provider == "triton_online"]
+    write_record(tmp_path, triton, FIRST)
+    write_record(tmp_path, torch[:1], SECOND)
+
+    def found(*ids: str) -> set[str]:
+        """The runs that the view of a sweep shows whose rows are of these ids."""
+        files = Files(runs=runs.folder_in(tmp_path), kernel="softmax", ids=frozenset(ids))
+        published = mlflow_publish.publish(files, Tracker("local", uri), print)
+        assert published is not None
+        experiment = client_of(database).get_experiment(published.experiments[0])
+        view = json.loads(experiment.tags[f"mlflow.sharedViewState.{published.view}"])
+        shown = client_of(database).search_runs([experiment.experiment_id], view["searchFilter"])
+        return {run.info.run_name for run in shown}
+
+    own = of_sweep(FIRST, "triton_online float32 512x4w")
+    assert found(FIRST) == own | {f"torch float32 @ {H200}"}, "the baseline of the results"
+    assert found(SECOND) == of_sweep(SECOND, "torch float32")
+    assert found(FIRST, SECOND) == own | of_sweep(SECOND, "torch float32")
+    before = content(database)
+    assert found(FIRST, SECOND) and content(database) == before, "publishing twice changes nothing"
+
+
 def test_publishing_another_folder_takes_nothing_away(tmp_path: Path, database: Path) -> None:
     results = write_results(tmp_path / "results", ROWS)
     log(results, f"sqlite:///{database}")
     before = set(run_ids(database, "softmax").values())
     log(write_results(tmp_path / "elsewhere" / "results", ROWS[:1]), f"sqlite:///{database}")
     active = {run.info.run_id for run in client_of(database).search_runs([_experiment(database)])}
-    assert before < active and len(active) == len(before) + 2
+    assert before < active and len(active) == len(before) + 5, "with the best of two providers and of one"
 
 
 def _experiment(database: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from pipeline.command.run import run_stage
 from pipeline.reporting import mlflow_store as tracking
 from pipeline.store import commit
 from pipeline.store.credentials import hidden, public, taken_apart
-from tests.mlflow_store import behind_a_password, log, server
+from tests.mlflow_store import behind_a_password, log, run_ids, server
 from tests.planted.tree import cpu_tree
 
 SECRET = "s3/cr@et:'{$(,%"
@@ -148,9 +149,12 @@ def test_a_sweep_publishes_to_a_server_behind_a_password_and_keeps_it_to_itself(
         watcher.join()
         assert (sweep.returncode, err) == (0, ""), out
         links = [line for line in out.splitlines() if line.startswith("Open ")]
-        assert len(links) == 2 and links[0].startswith(f"Open {guarded}/#/experiments/1/runs/")
+        assert len(links) == 2 and links[0].startswith(f"Open {guarded}/#/experiments/1/runs?")
+        found = run_ids(tmp_path / "server" / "mlflow.db")
         for link in links:
-            asked = {"run_id": link.rpartition("/")[2]}
+            measured = link.rpartition("viewStateShareKey=")[2]
+            (run_id,) = (one for name, one in found.items() if re.fullmatch(f"quick @ .*{measured}", name))
+            asked = {"run_id": run_id}
             run = requests.get(f"{address}/api/2.0/mlflow/runs/get", asked, timeout=10).json()["run"]
             assert run["info"]["run_name"].startswith("quick @ cpu-") and run["info"]["status"] == "FINISHED"
             artifacts = requests.get(f"{address}/api/2.0/mlflow/artifacts/list", asked, timeout=10).json()

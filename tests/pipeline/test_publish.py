@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import shutil
 import socket
@@ -56,6 +57,7 @@ NAMES = {
         "triton_online float32 1024x8w",
     )
 }
+BESTS = {f"{name} float32 best @ {gpu}" for gpu in (H200, H100) for name in ("torch", "triton_online")}
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +128,8 @@ def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
     rows = [r for r in ROWS if r.origin.gpu == H200 and r.point.parameters == wide]
     times = [1000 * int(row.origin.measured_at.timestamp()) for row in rows]
     assert child["parent"] == f"softmax @ {H200}"
-    assert child["info"] == ["FINISHED", min(times), max(times)]
+    last_of_others = min(times) - 1000
+    assert child["info"] == ["FINISHED", last_of_others, max(times)]
     assert child["params"] == {
         "kernel": "softmax",
         "gpu": H200,
@@ -198,7 +201,7 @@ def test_what_has_no_time_is_shown_without_a_number(tmp_path: Path, database: Pa
     }
     assert runs["cuda"]["metrics"] == runs["cpp"]["metrics"] == []
     assert {metric[0] for metric in runs["triton_row"]["metrics"]} == {"max_abs_err", "max_rel_err"}
-    assert {metric[1] for metric in runs["torch"]["metrics"]} == {256, 512}
+    assert {metric[1] for metric in runs["torch"]["metrics"] if "_at_" not in metric[0]} == {256, 512}
     assert runs["cuda"]["tags"]["notes"] == "at 256: incorrect: differs by 3; at 512: timeout: took 120 s"
     assert "at 256: not to be trusted: the clock moved" in runs["torch"]["tags"]["notes"]
     assert runs["torch"]["tags"]["points"] == "2 ok, 1 out_of_memory"
@@ -450,10 +453,11 @@ def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, databas
 def test_numbers_that_are_the_same_are_one_and_problems_without_any_are_shown(tmp_path: Path) -> None:
     square = [of_problem({"m": size, "n": size}) for size in (64, 128)]
     (sweep,) = mlflow_view.read(write_results(tmp_path / "square", square))
-    (child,) = sweep.children
-    assert {value.step for value in child.values} == {64, 128}
+    child, _ = sweep.children
+    assert {value.step for value in child.values if "_at_" not in value.key} == {64, 128}
+    assert {value.key for value in child.values if "_at_" in value.key} == {"gbps_at_m_64", "gbps_at_m_128"}
     (sweep,) = mlflow_view.read(write_results(tmp_path / "words", [of_problem({"dtype": "float32"})]))
-    (child,) = sweep.children
+    child, _ = sweep.children
     assert ({value.step for value in child.values}, child.name) == ({0}, f"own float32 @ {H200}")
 
 
@@ -487,6 +491,119 @@ def test_the_best_is_one_to_be_trusted_where_there_is_any(tmp_path: Path) -> Non
     (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
     best = {value.step: value.value for value in sweep.parent.values if value.key == "gbps"}
     assert best == {row.point.problem["columns"]: row.rate.gbps for row in (rows[0], rows[2]) if row.rate}
+
+
+def test_a_run_lasts_as_long_as_its_points_took(tmp_path: Path) -> None:
+    minutes = (0, 1, 3, 24 * 60, 24 * 60 + 2)
+    rows = [
+        measurement(
+            provider="torch" if place % 2 else "manual",
+            size=256 << place,
+            measured_at=MEASURED_AT + timedelta(minutes=after),
+        )
+        for place, after in enumerate(minutes)
+    ]
+    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
+    took = {run.name.split()[0]: run.ended_ms - run.started_ms for run in (sweep.parent, *sweep.children[:2])}
+    assert took == {"softmax": 5 * 60_000, "torch": 60_000, "manual": (2 + 2) * 60_000}, "no pause of a day"
+    assert sweep.parent.ended_ms == 1000 * int(rows[-1].origin.measured_at.timestamp())
+
+
+def test_rates_at_equal_problems_have_the_same_name_and_others_another(tmp_path: Path) -> None:
+    rows = [
+        measurement(size=4096),
+        measurement(size=262144),
+        measurement(size=4096, rows=1024),
+        measurement(size=781, rows=37, workload="few_rows"),
+        measurement(size=4096, gpu=CPU),
+    ]
+    here, there = mlflow_view.read(write_results(tmp_path, rows))
+    (of_cpu,) = (run for run in here.children if run.tags["kind"] == "config")
+    of_line = {run.tags["line"]: run for run in there.children if run.tags["kind"] == "config"}
+    assert set(of_line) == {"columns", "columns rows=1024", "rows columns=781"}
+
+    def at(line: str) -> dict[str, float]:
+        return {value.key: value.value for value in of_line[line].values if "_at_" in value.key}
+
+    rates = [row.rate.gbps for row in rows if row.rate]
+    assert at("columns") == {"gbps_at_4096": rates[0], "gbps_at_262144": rates[1]}
+    assert at("columns rows=1024") == {"gbps_at_4096_rows_1024": rates[2]}
+    assert at("rows columns=781") == {"gbps_at_rows_37_columns_781": rates[3]}
+    assert "gbps_at_4096" in {value.key for value in of_cpu.values}
+    summary = {value.key: value.value for value in there.parent.values}
+    assert summary["best_gbps_float32_at_4096"] == rates[0]
+
+
+def test_the_best_of_each_provider_is_a_run_that_says_which_configuration(tmp_path: Path) -> None:
+    launch = {"provider": "cuda", "num_warps": 4}
+    rows = [
+        measurement(size=256, median_us=3.0, block_size=512, **launch),
+        measurement(size=256, median_us=2.0, block_size=1024, **launch),
+        measurement(size=256, median_us=1.0, block_size=2048, valid=False, **launch),
+        measurement(size=512, median_us=4.0, block_size=512, **launch),
+        measurement(size=512, median_us=5.0, block_size=1024, **launch),
+        measurement(size=512, median_us=9.0, dtype="bfloat16"),
+    ]
+    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
+    found = {run.name: run for run in sweep.children if run.tags["kind"] == "best"}
+    assert set(found) == {f"cuda float32 best @ {H200}", f"torch bfloat16 best @ {H200}"}
+    best = found[f"cuda float32 best @ {H200}"]
+    times = {value.step: value.value for value in best.values if value.key == "median_us"}
+    assert times == {256: 2.0, 512: 4.0}, "the fastest that is to be trusted"
+    assert best.tags["configurations"] == "256: 1024x4w, 512: 512x4w"
+    assert (best.params["provider"], best.params["dtype"]) == ("cuda", "float32")
+    assert "block_size" not in best.params
+
+
+def test_what_stands_for_many_points_describes_them(tmp_path: Path) -> None:
+    rows = [
+        measurement(size=4096, median_us=30.0),
+        measurement(size=4096, median_us=20.0, provider="cuda", block_size=1024, num_warps=8),
+        measurement(size=4096, median_us=25.0, provider="cuda", block_size=512, num_warps=8),
+        measurement(size=4096, provider="triton_row", status="timeout", error="took 120 s"),
+    ]
+    folder = write_results(tmp_path / "results", rows)
+    (without,) = mlflow_view.read(folder)
+    note = without.parent.tags["mlflow.note.content"]
+    assert "4 points, 3 ok, 1 timeout" in note
+    first, second = (line for line in note.splitlines() if line.startswith("| 4096 "))
+    assert "| cuda 1024x8w | 20.0 |" in first and first.endswith("| 1.50 |")
+    assert "| torch | 30.0 |" in second and second.endswith("| 1.00 |")
+    assert "python -m pipeline.profile kernel=softmax` (traces)" in note, "where a clone gets them"
+
+    trace = tmp_path / "artifacts" / "profile" / "softmax" / H200 / "cuda.json.gz"
+    trace.parent.mkdir(parents=True)
+    trace.write_text("{}")
+    (beside,) = mlflow_view.read(folder, artifacts=tmp_path / "artifacts")
+    assert "pipeline.profile" not in beside.parent.tags["mlflow.note.content"]
+
+
+def test_experiments_are_described_and_a_persons_words_stay(results: Path, database: Path) -> None:
+    from mlflow import MlflowClient
+
+    log(results, uri(database))
+    client = MlflowClient(uri(database))
+    names = {one.experiment_id: one.name for one in client.search_experiments()}
+    assert names == {"1": "softmax"}, "no empty experiment beside ours"
+    tags = dict(client.get_experiment("1").tags)
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    described = tags["mlflow.note.content"]
+    assert described.startswith("Softmax over the rows of a matrix") and "gbps_at_4096" in described
+    searches = re.findall(r"^- `(.+)`: ", described, re.MULTILINE)
+    assert len(searches) == 3
+    for search in searches:
+        client.search_runs(["1"], search)
+
+    parent = run_ids(database)[f"softmax @ {H200}"]
+    client.set_tag(parent, "mlflow.note.content", "mine")
+    client.set_experiment_tag("1", "mlflow.note.content", "ours")
+    log(write_results(results, changed(ROWS, 0)), uri(database))
+    assert client.get_experiment("1").tags["mlflow.note.content"] == "ours"
+    after = run_ids(database)
+    replaced = {gpu: after[f"softmax @ {gpu}"] for gpu in (H200, H100)}
+    assert replaced[H200] != parent
+    assert client.get_run(replaced[H200]).data.tags["mlflow.note.content"] == "mine"
+    assert "points" in client.get_run(replaced[H100]).data.tags["mlflow.note.content"]
 
 
 def test_a_point_that_had_finals_shows_them_beside_its_sweep(tmp_path: Path, database: Path) -> None:
@@ -554,7 +671,7 @@ def test_four_at_once_on_a_store_that_is_not_there_yet(results: Path, no_databas
     assert [process.returncode for process in processes] == [0] * 4, outputs
     assert [err for _, err in outputs] == [""] * 4
     assert shown(database) == shown(alone)
-    assert len(content(database)["runs"]) == len(NAMES)
+    assert len(content(database)["runs"]) == len(NAMES | BESTS)
 
 
 def test_a_store_that_a_full_disk_kept_from_being_made_is_made_by_the_next(
@@ -566,7 +683,7 @@ def test_a_store_that_a_full_disk_kept_from_being_made_is_made_by_the_next(
     assert process.returncode == 2
     assert err.startswith("error: can't publish to ") and err.count("\n") == 1
     log(results, uri(no_database))
-    assert len(content(no_database)["runs"]) == len(NAMES)
+    assert len(content(no_database)["runs"]) == len(NAMES | BESTS)
     assert not list(no_database.parent.glob(".mlflow.db*"))
 
 
@@ -586,7 +703,7 @@ def test_a_killed_publish_is_completed_by_the_next(tmp_path: Path, database: Pat
     alone = database.with_name("alone.db")
     log(results, uri(alone))
     assert shown(database) == shown(alone)
-    assert len(content(database)["runs"]) == 18
+    assert len(content(database)["runs"]) == 21
 
 
 def _count(database: Path) -> int:
@@ -614,7 +731,8 @@ def test_two_at_once_on_a_server(results: Path, tmp_path: Path, capsys: pytest.C
         before = content(database)
         log(results, address)
         assert content(database) == before
-        link = f"{address}/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART"
+        view = "workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey=best"
+        link = f"{address}/#/experiments/1/runs?{view}"
         assert capsys.readouterr().out.splitlines()[-1] == f"Open {link}"
 
         # What others read over HTTP.
@@ -751,7 +869,8 @@ def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     options = ("runs=outputs/runs", "tracking.uri=sqlite:////tmp/x.db")
     other = Published("sqlite:////tmp/x.db", ("1",), "abc", options)
     ui = "python -m pipeline.ui runs=outputs/runs tracking.uri=sqlite:////tmp/x.db"
-    assert how_to_open(other) == f"Run `{ui}` and open http://127.0.0.1:5000/#/experiments/1/runs/abc"
+    assert how_to_open(other).startswith(f"Run `{ui}` and open http://127.0.0.1:5000/#/experiments/1/runs?")
+    assert how_to_open(other).endswith("&viewStateShareKey=abc")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
     assert tracking.store_of("local", None) == tracking.store_of("server", None) == "http://tracker:5000"
     assert tracking.store_of("local", "sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"

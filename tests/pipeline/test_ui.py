@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from pipeline.reporting.mlflow_store import page
+from pipeline.reporting.mlflow_pages import page
 from pipeline.ui import claimed_port
-from tests.factory import H100, H200, grid, write_results
+from tests.factory import H100, H200, MEASURED_AT, grid, write_record, write_results
 from tests.mlflow_store import log, run_ids, server, start
+
+SWEEP, LATER = "20261122T120000Z-abcdef", MEASURED_AT + timedelta(days=1)
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -54,50 +57,109 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[webdriv
     driver.quit()
 
 
+class Pages:
+    """MLflow's pages as a person sees and clicks them."""
+
+    def __init__(self, browser: webdriver.Chrome, address: str) -> None:
+        self.browser, self.address = browser, address
+        self.wait = WebDriverWait(browser, 60, 0.3)
+
+    def open(self, link: str) -> None:
+        """Open a link, in a browser that had none of these pages open."""
+        self.browser.get("about:blank")
+        self.browser.get(link)
+
+    @property
+    def text(self) -> str:
+        """All that the page says."""
+        return self.browser.find_element(By.TAG_NAME, "body").text
+
+    def chart(self, name: str) -> str:
+        """The ticks, the axis and the legend of the chart with that title; empty when there is none."""
+        card = f"//*[@data-testid='experiment-view-compare-runs-card'][.//h4[@title='{name}']]"
+        return "\n".join(found.text for found in self.browser.find_elements(By.XPATH, card))
+
+    def runs(self) -> list[str]:
+        """The names in the list of runs, from above."""
+        links = self.browser.find_elements(By.XPATH, "//*[@role='gridcell']//a[contains(@href, '/runs/')]")
+        return [link.text for link in links]
+
+    def headings(self) -> set[str]:
+        """The columns of the list of runs."""
+        cells = self.browser.find_elements(By.XPATH, "//*[@role='columnheader']")
+        return {cell.text for cell in cells if cell.text}
+
+    def click(self, text: str) -> None:
+        """Click what says so."""
+        path = f"//*[self::button or self::a or @role='menuitem'][contains(normalize-space(), '{text}')]"
+        self.wait.until(lambda _: self.browser.find_elements(By.XPATH, path))
+        self.browser.find_elements(By.XPATH, path)[-1].click()
+
+
 @needs_a_browser
-def test_the_printed_link_shows_gpus_configurations_and_gbps_against_size(
+def test_a_person_finds_gpus_providers_configurations_and_a_sweep_by_links_and_menus(
     tmp_path: Path, browser: webdriver.Chrome
 ) -> None:
-    sizes = (1024, 2048, 4096, 8192)
-    rows = grid(gpus=(H200, H100), sizes=sizes, block_sizes=(1024,))
+    sizes = (256, 1024, 4096, 16384, 65536)
+    providers = ("torch", "triton_online", "cuda")
+    rows = grid(gpus=(H200, H100), sizes=sizes, providers=providers, block_sizes=(1024, 2048))
     results = write_results(tmp_path / "results", rows)
+    of_cuda = grid(sizes=sizes, providers=("cuda",), block_sizes=(512, 1024), started=LATER)
+    write_record(tmp_path / "outputs", of_cuda, SWEEP)
     (tmp_path / "server").mkdir()
     with server(tmp_path / "server") as address:
         log(results, address)
-        browser.get(page(address, ["1"]))
+        log(results, address, input=None, runs=tmp_path / "outputs" / "runs")
+        pages = Pages(browser, address)
 
-        wait = WebDriverWait(browser, 60, 0.3)
+        # The list: each experiment says what it is.
+        pages.open(page(address, []))
+        pages.wait.until(lambda _: "softmax" in pages.text)
+        assert "Softmax over the rows" in pages.text and "Model registry" in pages.text
 
-        def chart(name: str) -> str:
-            """The ticks, the axis and the legend of the chart with that title; empty when there is none."""
-            card = f"//*[@data-testid='experiment-view-compare-runs-card'][.//h4[@title='{name}']]"
-            return "\n".join(found.text for found in browser.find_elements(By.XPATH, card))
+        # A kernel: a line for the best of each provider on each GPU, over x on a logarithmic axis.
+        pages.open(page(address, ["1"], "best"))
+        bests = {f"{name} float32 best @ {gpu}" for name in providers for gpu in (H200, H100)}
+        pages.wait.until(lambda _: set(pages.runs()) == bests)
+        pages.wait.until(lambda _: all(f"{name} (gbps)" in pages.chart("gbps") for name in bests))
+        browser.save_screenshot(str(tmp_path / "best.png"))
+        labels = pages.chart("gbps").splitlines()
+        assert {"1000", "10k"} <= set(labels), "decades, which a linear axis does not have"
+        assert pages.chart("gbps_at_4096") and pages.chart("ceiling_fraction") and pages.chart("median_us")
+        assert pages.runs()[0] == f"cuda float32 best @ {H200}", "the fastest at 4096 first"
 
-        def row(name: str) -> str:
-            return f"//*[@role='gridcell'][.//a[normalize-space()='{name}']]"
-
-        # One line a GPU: the best at each size.
-        parents = [f"softmax @ {gpu}" for gpu in (H200, H100)]
-        wait.until(lambda _: all(browser.find_elements(By.XPATH, row(name)) for name in parents))
-        wait.until(lambda _: all(f"{name} (gbps)" in chart("gbps") for name in parents))
-        browser.save_screenshot(str(tmp_path / "gpus.png"))
-        # Which ticks the axis gets depends on how wide the chart is: past 3,500 there are but the sizes.
-        labels = chart("gbps").splitlines()
-        assert "Step" in labels and any(label.isdigit() and 4000 <= int(label) <= 8000 for label in labels)
-        assert all(f"{name} (ceiling_fraction)" in chart("ceiling_fraction") for name in parents)
-
-        # Behind the plus sign of a GPU, its configurations, a line each in the same chart.
-        browser.find_element(By.XPATH, row(parents[0]) + "//button").click()
-        children = [f"{name} @ {H200}" for name in ("torch float32", "triton_online float32 1024x8w")]
-        wait.until(lambda _: all(browser.find_elements(By.XPATH, row(name)) for name in children))
-        wait.until(lambda _: all(f"{name} (gbps)" in chart("gbps") for name in children))
+        # From the menu: one provider's configurations, with its parameters as columns.
+        pages.click("Best by provider")
+        pages.click("cuda: configurations")
+        shown = {
+            f"cuda float32 {block}x{warps}w @ {gpu}"
+            for block in (1024, 2048)
+            for warps in (4, 8)
+            for gpu in (H200, H100)
+        }
+        pages.wait.until(lambda _: shown <= set(pages.runs()))
+        pages.wait.until(lambda _: {"gbps_at_4096", "Duration"} <= pages.headings())
         browser.save_screenshot(str(tmp_path / "configurations.png"))
-        assert all(f"{name} (median_us)" in chart("median_us") for name in children)
 
-        # What a sweep prints opens one run: its page, with the metrics and what it was run by.
-        browser.get(page(address, ["1"], run_ids(tmp_path / "server" / "mlflow.db")[parents[0]]))
-        opened = [parents[0], "ceiling_copy_gbps", "4270"]
-        wait.until(lambda _: all(text in browser.find_element(By.TAG_NAME, "body").text for text in opened))
+        # What a sweep prints: its configurations over x, and the baseline, which it did not measure, beside.
+        pages.open(page(address, ["1"], SWEEP))
+        own = [
+            f"cuda float32 {block}x{warps}w @ {H200}, {SWEEP}" for block in (512, 1024) for warps in (4, 8)
+        ]
+        pages.wait.until(lambda _: set(pages.runs()) == {*own, f"torch float32 @ {H200}"})
+        pages.wait.until(lambda _: f"torch float32 @ {H200} (gbps)" in pages.chart("gbps"))
+        browser.save_screenshot(str(tmp_path / "sweep.png"))
+        assert f"{own[3]} (gbps)" in pages.chart("gbps")
+
+        # Its history: each sweep with its command and commit, and on its page the table.
+        pages.open(page(address, ["1"], "sweeps").replace("&compareRunsMode=CHART", ""))
+        name = f"softmax @ {H200}, {SWEEP}"
+        pages.wait.until(lambda _: pages.runs() == [name])
+        pages.wait.until(lambda _: {"command", "commit", "Duration"} <= pages.headings())
+        browser.save_screenshot(str(tmp_path / "history.png"))
+        browser.find_element(By.LINK_TEXT, name).click()
+        told = [f"{of_cuda[0].origin.command} at commit", "of ceiling", "ceiling_copy_gbps", "4270"]
+        pages.wait.until(lambda _: all(text in pages.text for text in told))
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])

@@ -1,0 +1,170 @@
+"""The metrics of MLflow's runs: a point's numbers at the step of its problem, and the best of a ledger.
+
+The step of a metric is x, so MLflow takes the value at the largest x for the run's. A metric that ends with
+``_at_4096`` has one value: the rate at that problem, which is the same problem in every run that has it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from pipeline.reporting import frames, lines
+from pipeline.reporting.lines import HOT, Placed
+from pipeline.reporting.mlflow_store import Value
+from pipeline.reporting.why import longest, native
+from pipeline.store.evidence import Evidence
+from pipeline.store.finals import Final
+
+TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
+RATES = ("gbps", "tflops", "ceiling_fraction")
+STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
+ERRORS = ("max_abs_err", "max_rel_err")
+"""The fields of a measurement that become metrics, where they have a value."""
+
+COMPARED = ("median_us", *RATES)
+"""Of these, what is shown of the best of each provider."""
+
+RESOURCES = ("registers", "shared", "occupancy")
+COUNTED = (
+    *("memory_throughput_pct", "compute_throughput_pct", "dram_throughput_pct", "dram_gbps"),
+    *("dram_read_bytes", "dram_write_bytes", "l1_hit_pct", "l2_hit_pct"),
+    *("achieved_occupancy_pct", "theoretical_occupancy_pct", "waves_per_sm", "local_bytes"),
+    *("sectors_per_load", "sectors_per_store", "estimated_speedup_pct", "runtime_improvement_us"),
+)
+"""The fields of rows of generated code and of counters that become metrics; beside them stands what ncu's row
+calls duration_us, as ``counted_us``."""
+
+
+def values(one: Placed) -> list[Value]:
+    """A point's numbers: its times only if it was timed, its errors only if it was right."""
+    outcome = one.row.outcome
+    if outcome.status not in ("ok", "verified"):
+        return []
+    parts = ((TIMED, outcome.timing), (RATES, one.row.rate), (STATE, outcome.state), (ERRORS, outcome))
+    numbers = {name: getattr(part, name) for names, part in parts if part is not None for name in names}
+    return [
+        Value(name, float(number), one.step, one.at_ms)
+        for name, number in numbers.items()
+        if number is not None and math.isfinite(number)
+    ]
+
+
+def at_problem(one: Placed) -> list[Value]:
+    """The point's headline rate under a name that tells its problem, where that has a number."""
+    if one.line.x is None:
+        return []
+    name = frames.headline(one.point.kernel, one.row.workload)
+    rates = [value for value in values(one) if value.key == name]
+    return [value._replace(key=f"{name}_at_{problem(one)}", step=0) for value in rates]
+
+
+def problem(one: Placed) -> str:
+    """Where on the kernel's own line a point lies, ``4096``; off it, the dimensions that tell its problem,
+    ``rows_37_columns_781``."""
+    where = lines.elsewhere(one.point.kernel, one.line)
+    entry = frames.entry_of(one.point.kernel)
+    own = entry is not None and one.line.x == entry.loaded.kernel.size[0]
+    words = str(one.step) if own else f"{one.line.x}_{one.step}"
+    return re.sub(r"\W+", "_", f"{words} {where}".strip())
+
+
+def because(one: Placed, reasons: Mapping[str, Mapping[str, float]]) -> list[Value]:
+    """What explains a point, at its step."""
+    return [Value(name, value, one.step, one.at_ms) for name, value in reasons.get(one.row.key, {}).items()]
+
+
+def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, float]]:
+    """By the key of a measurement the metrics that explain it: what its code asks for, what it launches, and
+    what was counted of its longest kernel."""
+    metrics: dict[str, dict[str, float]] = {}
+    for key, row in native(found.code.get((kernel, gpu), ())).items():
+        assert row.mix is not None, "only counted code is native"
+        numbers = {name: getattr(row, name) for name in RESOURCES} | {"spilled_bytes": row.mix.spilled_bytes}
+        metrics[key] = {name: float(value) for name, value in numbers.items() if value is not None}
+    for profile in found.profiles.get((kernel, gpu), ()):
+        numbers = {"device_launches": profile.launches, "profiled_device_us": profile.device_us}
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        if profile.key is not None and known:
+            metrics[profile.key] = metrics.get(profile.key, {}) | known
+    for key, counted in longest(found.counters.get((kernel, gpu), ())).items():
+        numbers = {name: getattr(counted, name) for name in COUNTED} | {"counted_us": counted.duration_us}
+        if "registers" not in metrics.get(key, {}):
+            # No code of it was taken apart, as of torch's own kernels; ncu sees the same of its launch.
+            held = counted.theoretical_occupancy_pct
+            numbers |= {"registers": counted.registers, "occupancy": None if held is None else held / 100}
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        metrics[key] = metrics.get(key, {}) | known
+    return metrics
+
+
+def with_finals(
+    reasons: Mapping[str, Mapping[str, float]], held: Iterable[Final]
+) -> dict[str, Mapping[str, float]]:
+    """The same with what finals say of a measurement's point: its time side by side with the others, and over
+    the fastest of ours."""
+    found = dict(reasons)
+    for row in held:
+        if row.power == "burst":
+            over = {} if row.against is None else {"final_over_ours": row.against.ratio}
+            found[row.key] = {**found.get(row.key, {}), "final_us": row.median_us, **over}
+    return found
+
+
+def summary(placed: Sequence[Placed]) -> tuple[Value, ...]:
+    """What the parent shows: how the points ended, and along the kernel's main line the best that any
+    configuration reached, of all words together and of each."""
+    at = max(one.at_ms for one in placed)
+    counts = Counter(f"points_{one.row.outcome.status}" for one in placed)
+    points = [Value(name, count, 0, at) for name, count in {"points": len(placed), **counts}.items()]
+    best: dict[tuple[str, int], tuple[bool, Value]] = {}
+    for one in main_line(placed):
+        words = re.sub(r"\W+", "_", lines.words(one.point))
+        headline = frames.headline(one.point.kernel, one.row.workload)
+        for value in values(one):
+            found = [value] if value.key in RATES else []
+            if value.key == headline and words:
+                name = f"best_{headline}_{words}"
+                found += [value._replace(key=name)]
+                found += [value._replace(key=f"{name}_at_{problem(one)}", step=0)]
+            for better in found:
+                slot = better.key, better.step
+                candidate = one.trusted, better
+                best[slot] = max(best.get(slot, candidate), candidate)
+    return (*sorted(points), *sorted(value for _, value in best.values()))
+
+
+def main_line(placed: Iterable[Placed]) -> list[Placed]:
+    """The measurements on the line that stands for the kernel: with cold inputs and along its size, all else
+    at its default, where there are such; else on the longest."""
+    on_line: dict[tuple[bool, str, str], list[Placed]] = {}
+    for one in placed:
+        where = lines.elsewhere(one.point.kernel, one.line)
+        on_line.setdefault((one.cache == HOT, where, one.line.x or ""), []).append(one)
+
+    def rank(line: tuple[tuple[bool, str, str], list[Placed]]) -> tuple[bool, bool, int, str]:
+        (hot, where, _), found = line
+        return hot, bool(where), -len({one.step for one in found}), where
+
+    return min(on_line.items(), key=rank)[1]
+
+
+def bests(placed: Iterable[Placed]) -> dict[tuple[str, str], list[Placed]]:
+    """By provider and words, the fastest of its measurements at each problem of the ledger's main line; of
+    those that are not to be trusted only where there is no other."""
+    timed = [one for one in main_line(placed) if one.row.rate is not None]
+    fastest: dict[tuple[str, str, int], Placed] = {}
+
+    def rank(one: Placed) -> tuple[bool, float]:
+        assert one.row.outcome.timing is not None, "what has a rate has a time"
+        return not one.trusted, one.row.outcome.timing.median_us
+
+    for one in timed:
+        slot = one.point.provider, lines.words(one.point), one.step
+        fastest[slot] = min(fastest.get(slot, one), one, key=rank)
+    found: dict[tuple[str, str], list[Placed]] = {}
+    for (provider, words, _), one in sorted(fastest.items(), key=lambda item: item[0]):
+        found.setdefault((provider, words), []).append(one)
+    return found

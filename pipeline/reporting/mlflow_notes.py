@@ -1,0 +1,162 @@
+"""Descriptions, in Markdown, of the experiments and of the runs that stand for many points."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipeline.reporting import frames, lines
+from pipeline.reporting.lines import Placed
+from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.store.record import Measurement
+
+NOTE = "mlflow.note.content"
+"""The tag that MLflow shows as a description."""
+
+MOST_CHARACTERS = 6000
+"""Of a run's description; a tag takes some more. The ledger is among the run's artifacts."""
+
+MOST_ROWS = 60
+"""Past this, a table shows only the fastest provider at each problem."""
+
+HEADINGS = ("problem", "dtype", "provider", "us", "rate", "of ceiling")
+
+COMPARISONS = (
+    "Two configurations, commits or trees, measured side by side in rounds: a run for each comparison. "
+    "`b_over_a` is the geometric mean of b's time over a's, so below 1 b is the faster. `faster`, `slower`, "
+    "`same` and `undecided` count the points by verdict. The description of a run has its table."
+)
+
+
+def of_kernel(kernel: str, usual: Sequence[int]) -> str:
+    """What the experiment of a kernel is, how to read it, and three searches worth trying. ``usual`` are the
+    values of x at which its views show a rate."""
+    entry = frames.entry_of(kernel)
+    rate = frames.headline(kernel, "")
+    x = entry.loaded.kernel.size[0] if entry else "x"
+    baseline = entry.loaded.kernel.baseline if entry else "torch"
+    at = f"{rate}_at_{usual[0] if usual else 'N'}"
+    what = _sentence(entry.loaded.summary) if entry else f"{kernel}, a kernel of another folder."
+    return f"""{what} People compare {RATES[rate]}; the baseline is {baseline}.
+
+**Runs.** One for each configuration (`tags.kind = 'config'`), one for the best of each provider (`best`), one
+for all results of a GPU (`sweep`), one for each ad-hoc sweep (`ad_hoc`). Each names its command and commit.
+
+**How to read it.** Choose a view in the menu *Views*, then the chart. The step of a metric is `{x}`, on a
+logarithmic axis. A metric without `_at_` shows its value at the largest `{x}` of its run, and that is not the
+same in every run. Metrics such as `{at}` are at equal problems: compare these. `ceiling_fraction` is the
+share of what this machine was measured to do at best. *Duration* is how long measuring took, without pauses.
+`... and params.dtype = 'float32'` at the end of a search leaves one dtype.
+
+**Searches worth trying**
+
+- `tags.kind = 'best' and params.provider != '{baseline}'`: the rivals of {baseline}
+- `tags.kind = 'config' and metrics.ceiling_fraction > 0.9`: near the ceiling at their largest problem
+- `tags.kind = 'config' and tags.status != 'ok'`: what has no time; the tag `notes` says why
+
+**What MLflow can't show.** The report has GPU against GPU, rooflines, and finals with their verdicts:
+`reports/` in the repository, and among the artifacts of a run of kind `sweep`.
+"""
+
+
+def of_results(placed: Sequence[Placed], artifacts: Mapping[str, Path]) -> str:
+    """What a ledger holds: how its points ended, the best of each provider, and where large files are."""
+    kernel = placed[0].point.kernel
+    large = "" if any(name.startswith("artifacts/") for name in artifacts) else f"{_absent(kernel)}\n\n"
+    commits = len({one.row.origin.commit for one in placed})
+    of = f"{commits} commits; the tag `commit` names the newest" if commits > 1 else "one commit"
+    return _cut(
+        f"All results of {kernel} on this machine: {_ended(placed)}, of {of}.\n\n{large}{_table(placed)}"
+    )
+
+
+def of_sweep(placed: Sequence[Placed], changed: str) -> str:
+    """What an ad-hoc sweep measured: its command, its commit, why it measured, and the table it printed."""
+    newest: Measurement = max(placed, key=lambda one: one.at_ms).row
+    commit = f"`{newest.origin.commit[:12]}`{' with edits' if newest.origin.dirty else ''}"
+    why = f"Measured since the last time: {changed}. " if changed else ""
+    return _cut(f"`{newest.origin.command}` at commit {commit}. {why}{_ended(placed)}.\n\n{_table(placed)}")
+
+
+def _ended(placed: Sequence[Placed]) -> str:
+    counts = Counter(one.row.outcome.status for one in placed)
+    return (
+        f"{len(placed)} points, {', '.join(f'{count} {status}' for status, count in sorted(counts.items()))}"
+    )
+
+
+def _absent(kernel: str) -> str:
+    """Where the files are that a clone does not have."""
+    commands = ", ".join(
+        f"`python -m pipeline.{stage} kernel={kernel}` ({what})"
+        for stage, what in (
+            ("profile", "traces"),
+            ("counters", "`.ncu-rep`"),
+            ("codegen", "PTX, SASS and annotated listings, without a GPU too"),
+        )
+    )
+    return (
+        "Traces, listings and `.ncu-rep` files were not there when this was published: git does not hold "
+        f"them. On such a machine these commands make them: {commands}. Then `python -m pipeline.publish "
+        f"kernel={kernel} artifacts=outputs/artifacts` adds them to this run's artifacts."
+    )
+
+
+def _table(placed: Sequence[Placed]) -> str:
+    """The fastest configuration of each provider at each problem, the fastest first; of many the first."""
+    fastest: dict[tuple[str, str, str, str], Placed] = {}
+    for one in placed:
+        point, timing = one.point, one.row.outcome.timing
+        if timing is None:
+            continue
+        slot = lines.extent(point), lines.words(point), one.cache, point.provider
+        held = fastest.get(slot)
+        if held is None or _rank(one) < _rank(held):
+            fastest[slot] = one
+    entry = frames.entry_of(placed[0].point.kernel)
+    baseline = entry.loaded.kernel.baseline if entry else ""
+    headings = [*HEADINGS, *([f"x {baseline}"] if baseline else [])]
+    rows = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    problems: dict[tuple[str, str, str], list[Placed]] = {}
+    for (extent, words, cache, _), one in fastest.items():
+        problems.setdefault((extent, words, cache), []).append(one)
+    for (extent, words, cache), found in problems.items():
+        base = next((one for one in found if one.point.provider == baseline), None)
+        for one in sorted(found, key=_rank)[: None if len(fastest) <= MOST_ROWS else 1]:
+            cells = [extent, f"{words} hot" if cache == lines.HOT else words, *_numbers(one)]
+            if baseline:
+                cells.append(speedup(_rank(base)[1] / _rank(one)[1]) if base else "")
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _numbers(one: Placed) -> list[str]:
+    unit = frames.headline(one.point.kernel, one.row.workload)
+    rate = one.row.rate
+    return [
+        f"{one.point.provider} {lines.tuned(one.point)}".rstrip(),
+        number(_rank(one)[1]) + "!" * (not one.trusted),
+        f"{number(getattr(rate, unit))} {RATES[unit]}" if rate else "",
+        percent(rate.ceiling_fraction) if rate else "",
+    ]
+
+
+def _rank(one: Placed) -> tuple[bool, float]:
+    """What comes first: what can be trusted, then what is fast."""
+    assert one.row.outcome.timing is not None, "only what was timed is ranked"
+    return not one.trusted, one.row.outcome.timing.median_us
+
+
+def _cut(text: str) -> str:
+    """The text up to the last whole line that a tag takes."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return text[: text.rindex("\n", 0, MOST_CHARACTERS)] + "\n\nThe rest is in the ledger, an artifact."
+
+
+def _sentence(text: str) -> str:
+    """The first sentence."""
+    first = re.split(r"(?<=\.)\s", " ".join(text.split()).replace("``", "`"))[0]
+    return first if first.endswith(".") else f"{first}."

@@ -1,0 +1,275 @@
+"""What MLflow's own pages show of an experiment: its description, the views in its menu, and links to them.
+
+A view is a search with its order, its columns and its charts. MLflow's pages keep one as a tag of the
+experiment, and open it by its key in a link. Charts of a view have the workload's x on a logarithmic axis.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.points.frozen import digest
+from pipeline.reporting import frames
+from pipeline.reporting import mlflow_notes as notes
+from pipeline.reporting.mlflow_store import LedgerRuns
+
+SHARED = "mlflow.sharedViewState."
+"""The beginning of a tag's name that holds a view; the view's key is the rest."""
+
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag by which some releases of MLflow choose their pages for experiments with metrics."""
+
+MACHINE_LEARNING = "workflowType=machine_learning"
+"""Without it in a link MLflow opens its pages for language models, which have no runs."""
+
+USUAL_X = (4096, 1024, 16384)
+"""Where on the x axis a view shows a column: at the value of the kernel's workloads that is nearest to each.
+Runs are in the order of the first."""
+
+BEST, MACHINES, SWEEPS = "best", "gpus", "sweeps"
+"""The keys of every kernel's views; those of a provider are ``provider-NAME`` and ``configurations-NAME``."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A search with its order, columns and charts. ``lines`` are the metrics that are drawn against x,
+    ``bars`` those with one value a run. A view without a ``name`` is in no menu; only links open it."""
+
+    key: str
+    name: str
+    search: str
+    order: str
+    columns: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    bars: tuple[str, ...] = ()
+
+    def tag(self, place: int = 0) -> tuple[str, str]:
+        """The experiment's tag that holds it; the menu has a view with a higher ``place`` further up."""
+        state = json.dumps(self._state(), separators=(",", ":"))
+        if not self.name:
+            return SHARED + self.key, state
+        envelope = {"name": self.name, "createdAt": place, "updatedAt": place, "state": state}
+        return SHARED + self.key, json.dumps(envelope, separators=(",", ":"))
+
+    def _state(self) -> dict[str, Any]:
+        """In the words of MLflow's pages: fields that are not named have their defaults."""
+        section = {"uuid": "rates", "name": "Rates", "columns": 2, "cardHeight": 420}
+        rest = {"uuid": "rest", "name": "Model metrics", "display": False}
+        seen = {"isReordered": True, "deleted": False, "isGenerated": False}
+        charts = [*map(_line, self.lines), *map(_bar, self.bars)]
+        return {
+            "searchFilter": self.search,
+            "orderByKey": self.order,
+            "orderByAsc": False,
+            "selectedColumns": list(self.columns),
+            "runsHiddenMode": "FIRST_20_RUNS",
+            "compareRunCharts": charts or None,
+            "compareRunSections": [{"display": True} | section | seen, rest | seen] if charts else None,
+            "isAccordionReordered": True,
+        }
+
+
+def _line(metric: str) -> dict[str, Any]:
+    """A chart of a metric against the step, which is on a logarithmic axis."""
+    return _card("LINE", metric) | {
+        "selectedMetricKeys": [metric],
+        "xAxisKey": "step",
+        "xAxisScaleType": "log",
+        "useGlobalXaxisKey": False,
+        "scaleType": "log" if metric.endswith("_us") else "linear",
+        "lineSmoothness": 0,
+        "useGlobalLineSmoothing": False,
+        "displayPoints": True,
+    }
+
+
+def _bar(metric: str) -> dict[str, Any]:
+    return _card("BAR", metric)
+
+
+def _card(kind: str, metric: str) -> dict[str, Any]:
+    return {
+        "uuid": f"{kind.lower()}-{metric}",
+        "type": kind,
+        "metricKey": metric,
+        "metricSectionId": "rates",
+        "runsCountToCompare": 20,
+        "deleted": False,
+        "isGenerated": False,
+    }
+
+
+# Links
+
+
+def page(server: str, experiments: Sequence[str], view: str | None = None) -> str:
+    """Where a server shows a view of the only experiment, else the list of all."""
+    place = f"{server.rstrip('/')}/#/experiments"
+    if len(experiments) != 1 or view is None:
+        return f"{place}?{MACHINE_LEARNING}"
+    return f"{place}/{experiments[0]}/runs?{MACHINE_LEARNING}&compareRunsMode=CHART&viewStateShareKey={view}"
+
+
+# Experiments
+
+
+def of_kernel(kernel: str) -> dict[str, str]:
+    """The tags that a kernel's experiment has, whoever publishes what: they say nothing of the results."""
+    return {**KIND, notes.NOTE: notes.of_kernel(kernel, usual(kernel)), **_tags(views(kernel))}
+
+
+def of_comparisons() -> dict[str, str]:
+    """The tags of the experiment that shows comparisons."""
+    columns = _columns(metrics=("b_over_a", "faster", "slower", "same", "undecided"), params=("a", "b"))
+    seen = View(COMPARED, "Comparisons", "", "attributes.start_time", (*columns, _of("tags", "command")))
+    return {**KIND, notes.NOTE: notes.COMPARISONS, **_tags([seen])}
+
+
+def _tags(found: Sequence[View]) -> dict[str, str]:
+    return dict(view.tag(len(found) - place) for place, view in enumerate(found))
+
+
+def views(kernel: str) -> list[View]:
+    """The views in the menu of a kernel's experiment, in its order."""
+    rate = frames.headline(kernel, "")
+    at = [f"{rate}_at_{x}" for x in usual(kernel)] or [rate]
+    lines, bars = (rate, "ceiling_fraction", "median_us"), tuple(at[:1])
+    order = _of("metrics", at[0])
+    columns = _columns(metrics=at, params=("provider", "dtype", "gpu"))
+
+    def best(key: str, name: str, of: str = "") -> View:
+        seen = (*columns, _of("tags", "configurations"))
+        return View(key, name, f"tags.kind = 'best'{of}", order, seen, lines, bars)
+
+    entry = frames.entry_of(kernel)
+    found = [best(BEST, "Best by provider"), _sweeps(), _machines(kernel, rate)]
+    for dtype in _dtypes(kernel):
+        found += [best(f"best-{dtype}", f"Best by provider, {dtype}", f" and params.dtype = '{dtype}'")]
+    for provider in entry.loaded.kernel.providers if entry else ():
+        of = f" and params.provider = '{provider.name}'"
+        own_line = f" and tags.line = '{usual_line(kernel)}'"
+        tuned = _columns(params=provider.variables())
+        found += [
+            best(f"provider-{provider.name}", f"{provider.name} on all GPUs", of),
+            View(
+                f"configurations-{provider.name}",
+                f"{provider.name}: configurations",
+                f"tags.kind = 'config'{own_line}{of}",
+                order,
+                (*columns, *tuned),
+                lines,
+                bars,
+            ),
+        ]
+    return found
+
+
+def _sweeps() -> View:
+    """The history of ad-hoc sweeps."""
+    columns = (*_columns(params=("gpu",), tags=("command", "commit", "changed", "points")), DURATION)
+    return View(SWEEPS, "Sweeps, newest first", "tags.kind = 'ad_hoc'", "attributes.start_time", columns)
+
+
+def _machines(kernel: str, rate: str) -> View:
+    """Every machine's best, beside what the machine is."""
+    lines = tuple(f"best_{rate}_{dtype}" for dtype in _dtypes(kernel)) or (rate,)
+    at = [f"{line}_at_{x}" for x in usual(kernel)[:1] for line in lines]
+    of_machine = _columns(metrics=at, params=("gpu", "driver", "torch"), tags=("commit", "points"))
+    columns = (*of_machine, DURATION)
+    order = _of("metrics", at[0]) if at else "attributes.start_time"
+    return View(MACHINES, "Best of each GPU", "tags.kind = 'sweep'", order, columns, lines, tuple(at))
+
+
+def _dtypes(kernel: str) -> list[str]:
+    """The dtypes that the kernel's workloads are measured in."""
+    entry = frames.entry_of(kernel)
+    workloads = entry.config.workloads.values() if entry else ()
+    return sorted({str(value) for one in workloads for value in one.lists.get("dtype", ())})
+
+
+def of_sweeps(sweeps: Sequence[LedgerRuns], search: str) -> View:
+    """The view of ad-hoc sweeps, which a link opens: what the search finds, the fastest first, with the rates
+    over x. With a single x there is no line to draw, and the rates there are bars."""
+    children = [run for one in sweeps for run in one.children]
+    ids = [one.parent.tags["run"] for one in sweeps]
+    rates = sorted({rate for run in children for rate in run.tags["headline"].split(", ")})
+    at = sorted({value.key for run in children for value in run.values if "_at_" in value.key}, key=_natural)
+    along = any(len({value.step for value in run.values if value.key in rates}) > 1 for run in children)
+    drawn = (*rates, "ceiling_fraction", "median_us")
+    shown = _spread(at, 3)
+    tuned = sorted({name for run in children for name in run.params} - _NOT_TUNED)
+    return View(
+        key=ids[0] if len(ids) == 1 else f"sweeps-{digest(sorted(ids))}",
+        name="",
+        search=search,
+        order=_of("metrics", shown[0] if shown else rates[0]),
+        columns=_columns(metrics=shown or drawn, params=("provider", "dtype", *tuned)),
+        lines=drawn if along else (),
+        bars=() if along else tuple(shown) or drawn,
+    )
+
+
+_NOT_TUNED = {"kernel", "gpu", "workload", "provider", "dtype", "timer", "cache"}
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A name as people sort it: ``gbps_at_256`` before ``gbps_at_1024``."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _spread(names: Sequence[str], most: int) -> list[str]:
+    """Some of the names, from the last back to the first, evenly."""
+    if len(names) <= most:
+        return list(reversed(names))
+    step = (len(names) - 1) / (most - 1)
+    return [names[round(step * place)] for place in reversed(range(most))]
+
+
+def baseline(kernel: str) -> str | None:
+    """The provider that others are compared with; None for a kernel that is not in this repository."""
+    entry = frames.entry_of(kernel)
+    return entry.loaded.kernel.baseline if entry else None
+
+
+def usual(kernel: str) -> list[int]:
+    """Values on the kernel's own x axis that its views have columns for; none of a kernel that is not in
+    this repository."""
+    entry = frames.entry_of(kernel)
+    if entry is None:
+        return []
+    size = entry.loaded.kernel.size[0]
+    workloads = entry.config.workloads
+    known = {
+        int(value)
+        for name, workload in workloads.items()
+        if entry.x_dimension(name) == size
+        for value in (workload.size or ())
+        if isinstance(value, int)
+    }
+    nearest = [min(sorted(known), key=lambda x: abs(math.log2(x / usual))) for usual in USUAL_X if known]
+    return list(dict.fromkeys(nearest))
+
+
+def usual_line(kernel: str) -> str:
+    """The tag of runs on the kernel's own line: its x axis, all else at its default."""
+    entry = frames.entry_of(kernel)
+    return entry.loaded.kernel.size[0] if entry else ""
+
+
+COMPARED = "comparisons"
+"""The key of the only view of comparisons."""
+
+DURATION = "attributes.`Duration`"
+
+
+def _of(kind: str, name: str) -> str:
+    return f"{kind}.`{name}`"
+
+
+def _columns(**of_kind: Iterable[str]) -> tuple[str, ...]:
+    return tuple(_of(kind, name) for kind, names in of_kind.items() for name in names)
