@@ -31,10 +31,15 @@ class Command:
         return f"{self.page}: {' '.join(self.words)[:60]}"
 
     def is_shown_by(self, printed: str) -> bool:
-        """Whether an output is the page's: ``…`` is any text, and any white space is alike."""
-        pieces = [re.split(r"\s+", piece.strip()) for piece in self.output.split("…")]
-        pattern = ".*?".join(r"\s+".join(map(re.escape, piece)) for piece in pieces)
-        return re.search(pattern, printed, re.DOTALL) is not None
+        """Whether an output is the page's."""
+        return is_shown(self.output, printed)
+
+
+def is_shown(shown: str, printed: str) -> bool:
+    """Whether an output is what a page shows: ``…`` is any text there, and any white space is alike."""
+    pieces = [re.split(r"\s+", piece.strip()) for piece in shown.split("…")]
+    pattern = ".*?".join(r"\s+".join(map(re.escape, piece)) for piece in pieces)
+    return re.search(pattern, printed, re.DOTALL) is not None
 
 
 def _parted(word: str) -> tuple[str, str, str]:
