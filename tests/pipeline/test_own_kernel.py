@@ -13,7 +13,7 @@ import pytest
 
 from pipeline import ROOT
 from tests.lectures import is_shown
-from tests.planted.tree import Tree, cpu_tree
+from tests.planted.tree import Tree, cpu_tree, forget
 
 BLOCK = re.compile(r"```(sh|python|diff|)\n(.*?)```", re.DOTALL)
 
@@ -29,6 +29,9 @@ LONG = ("pytest", "mypy")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     made = cpu_tree(tmp_path_factory.mktemp("own"))
     shutil.copy(ROOT / "pyproject.toml", made.root)
+    # Who followed the page has them.
+    for name in ("my_kernel", "swiglu"):
+        forget(name, made.root)
     return made
 
 
