@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline import ROOT
+from pipeline.reporting.numbers import number
 from tests.lectures import PAGES, Command, commands
 from tests.planted.tree import Tree, cpu_tree
 
@@ -125,6 +127,22 @@ def test_the_first_scripts_are_notebooks(script: str) -> None:
             assert all(line.startswith("#") or not line for line in body.splitlines())
         else:
             compile(body, script, "exec")
+
+
+def test_the_timers_figures_are_those_of_the_committed_file() -> None:
+    text = (ROOT / "docs" / "lectures" / "01_events.md").read_text()
+    rows = json.loads((ROOT / "results" / "timers" / "square" / "nvidia-h200.json").read_text())
+    shapes = [[4096, 256], [4096, 4096], [16384, 16384]]
+    table = re.findall(r"^\| `(\w+)`.*?((?: \| [\d.]+){3}) \|$", text, re.MULTILINE)
+    assert len(table) == 5
+    for timer, cells in table:
+        measured = [
+            row["median_us"]
+            for shape in shapes
+            for row in rows
+            if (row["shape"], row["timer"]) == (shape, timer)
+        ]
+        assert [number(us) for us in measured] == cells.strip(" |").split(" | ")
 
 
 def test_the_scripts_of_the_lectures_are_all_in_a_page() -> None:
