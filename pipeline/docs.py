@@ -7,12 +7,15 @@
 A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
 ``<!-- end -->``; what stands between them is written by this command. NAME is one of
 
-    floor      the least time of each problem, by bytes and by operations, at the machine's ceilings
-    best       the fastest provider at each problem, as reports/best.csv has it
-    providers  every provider's fastest configuration at each problem, in microseconds: by finals where a
-               problem had any, else by the sweeps
-    finals     all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how many
-               times as long the baseline, torch.compile and the fastest peer take
+    floor           the least time of each problem, by bytes and by operations, at the machine's ceilings
+    best            the fastest provider at each problem, as reports/best.csv has it
+    providers       every provider's fastest configuration at each problem, in microseconds: by finals where
+                    a problem had any, else by the sweeps
+    configurations  what each configuration takes at each problem, in microseconds, by the sweeps
+    launches        what a call launches, and what it takes on the device and on the host
+    counters        what ncu counted, what warps wait for most, and the hint that promises most
+    finals          all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how
+                    many times as long the baseline, torch.compile and the fastest peer take
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
 table these providers. The same results give the same text on every machine; what a CPU gave is in none.
@@ -35,12 +38,14 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.reporting import best
+from pipeline.reporting import best, evidence_figures
+from pipeline.reporting.evidence_figures import Wanted, markdown
 from pipeline.reporting.field import fastest_of_ours
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
-from pipeline.store import finals, results
+from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
+from pipeline.store.evidence import Evidence
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
 from pipeline.store.results import Results
@@ -176,6 +181,9 @@ class Figures:
             "floor": self.floor,
             "best": self.best,
             "providers": self.providers,
+            "configurations": self.configurations,
+            "launches": self.launches,
+            "counters": self.counters,
         }
         name, *options = words.split() or [""]
         if name == "finals":
@@ -208,7 +216,7 @@ class Figures:
             ]
             note = "" if len(limits) > 1 else f"; {limits.pop()} are the limit of each"
             copy = f"a copy at {number(ceilings.copy_gbps, 4)} GB/s"
-            yield f"*{self._name(gpu)}, {copy}{note}.*\n\n{_markdown(header, rows, 1)}"
+            yield f"*{self._name(gpu)}, {copy}{note}.*\n\n{markdown(header, rows, 1)}"
 
     def finals(self) -> Iterator[str]:
         """All kernels' newest finals."""
@@ -225,7 +233,7 @@ class Figures:
             at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
             header = ["kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"]
             header += ["baseline's time over ours", "torch.compile's", "best peer's"]
-            yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{_markdown(header, rows, 4)}"
+            yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{markdown(header, rows, 4)}"
 
     def best(self, request: Request) -> Iterator[str]:
         """The fastest provider at each problem."""
@@ -254,7 +262,7 @@ class Figures:
                 ]
                 for row in found
             ]
-            yield f"*{self._name(gpu)}.*\n\n{_markdown(header, rows, 3)}"
+            yield f"*{self._name(gpu)}.*\n\n{markdown(header, rows, 3)}"
 
     def providers(self, request: Request) -> Iterator[str]:
         """Every provider's fastest time at each problem."""
@@ -281,8 +289,29 @@ class Figures:
                 how = f"by finals at the {held} of {len(rows)} problems with{FINAL}, else {how}"
             at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
             commit = f"commit{'s' * (len(commits) > 1)} {at}"
-            table = _markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
+            table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
             yield f"*{self._name(gpu)}, us, {how}, {commit}; the fastest is bold.*\n\n{table}"
+
+    def configurations(self, request: Request) -> Iterator[str]:
+        """Every configuration's time at each problem."""
+        rows = (row for row in self.loaded.measurements if not row.origin.gpu.startswith("cpu-"))
+        return evidence_figures.configurations(self._wanted(request), rows, _x(request))
+
+    def launches(self, request: Request) -> Iterator[str]:
+        """What a call launches."""
+        return evidence_figures.launches(self._wanted(request), self._evidence.profiles)
+
+    def counters(self, request: Request) -> Iterator[str]:
+        """What ncu counted."""
+        return evidence_figures.counted(self._wanted(request), self._evidence.counters)
+
+    def _wanted(self, request: Request) -> Wanted:
+        return Wanted(request.entry.name, list(request.problems), request.providers, self._name)
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        """The rows that say why."""
+        return evidence.load(self.input, say, local=False)
 
     @cached_property
     def loaded(self) -> Results:
@@ -371,13 +400,6 @@ def _x(request: Request) -> str:
     """What the first column is called."""
     named = any("=" in extent for extent in request.extents)
     return "problem" if named else " = ".join(request.entry.loaded.kernel.size)
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
-    """A table whose columns but the first ``words`` are numbers."""
-    marks = "".join("|---" if index < words else "|---:" for index in range(len(header)))
-    lines = [f"| {' | '.join(row)} |" for row in [header, *rows]]
-    return "\n".join([lines[0], f"{marks}|", *lines[1:]])
 
 
 if __name__ == "__main__":

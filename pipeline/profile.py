@@ -6,11 +6,13 @@
 
 Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger. Says
 in a sentence what a call launches, and where its time goes. What was profiled is not profiled again, unless
-stacks or TensorBoard's traces are asked for.
+stacks or TensorBoard's traces are asked for. With stacks there is a flame graph of each point, too.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
 from collections import Counter
@@ -25,6 +27,7 @@ from rich.table import Table
 from pipeline import UserError
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import console, for_each, run_each
+from pipeline.inspection import flame
 from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
 from pipeline.inspection.subject import Subject, instrument
 from pipeline.machine import device
@@ -165,6 +168,10 @@ class Profile:
         )
         write_atomically(table_path, seen.table.encode() + b"\n")
         write_atomically(trace_path, seen.trace)
+        flame_path = self.folder / f"{file_name(point)}.svg" if self.config.stacks else None
+        if flame_path is not None:
+            picture = flame.svg(json.loads(gzip.decompress(seen.trace)), name_of(point))
+            write_atomically(flame_path, picture)
         launched = a_call(seen.launches)
         return ProfileRow(
             status="ok",
@@ -178,12 +185,18 @@ class Profile:
             sentence=sentence(seen, kind),
             table=str(table_path.relative_to(self.config.artifacts)),
             trace=str(trace_path.relative_to(self.config.artifacts)),
+            flame_graph=None if flame_path is None else str(flame_path.relative_to(self.config.artifacts)),
             **common,
         )
 
     def forget(self, rows: Sequence[ProfileRow]) -> None:
         """Delete this device's tables and traces that no row names."""
-        named = {self.config.artifacts / name for row in rows for name in (row.table, row.trace) if name}
+        named = {
+            self.config.artifacts / name
+            for row in rows
+            for name in (row.table, row.trace, row.flame_graph)
+            if name
+        }
         for path in self.folder.glob("*"):
             if path not in named:
                 path.unlink()
@@ -194,6 +207,9 @@ class Profile:
         for row in rows:
             if row.status == "ok" and row.point is not None:
                 console.print(f"{name_of(row.point)}: {row.sentence}", highlight=False, soft_wrap=True)
+            if row.flame_graph is not None:
+                path = self.config.artifacts / row.flame_graph
+                console.print(f"Flame graph: {path}", highlight=False, soft_wrap=True)
 
 
 def writable(folder: Path | None) -> None:

@@ -141,7 +141,8 @@ class ProfileRow(Joined):
     ``aten::square > aten::pow``).
     ``host_us`` is what the host takes from the call's begin until its last launch, on a CPU what these
     operators take, the median of the recorded calls; ``device_us`` is what the device is busy for.
-    ``instrument`` is the digest of the code that looked.
+    ``instrument`` is the digest of the code that looked. ``table``, ``trace`` and ``flame_graph`` lie below
+    the artifacts; the last is there if stacks were recorded.
     """
 
     status: Text
@@ -158,6 +159,7 @@ class ProfileRow(Joined):
     instrument: Text = ""
     table: Below | None = None
     trace: Below | None = None
+    flame_graph: Below | None = None
 
 
 class Rule(Record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -105,6 +106,46 @@ def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_i
     assert cells[7:] == ["", ""], "torch.compile and peers had none"
 
 
+def test_a_table_of_configurations_has_each_in_the_order_of_its_providers(tmp_path: Path) -> None:
+    rows = factory.grid(
+        gpus=(H200, CPU), sizes=(256, 1024), block_sizes=(2048, 512), providers=("torch", "cuda")
+    )
+    figures = Figures(factory.write_results(tmp_path, rows), tmp_path)
+    table = figures.table(f"{PROVIDERS.replace('providers', 'configurations')} provider=[torch,cuda]")
+    assert table.count("*NVIDIA H200, us, by sweeps, not side by side, commit `") == 1 and "cpu-" not in table
+    header, _, *lines = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")]
+    assert [cell.strip() for cell in header] == ["us at columns =", "float32 256", "float32 1024"]
+    names = [line[0].strip().strip("`") for line in lines]
+    assert names[0] == "torch" and len(names) > 2
+    assert [int(name.split()[1].partition("x")[0]) for name in names[1:]] == sorted(
+        int(name.split()[1].partition("x")[0]) for name in names[1:]
+    )
+
+
+def test_what_was_launched_and_counted_is_that_of_the_committed_rows() -> None:
+    figures = Figures(ROOT / "results", ROOT / "reports")
+    words = "kernel=gelu workload=squares columns=[8192] provider=[manual,torch]"
+    (manual, torch) = [line for line in figures.table(f"launches {words}").splitlines() if "`" in line]
+    assert manual.startswith("| `manual` | float32 8192 | 8 | ") and "| 1 |" in torch
+    (counted,) = [line for line in figures.table(f"counters {words}").splitlines() if "`" in line]
+    cells = [cell.strip() for cell in counted.strip("|").split("|")]
+    rows = (ROOT / "results" / "counters" / "gelu" / "nvidia-h200.jsonl").read_text().splitlines()
+    (row,) = [
+        row
+        for row in map(json.loads, rows)
+        if (row["point"]["provider"], row["point"]["problem"]["columns"]) == ("torch", 8192)
+    ]
+    assert cells[:3] == [
+        "`torch`",
+        "float32 8192",
+        max(row["stalls"], key=row["stalls"].get).replace("_", " "),
+    ]
+    assert cells[4] == f"{row['grid_size']:.0f}" and float(cells[5]) == pytest.approx(
+        row["waves_per_sm"], rel=0.01
+    )
+    assert figures.table("launches kernel=gelu workload=squares columns=[256]") == NOTHING
+
+
 def test_what_is_not_measured_is_said(figures: Figures) -> None:
     assert figures.table("providers kernel=gelu workload=squares") == NOTHING
 
@@ -112,7 +153,10 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "unknown figures ''. Known: floor, best, providers, finals."),
+        (
+            "",
+            "unknown figures ''. Known: floor, best, providers, configurations, launches, counters, finals.",
+        ),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
         ("best kernel=softmax columns", "write NAME kernel=KERNEL workload=WORKLOAD"),

@@ -148,12 +148,12 @@ def test_a_kernel_compared_by_tflops_has_their_column_and_that_of_its_other_work
 def test_those_of_a_kernel_that_is_gone_are_told_by_their_names(write: Write) -> None:
     markdown, _ = write(
         [
-            measurement("relu", "torch", 1024, median_us=30.0),
-            measurement("relu", "torch_compile", 1024, median_us=10.0),
-            measurement("relu", "cuda", 1024, median_us=20.0),
+            measurement("of_old", "torch", 1024, median_us=30.0),
+            measurement("of_old", "torch_compile", 1024, median_us=10.0),
+            measurement("of_old", "cuda", 1024, median_us=20.0),
         ]
     )
-    header, line = tables(markdown)["relu on NVIDIA H200"][1]
+    header, line = tables(markdown)["of_old on NVIDIA H200"][1]
     assert header[6:] == ["torch", "torch_compile"] and line[2] == "cuda" and line[6:] == ["1.50", "0.50"]
 
 

@@ -346,7 +346,7 @@ def swept(tree: Tree, kernel: str) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [
-        ("relu", []),
+        ("clean_swept", []),
         ("../outside/sum_outside", ["from=../functions.py:add_kernel", "reference=x + y"]),
     ],
 )

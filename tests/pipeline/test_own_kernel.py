@@ -4,58 +4,114 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.planted.tree import ROOT, cpu_tree
+import pytest
 
-BLOCK = re.compile(r"```(sh|python|diff)\n(.*?)```", re.DOTALL)
+from pipeline import ROOT
+from tests.lectures import is_shown
+from tests.planted.tree import Tree, cpu_tree, forget
+
+BLOCK = re.compile(r"```(sh|python|diff|)\n(.*?)```", re.DOTALL)
+
+FIRST, CHECKLIST, STEPS = re.split(
+    r"^## (?=The checklist|SwiGLU)", (ROOT / "docs/own_kernel.md").read_text(), flags=re.M
+)
+
+LONG = ("pytest", "mypy")
+"""What takes long, and is run for every kernel by the tests beside this one and by ``make types``."""
 
 
-def test_the_walk_through_adds_a_kernel(tmp_path: Path) -> None:
-    tree = cpu_tree(tmp_path)
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    made = cpu_tree(tmp_path_factory.mktemp("own"))
+    shutil.copy(ROOT / "pyproject.toml", made.root)
+    # Who followed the page has them.
+    for name in ("my_kernel", "swiglu"):
+        forget(name, made.root)
+    return made
 
-    def run(line: str) -> None:
-        done = subprocess.run(
-            [sys.executable, *line.split()[1:]],
-            cwd=tree.root,
-            env=os.environ | {"TMPDIR": str(tree.temporary)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
 
-    text = (ROOT / "docs" / "own_kernel.md").read_text()
-    commands = []
+def run(tree: Tree, line: str) -> str:
+    """What a command prints; it must succeed. Nothing is measured on a GPU, or tracked."""
+    options = ["device=cpu", "tracking=none"] if "pipeline.sweep" in line else []
+    options += ["device=cpu"] if "pipeline.report" in line else []
+    done = subprocess.run(
+        [sys.executable, *line.split()[1:], *options],
+        cwd=tree.root,
+        env=os.environ | {"TMPDIR": str(tree.temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def follow(tree: Tree, text: str, kernel: str) -> list[str]:
+    """Do what a text says about a kernel, and compare the outputs that it shows; the modules that it runs."""
+    modules = []
+    printed = ""
     for block in BLOCK.finditer(text):
         language, content = block.groups()
         # The file that was named last before a block is the one that it is about.
-        named = (
-            tree.root
-            / re.findall(r"`(kernels/swiglu/\w+\.py)`", "`kernels/swiglu/_.py`" + text[: block.start()])[-1]
-        )
-        if language == "python":
-            assert named.exists(), "it was written as a start"
-            named.write_text(content)
-        elif language == "diff":
-            lines = content.splitlines()
-            old, new = ([line[1:] for line in lines if line[0] == sign] for sign in "-+")
-            assert len(old) + len(new) == len(lines)
-            before = named.read_text()
-            for left, right in zip(old, new, strict=True):
-                assert before.count(left) == 1
-                before = before.replace(left, right)
-            named.write_text(before)
-        elif "pytest" not in content:
-            commands.append(content.strip())
-            options = " device=cpu tracking=none" if "sweep" in content else ""
-            run(content.strip() + options)
-    assert [command.split()[2] for command in commands] == ["pipeline.new", "pipeline.sweep"]
+        names = re.findall(rf"`(kernels/{kernel}/\w+\.py)`", text[: block.start()])
+        if language == "sh":
+            for line in content.splitlines():
+                if line.split()[2] not in LONG:
+                    modules.append(line.split()[2])
+                    printed = run(tree, line)
+        elif language == "":
+            assert is_shown(content, printed), printed
+        elif language == "python":
+            assert (tree.root / names[-1]).exists(), "it was written as a start"
+            (tree.root / names[-1]).write_text(content)
+        else:
+            edit(tree.root / names[-1], content)
+    return modules
 
+
+def edit(path: Path, difference: str) -> None:
+    """Replace the lines that a difference takes away by those that it brings, each of which is there once."""
+    lines = difference.splitlines()
+    old, new = ([line[1:] for line in lines if line[0] == sign] for sign in "-+")
+    assert len(old) + len(new) == len(lines)
+    text = path.read_text()
+    for left, right in zip(old, new, strict=True):
+        assert text.count(left) == 1
+        text = text.replace(left, right)
+    path.write_text(text)
+
+
+def test_the_first_kernel_is_written_measured_and_plotted(tree: Tree) -> None:
+    modules = follow(tree, FIRST, "my_kernel")
+    assert modules == ["pipeline.new", "pipeline.sweep", "pipeline.report"]
+    found = {(row.point.provider, row.outcome.status) for row in tree.rows("my_kernel")}
+    assert found == {("torch", "ok"), ("triton", "verified")}
+    assert (tree.root / "outputs/reports/plots/my_kernel.svg").is_file()
+    assert follow(tree, CHECKLIST, "my_kernel") == ["ruff", "ruff"], "and is clean"
+
+
+def test_the_checklist_names_the_tests_that_there_are() -> None:
+    named = re.findall(r"^\| `(test_\w+\.py)(?::(test_\w+))?`", CHECKLIST, re.MULTILINE)
+    assert len(named) >= 8
+    for file, test in named:
+        text = (ROOT / "tests" / "kernels" / file).read_text()
+        assert not test or f"def {test}(" in text
+    sizes = re.search(r"The sizes are ([\d, and]+), and on a GPU ([\d, and]+)\.", CHECKLIST)
+    assert sizes is not None
+    text = (ROOT / "tests" / "kernels" / "test_correctness.py").read_text()
+    for some in sizes.groups():
+        assert ", ".join(re.findall(r"\d+", some)) in text
+
+
+def test_the_walk_through_adds_a_kernel(tree: Tree) -> None:
+    assert follow(tree, STEPS, "swiglu") == ["pipeline.new", "pipeline.sweep"]
     for check in ("check", "format --check"):
-        run(f"python -m ruff {check} --no-cache --config {ROOT}/pyproject.toml kernels/swiglu")
+        run(tree, f"python -m ruff {check} kernels/swiglu")
     rows = tree.rows("swiglu")
     found = {(row.point.provider, row.outcome.status) for row in rows}
     assert found == {("torch", "ok"), ("torch_compile", "ok"), ("triton", "verified")}

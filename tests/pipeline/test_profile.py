@@ -10,13 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from pipeline import ROOT, profile
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import run_each
-from pipeline.inspection import profiler
+from pipeline.inspection import flame, profiler
 from pipeline.store import results
 from tests.planted import outside
 from tests.repository import commit
@@ -114,6 +115,39 @@ def test_stacks_and_a_folder_for_tensorboard_are_always_made(
     assert "aten::gelu" in names and not names & {event["name"] for event in frames}
     assert row["sentence"].endswith("of it in aten::gelu")
     assert ".py(" not in (tmp_path / "artifacts" / row["table"]).read_text(), "frames are in the trace"
+
+    assert before["flame_graph"] is None
+    picture = ElementTree.parse(tmp_path / "artifacts" / row["flame_graph"])
+    bars = [str(bar.text) for bar in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert any(re.fullmatch(r"kernels/gelu/torch\.py\(\d+\): gelu: .* us a call, .*%", bar) for bar in bars)
+    assert any(bar.startswith("aten::gelu: ") for bar in bars)
+    assert not any("profiler" in bar or "0x" in bar for bar in bars), "nothing of what looks on"
+
+
+def test_a_flame_graph_stacks_what_lies_in_each_other_and_adds_what_is_alike() -> None:
+    def event(name: str, category: str, begin: float, us: float) -> dict[str, Any]:
+        return {"ph": "X", "name": name, "cat": category, "ts": begin, "dur": us, "tid": 1}
+
+    calls = [
+        event("point:key", "user_annotation", begin, 100)
+        | {
+            "of": [
+                event("f at 0xab12", "python_function", begin + 10, 40),
+                event("aten::mul", "cpu_op", begin + 20, 10),
+                event("aten::mul", "cpu_op", begin + 35, 10),
+                event("waits", "python_function", begin + 60, 30),
+            ]
+        }
+        for begin in (0.0, 1000.0)
+    ]
+    outside = event("before", "cpu_op", 500, 10)
+    events = [outside, *calls, *(one for call in calls for one in call["of"])]
+    root, count = flame.stacks({"traceEvents": events})
+    assert (count, root.us, list(root.below)) == (2, 80, ["f"])
+    function = root.below["f"]
+    assert (function.us, {name: one.us for name, one in function.below.items()}) == (80, {"aten::mul": 40})
+    drawn = flame.svg({"traceEvents": events}, "a < b").decode()
+    assert "a &lt; b: 2 calls, 80 us" in drawn and "aten::mul: 20 us a call, 50.0%" in drawn
 
 
 def test_a_folder_for_tensorboard_that_is_none_is_one_sentence(

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.xdist_group("report")
 OTHER_COMMIT = "fedcba98" * 5
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = ("torch", "torch_compile", "triton_row", "triton_online", "cuda")
-TIMED = ("gelu", "matmul", "relu", "softmax", "square")
-PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "relu", "softmax", "softmax-few_rows", "square")
+TIMED = ("gelu", "matmul", "of_old", "softmax", "square")
+PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "of_old", "softmax", "softmax-few_rows", "square")
 
 
 def synthetic() -> list:
@@ -70,7 +70,7 @@ def synthetic() -> list:
         for m in (1, 16, 64)
     ]
     rows += [measurement("matmul", "torch", 1, "bfloat16", m=2049, n=4095, k=1023, workload="odd")]
-    rows += grid(kernels=("relu",), providers=("torch", "cuda"))
+    rows += grid(kernels=("of_old",), providers=("torch", "cuda"))
     rows += grid(kernels=("square",), gpus=(H200,), providers=("torch_square", "cuda"), commit=OTHER_COMMIT)
     rows += [
         measurement("softmax", "triton_row", 65536, num_warps=w, gpu=H200, status="out_of_memory")
@@ -385,7 +385,7 @@ def test_what_is_stale_about_a_row_is_told():
         measurement("softmax", "quack", source=quack, instrument=on_gpu),
         measurement("softmax", "triton_row", source="", instrument=""),
         measurement("softmax", "gone", source=triton, instrument=on_gpu),
-        measurement("relu", "torch", source="", instrument=on_gpu),
+        measurement("of_old", "torch", source="", instrument=on_gpu),
     ]
     both = ("source", "instrument")
     assert report.changed_since(others, known) == [(), (), both, ("source",), ("source",)]
@@ -482,9 +482,9 @@ def test_a_workload_of_its_own_has_a_figure_of_its_own(written):
     root = ElementTree.fromstring((written[0] / "plots/matmul-decode.svg").read_text())
     assert "m (n=8192 k=8192)" in texts(root)
 
-    (gone,) = panels(written, "relu").values()
+    (gone,) = panels(written, "of_old").values()
     assert {"256", "4096"} <= set(texts(gone))
-    roof = (written[0] / "roofline/relu.svg").read_text()
+    roof = (written[0] / "roofline/of_old.svg").read_text()
     assert "copy 4270 GB/s" in roof and "matmul" not in roof, "whose work is not known"
     assert "copy 4270 GB/s, matmul 712 TFLOP/s" in (written[0] / "roofline/matmul.svg").read_text()
 
@@ -496,7 +496,7 @@ def test_the_data_of_a_plot_is_a_file(written):
         assert list(lines[0]) == report.PLOT_COLUMNS
         assert {line["workload"] for line in lines} == {
             workload
-            or {"softmax": "columns", "square": "squares", "matmul": "square", "relu": "sizes"}[kernel]
+            or {"softmax": "columns", "square": "squares", "matmul": "square", "of_old": "sizes"}[kernel]
         }
     few = list(csv.DictReader((written[0] / "data/softmax-few_rows.csv").open()))
     assert {(line["words"], line["x"]) for line in few} == {
@@ -754,15 +754,15 @@ def test_what_a_cpu_gave_is_in_no_gpus_report(tmp_path, monkeypatch):
 
 
 def test_a_kernel_without_words(report_on, tmp_path):
-    rows = [measurement("relu", name, size) for size in (256, 1024) for name in ("torch", "cuda")]
+    rows = [measurement("of_old", name, size) for size in (256, 1024) for name in ("torch", "cuda")]
     bare = []
     for row in rows:
         point = row.point.model_copy(update={"problem": Values({"n": row.point.problem["n"]})})
         bare.append(moved(row, point))
     output = report_on(write_results(tmp_path / "results", bare))
-    assert set(json.loads((output / "metrics.json").read_text())["relu"][H200]) == {"all", "points"}
-    assert "### relu: best configurations" in (output / "report.md").read_text()
-    assert "NVIDIA H200</text>" in (output / "plots/relu.svg").read_text()
+    assert set(json.loads((output / "metrics.json").read_text())["of_old"][H200]) == {"all", "points"}
+    assert "### of_old: best configurations" in (output / "report.md").read_text()
+    assert "NVIDIA H200</text>" in (output / "plots/of_old.svg").read_text()
 
 
 def dvc(folder: Path, *arguments: str) -> str:

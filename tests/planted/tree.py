@@ -159,8 +159,15 @@ class Tree:
         return found
 
 
+def forget(name: str, root: Path) -> None:
+    """Remove a kernel from a copy of this repository: an author may have taken the name."""
+    shutil.rmtree(root / "kernels" / name, ignore_errors=True)
+    (root / "conf" / "kernel" / f"{name}.yaml").unlink(missing_ok=True)
+
+
 def plant(name: str, root: Path) -> None:
     """Put a planted kernel among those of a copy of this repository."""
+    forget(name, root)
     shutil.copytree(PLANTED / name, root / "kernels" / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PLANTED / f"{name}.yaml", root / "conf" / "kernel")
 

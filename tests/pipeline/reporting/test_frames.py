@@ -37,7 +37,7 @@ def test_a_problem_is_named_by_its_numbers_and_its_words():
     rows = [
         measurement("matmul", "torch", 8192, "bfloat16", m=16, workload="decode"),
         measurement("matmul", "torch", 4096, "float32", arithmetic="tf32", workload="square_tf32"),
-        measurement("relu", "torch", 256),
+        measurement("of_old", "torch", 256),
     ]
     found = frame(rows)[["extent", "words", "x", "headline"]]
     assert [tuple(line) for line in found.itertuples(index=False)] == [
@@ -46,7 +46,7 @@ def test_a_problem_is_named_by_its_numbers_and_its_words():
         ("n=256", "float32", 256, "gbps"),
     ]
     assert (x_name("matmul", "decode"), x_name("matmul", "square")) == ("m", "m")
-    assert x_name("relu", "sizes", rows[2].point) == "n" and headline("relu", "sizes") == "gbps"
+    assert x_name("of_old", "sizes", rows[2].point) == "n" and headline("of_old", "sizes") == "gbps"
 
 
 def test_nothing_in_gives_nothing_out():
@@ -170,4 +170,4 @@ def test_the_compute_ceiling_is_that_of_the_works_arithmetic():
     assert compute_ceiling("matmul", problem, None) is None
     assert compute_ceiling("matmul", problem, Rates(copy_gbps=1.0, matmul_tflops={"float32": 1.0})) is None
     assert compute_ceiling("matmul", Values({"size": 512}), known) is None, "of an earlier declaration"
-    assert compute_ceiling("relu", Values({"n": 512}), known) is None
+    assert compute_ceiling("of_old", Values({"n": 512}), known) is None

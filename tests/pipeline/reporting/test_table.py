@@ -204,7 +204,7 @@ def test_shares_and_ratios():
 
 
 def test_text_is_no_markup_and_no_command_to_the_terminal():
-    row = measurement("relu", "torch", 64)
+    row = measurement("of_old", "torch", 64)
     problem = Values({"n": 64, "dtype": "[/x] [bold]"})
     row = row.model_copy(update={"point": row.point.model_copy(update={"problem": problem})})
     assert "[/x] [bold]" in printed([row], width=120)

@@ -1,0 +1,49 @@
+# %% [markdown]
+# # 2. The profiler's table, schedule and trace
+# %%
+"""Torch.square under torch.profiler: which steps are recorded, the table, and the trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+on_gpu = torch.cuda.is_available()
+x = torch.randn(1024, 1024, device="cuda" if on_gpu else "cpu")
+activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+trace = Path("outputs/lectures/trace.json")
+trace.parent.mkdir(parents=True, exist_ok=True)
+
+# %% [markdown]
+# The schedule: one step passes with the profiler switched off (wait). In the next it is on, and what it
+# records is thrown away, since switching it on costs time (warm-up). Two steps are kept (active).
+# %%
+plan = schedule(wait=1, warmup=1, active=2, repeat=1)
+for step in range(4):
+    print(f"step {step}: {plan(step).name}")
+
+
+# %% [markdown]
+# When the active steps are over, the profiler calls `on_trace_ready`.
+# %%
+def keep(profiler: profile) -> None:
+    """Print the table and keep the trace."""
+    by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    print(profiler.key_averages().table(sort_by=by, row_limit=8))
+    profiler.export_chrome_trace(str(trace))
+
+
+with profile(activities=activities, schedule=plan, on_trace_ready=keep) as profiler:
+    for _ in range(4):
+        torch.square(x)
+        profiler.step()
+
+# %% [markdown]
+# The trace is JSON: one event an operator, a launch or a kernel. https://ui.perfetto.dev draws it.
+# %%
+events = json.loads(trace.read_text())["traceEvents"]
+steps = sorted({event["name"] for event in events if str(event.get("name")).startswith("ProfilerStep#")})
+print(f"{trace}: {', '.join(steps)}")

@@ -1,0 +1,43 @@
+"""docs/lectures/: the commands that need a GPU print what their pages show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import ROOT
+from tests.lectures import Command, commands
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("command", [one for one in commands() if one.needs_a_gpu], ids=str)
+def test_a_command_prints_what_its_page_shows(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    done = subprocess.run(
+        [sys.executable, *command.words],
+        cwd=tmp_path,
+        env=os.environ | dict(command.variables) | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and command.is_shown_by(done.stdout), done.stdout + done.stderr
+
+
+def test_inductor_generates_a_flat_triton_kernel(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "lectures" / "inductor.py")],
+        cwd=tmp_path,
+        env=os.environ | {"TORCH_LOGS": "output_code", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    page = (ROOT / "docs" / "lectures" / "08_inductor.md").read_text()
+    for line in ("def triton_poi_fused_mul_0(in_ptr0, out_ptr0, xnumel", "xnumel = 16777216", "tmp0 * tmp0"):
+        assert line in page and line in done.stderr, done.stderr
