@@ -191,6 +191,8 @@ class Sweep:
                 run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings
             )
             self.recorder = stack.enter_context(Recorder(self.output, heading))
+        else:
+            runs.note(self.run)
         with Progress(console, f"{self.entry.name} on {self.slug}", len(points)) as progress:
 
             def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:

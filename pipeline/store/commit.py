@@ -24,6 +24,11 @@ def head(root: Path, sources: Sequence[str] = SOURCES) -> tuple[str, bool]:
     return commit, bool(_git(root, "status", "--porcelain", "--", *sources))
 
 
+def is_clean(root: Path, *paths: str) -> bool:
+    """Whether the paths are as the commit has them, with nothing new beside; False outside of git."""
+    return _git(root, "status", "--porcelain", "--", *paths) == ""
+
+
 def _git(root: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)

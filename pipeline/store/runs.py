@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 from pipeline import UserError
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Count, Name
-from pipeline.store import ledger, results
+from pipeline.store import files, ledger, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
@@ -41,6 +41,21 @@ class Heading(Record):
     environment: Environment
     ceilings: Ceilings | None
     changed: dict[Name, Count] = Field(default_factory=dict)
+
+
+MEASURED_HERE = results.LOCAL / "runs"
+"""The ids of the runs that measured for the repository's results in this checkout, a line each."""
+
+
+def note(run: str) -> None:
+    """Remember that a run for the repository's results measured in this checkout. Raises UserError when that
+    can't be written."""
+    files.append(MEASURED_HERE, f"{run}\n".encode())
+
+
+def measured_here() -> frozenset[str]:
+    """The ids that were noted."""
+    return frozenset(files.content(MEASURED_HERE).decode().split())
 
 
 def is_ad_hoc(output: Path) -> bool:
