@@ -107,7 +107,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     os.chdir(ROOT)
     stages = Stages()
-    began = datetime.now(UTC)
+    began = datetime.now(UTC).replace(microsecond=0)  # a row's time is a whole second
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("a") as log:
         try:

@@ -24,8 +24,9 @@ import yaml
 from pipeline import ROOT, UserError
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import console, run_each
-from pipeline.execution import calibration
+from pipeline.execution import calibration, controls
 from pipeline.execution.compile_pool import CompilePool
+from pipeline.execution.controls import Steadiness
 from pipeline.execution.crew import Crew
 from pipeline.execution.identity import Identity
 from pipeline.execution.plausibility import judged
@@ -61,9 +62,14 @@ def run(configs: Sequence[SweepConfig]) -> None:
         for chosen in devices:
             stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
         workers = [
-            stack.enter_context(Supervisor(chosen, first.timing, first.seed, first.point_timeout_s))
+            stack.enter_context(
+                Supervisor(chosen, first.timing, first.seed, first.point_timeout_s, heeds_load=True)
+            )
             for chosen in devices
         ]
+        for chosen in devices:
+            if count := controls.neighbours(chosen, measuring=False):
+                warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         target = Target(devices[0].kind, device.capabilities(devices[0]))
         # All before the first is measured: a mistake about the last kernel is said at once.
         plans = [
@@ -134,7 +140,7 @@ class Sweep:
         self.beside: dict[Path, bytes] = {}
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
-        self.noise_floor: float | None = None
+        self.steadiness = Steadiness()
         self.ceilings: Ceilings | None = None
         self.begin = monotonic()
 
@@ -210,7 +216,7 @@ class Sweep:
             sound = [point for point in points if point.provider not in broken]
             crew = Crew(self.loaded.where, workers, self.control(points), report)
             schedule = Schedule(sound, compiling, self.compiles_itself, len(workers))
-            self.noise_floor = crew.measure(schedule, len(sound))
+            self.steadiness = crew.measure(schedule, len(sound))
         for provider, what in {name: what for one in workers for name, what in one.changes.items()}.items():
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
 
@@ -332,16 +338,16 @@ class Sweep:
         return before.attempts + 1 if retry.has_failed(before) else 1
 
     def compact(self) -> None:
-        """Compact the ledger; every row stays, and those of this run are given its noise floor."""
+        """Compact the ledger; every row stays, those of this run with what the whole run has shown."""
+        known = {} if self.ceilings is None else self.ceilings.noise
+
+        def settled(row: Measurement) -> Measurement:
+            return self.steadiness.settled(row, known) if row.origin.run == self.run else row
+
         if self.measured:
-            known = {} if self.ceilings is None else self.ceilings.noise
-            self.ledger.compact(
-                lambda row: (
-                    row.with_noise_floor(self.noise_floor, known) if row.origin.run == self.run else row
-                )
-            )
+            self.ledger.compact(settled)
         if self.recorder is not None:
-            self.recorder.finish(self.noise_floor)
+            self.recorder.finish(settled)
 
     def rows(self) -> list[Measurement]:
         """What the ledger holds of this sweep's points."""
@@ -354,7 +360,8 @@ class Sweep:
         table.show(console, rows, {self.entry.name: self.loaded.kernel.baseline}, str(self.ledger.path))
         for line in self.plan.refusals():
             console.print(line, highlight=False, soft_wrap=True)
-        noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
+        floor = self.steadiness.noise_floor
+        noise = "" if floor is None else f"; noise floor {floor:.1%}"
         console.print(
             f"{len(self.measured)} points measured in {monotonic() - self.begin:.1f} s{noise}. "
             f"{len(rows) - len(self.stale(rows))} of {len(self.plan.points)} are in {self.ledger.path}."
@@ -362,7 +369,8 @@ class Sweep:
             highlight=False,
             soft_wrap=True,
         )
-        for line in self.failures(rows):
+        own = [row for row in rows if row.origin.run == self.run]
+        for line in (*table.disturbances(own), *self.failures(rows)):
             console.print(line, highlight=False, soft_wrap=True)
 
     def failures(self, rows: Sequence[Measurement]) -> list[str]:

@@ -236,7 +236,7 @@ def measure(
     with Progress(console, f"rows of {chosen.slug}", len(drawn)) as progress:
         for (timing, seed), some in by_settings.items():
             with (
-                Supervisor(chosen, timing, seed, config.point_timeout_s) as worker,
+                Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True) as worker,
                 tempfile.TemporaryDirectory() as scratch,
             ):
                 known = results.ceilings_path(folder, chosen.slug)

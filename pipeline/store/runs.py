@@ -116,14 +116,14 @@ class Recorder:
             self._changed.update(parts)
         self._rows[row.slot] = row
 
-    def finish(self, noise_floor: float | None) -> None:
-        """Write the record as it stays: each point once, with the sweep's noise floor and what had changed.
-        Without a row there is no file. Raises UserError when it can't be written; what there was stays."""
+    def finish(self, settled: Callable[[Measurement], Measurement]) -> None:
+        """Write the record as it stays: each point once, ``settled`` by what the whole sweep has shown, and
+        what had changed. Without a row there is no file. Raises UserError when it can't be written; what
+        there was stays."""
         if not self._rows:
             return
         self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
-        known = self._heading.ceilings.noise if self._heading.ceilings else {}
-        rows = [row.with_noise_floor(noise_floor, known) for row in self._rows.values()]
+        rows = map(settled, self._rows.values())
         write_atomically(self.path, self._first_line() + b"".join(map(ledger.encode, rows)))
 
     def _first_line(self) -> bytes:

@@ -81,7 +81,10 @@ class Planted:
     folder: Path
     settings: tuple[TimingSettings, int]
 
-    def __init__(self, chosen: object, timing: TimingSettings, seed: int, timeout_s: float) -> None:
+    def __init__(
+        self, chosen: object, timing: TimingSettings, seed: int, timeout_s: float, heeds_load: bool
+    ) -> None:
+        assert heeds_load
         Planted.settings = timing, seed
         self.rows = {
             row.point: row for row in results.load(self.folder, pytest.fail, local=False).measurements
