@@ -71,5 +71,5 @@ class Crew:
         return None if outcome.timing is None else outcome.timing.median_us
 
 
-def _succeeded(future: Future[list[float]]) -> bool:
+def _succeeded(future: Future[Controls]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,6 +77,19 @@ def test_whoever_computes_on_a_gpu_and_is_not_ours_is_a_stranger() -> None:
     assert load.strangers(frozenset({7, 8}), own, measuring=False) == {7, 8}
     assert load.strangers(frozenset({7, 8}), own, measuring=True) == set(), "7 and 8 may be ours"
     assert load.strangers(frozenset(), own, measuring=True) == set()
+
+
+def test_processes_on_a_gpu_are_those_that_the_driver_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(handle: str) -> list[SimpleNamespace]:
+        if handle != "handle of GPU-planted":
+            raise load.pynvml.NVMLError(load.pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [SimpleNamespace(pid=7), SimpleNamespace(pid=10)]
+
+    monkeypatch.setattr(load.pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(load.pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: f"handle of {uuid}")
+    monkeypatch.setattr(load.pynvml, "nvmlDeviceGetComputeRunningProcesses", listed)
+    assert load.on_gpu("GPU-planted") == {7, 10}
+    assert load.on_gpu("GPU-silent") == set(), "it does not tell"
 
 
 def test_a_family_is_a_process_with_all_that_it_has_started() -> None:
