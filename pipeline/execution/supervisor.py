@@ -35,7 +35,7 @@ MOST_DELAY = 0.05
 """The share of the time for which the threads that are timed may wait for a core. Threads that meet at a
 barrier wait for the last of them, so that a time may be many times too long by then."""
 
-BUSY = "other programs had the cores while it was timed"
+BUSY = "its threads had to wait for a core while it was timed"
 
 LEAD = 0.98
 """A time below this fraction of the best one so far at its problem is worth an audit."""
@@ -45,8 +45,8 @@ class Supervisor:
     """A worker and a judge on one device, replaced as often as needed. A context manager: none outlives it.
 
     ``root`` is the tree whose instrument and kernels measure: another commit's, to compare the two.
-    ``heeds_load`` says that a time on a CPU is taken again once if other programs had the cores meanwhile,
-    and then marked: that is for those who have no rounds to compare it with. ``changes`` says, by provider,
+    ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
+    then marked: that is for those who have no rounds to compare it with. ``changes`` says, by provider,
     what made its worker be replaced though it answered.
     """
 
@@ -194,6 +194,8 @@ class Supervisor:
             had = load.scheduled(before, self._worker.threads())
             if had.delay <= MOST_DELAY:
                 break
+        if had.ran_us == 0.0:  # this kernel does not count it
+            return timed
         seen = {"run_delay": round(had.delay, 4), "involuntary_switches": had.switches}
         state = timed.state.model_copy(update=seen)
         return timed.model_copy(
