@@ -83,10 +83,9 @@ class Stock:
         parts = ", ".join(f"{part} of {count}" for part, count in self.parts.most_common())
         found = []
         if self.old:
-            found.append(f"{_rows(self.old)} {'is' if self.old == 1 else 'are'} old ({parts} changed)")
+            found.append(f"{_are(self.old, 'row')} old ({parts} changed)")
         if self.distrusted:
-            marked = "is marked" if self.distrusted == 1 else "are marked"
-            found.append(f"{_rows(self.distrusted)} {marked} as not to be trusted")
+            found.append(f"{_are(self.distrusted, 'row')} marked as not to be trusted")
         return " and ".join(found)
 
 
@@ -99,19 +98,22 @@ class Again:
 
     @property
     def ratio(self) -> float | None:
-        """The time now over the row's; None where there is no time now that is to be trusted."""
-        timing, state = self.outcome.timing, self.outcome.state
-        if timing is None or (state is not None and not state.valid):
-            return None
-        return timing.median_us / self.candidate.us
+        """The time now over the row's; None where there is no time now."""
+        timing = self.outcome.timing
+        return None if timing is None else timing.median_us / self.candidate.us
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the outcome is to be trusted."""
+        return self.outcome.state is None or self.outcome.state.valid
 
     def is_reproduced(self, margin: float) -> bool:
-        """Whether the two times differ by no more than the margin."""
-        return self.ratio is not None and abs(self.ratio - 1) <= margin
+        """Whether the time now is to be trusted, and the two differ by no more than the margin."""
+        return self.is_trusted and self.ratio is not None and abs(self.ratio - 1) <= margin
 
     @property
     def remark(self) -> str:
-        """Why there is no time now that is to be trusted."""
+        """Why there is no time now, or why it is not to be trusted."""
         state = self.outcome.state
         if state is not None and not state.valid:
             return state.invalid_reason or "not to be trusted"
@@ -276,10 +278,12 @@ def show(found: Sequence[Again], config: VerifyConfig, stock: str, seconds: floa
     times = [one.candidate.us for one in found]
     say(
         f"{len(found)} of {stock} were measured again in {seconds:.1f} s: "
-        f"{len({point.kernel for point in points})} kernels, "
-        f"{len({(point.kernel, point.provider) for point in points})} providers, "
+        f"{_count(len({point.kernel for point in points}), 'kernel')}, "
+        f"{_count(len({(point.kernel, point.provider) for point in points}), 'provider')}, "
         f"{number(min(times))} to {number(max(times))} us."
     )
+    if doubtful := sum(not one.is_trusted for one in found):
+        say(f"{_are(doubtful, 'new time')} not to be trusted: run it again when the machine is quiet.")
 
 
 def table(rest: Sequence[Again]) -> Table:
@@ -317,8 +321,12 @@ def percent_of(margin: float) -> str:
     return f"{100 * margin:g} %"
 
 
-def _rows(count: int) -> str:
-    return f"{count} row{'s' * (count != 1)}"
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _are(count: int, what: str) -> str:
+    return f"{_count(count, what)} {'is' if count == 1 else 'are'}"
 
 
 if __name__ == "__main__":

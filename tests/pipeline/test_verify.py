@@ -167,6 +167,7 @@ def test_a_time_now_that_is_not_to_be_trusted_reproduces_nothing(
     out = capsys.readouterr().out
     assert "reproduced: 2 of 3 within 2 %." in out
     assert "it was busy" in out
+    assert "1 new time is not to be trusted: run it again when the machine is quiet." in out
 
 
 def test_rows_are_measured_by_the_settings_that_they_were_measured_by(
