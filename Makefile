@@ -35,7 +35,7 @@ FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
 TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python-on-path repro build report publish ui docs test campaign lint types lock pin \
+.PHONY: help setup python-on-path repro verify build report publish ui docs test campaign lint types lock pin \
 	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
@@ -83,6 +83,9 @@ python-on-path:
 
 repro: $(READY) ## Measure what is not measured yet, report and publish it (dvc repro), and print the table
 	@python -m pipeline.repro $(ARGS)
+
+verify: $(READY) ## Measure a sample of this machine's rows again: how many of their times come out the same?
+	@python -m pipeline.verify $(ARGS)
 
 build: $(READY) ## Compile the CUDA and C++ providers
 	@python -m dvc repro $(ARGS) build

@@ -136,12 +136,12 @@ class Finals:
         workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
         best: dict[Values, dict[str, Measurement]] = {problem: {} for problem in workloads}
         for row in results.own_rows(ledger, warn):
-            timing, state = row.outcome.timing, row.outcome.state
-            is_sound = timing is not None and (state is None or state.valid)
-            if is_sound and row.point.problem in best and row.key == identity.key(row.point):
+            is_timed = row.outcome.timing is not None
+            if is_timed and row.point.problem in best and row.key == identity.key(row.point):
                 of_problem = best[row.point.problem]
                 other = of_problem.get(row.point.provider)
-                if other is None or _us(row) < _us(other):
+                # One that is not to be trusted is taken only where the provider has no other.
+                if other is None or _rank(row) < _rank(other):
                     workload = workloads[row.point.problem]
                     of_problem[row.point.provider] = row.model_copy(update={"workload": workload})
         found = []
@@ -150,7 +150,7 @@ class Finals:
         for some in (some for problem, some in best.items() if problem in chosen):
             ordered = sorted(
                 some.values(),
-                key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _us(row)),
+                key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _rank(row)),
             )
             for row in ordered:
                 if source := kernel.provider(row.point.provider).extension:
@@ -405,6 +405,11 @@ def _against(other: Rival, one: Estimate, verdict: Verdict) -> Against:
 def _us(row: Measurement) -> float:
     assert row.outcome.timing is not None, "a finalist was timed"
     return row.outcome.timing.median_us
+
+
+def _rank(row: Measurement) -> tuple[bool, float]:
+    state = row.outcome.state
+    return state is not None and not state.valid, _us(row)
 
 
 if __name__ == "__main__":

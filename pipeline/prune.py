@@ -17,9 +17,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import get_args
 
-import yaml
-from pydantic import ValidationError
-
 import kernels
 from pipeline import UserError
 from pipeline.command.options import PruneConfig
@@ -27,7 +24,6 @@ from pipeline.command.run import console, run_stage
 from pipeline.execution import identity
 from pipeline.points import catalog, problems
 from pipeline.points.frozen import digest
-from pipeline.points.point import Point
 from pipeline.store import results
 from pipeline.store.environment import Environment
 from pipeline.store.ledger import Ledger
@@ -102,7 +98,7 @@ class Today:
 
     def changed(self, row: Measurement) -> list[str]:
         """The parts by which a row is old."""
-        if not self.declares(row.point):
+        if not problems.declares(self.loaded.kernel, row.point):
             return ["point"]
         provider = self.loaded.kernel.provider(row.point.provider)
         if provider.name not in self._sources:
@@ -117,16 +113,6 @@ class Today:
         if self.settings is not None:
             now["settings"] = {settings_digest(*self.settings)}
         return [part for part, those in now.items() if getattr(row.parts, part) not in those]
-
-    def declares(self, point: Point) -> bool:
-        """Whether the kernel still has a provider, a problem and parameters as a point's."""
-        try:
-            provider = self.loaded.kernel.provider(point.provider)
-            problem = problems.make(self.loaded.kernel.problem, point.problem)
-            made = problems.make(provider.parameters, point.parameters) if provider.parameters else None
-        except (KeyError, UserError):
-            return False
-        return (problems.values_of(problem), problems.values_of(made)) == (point.problem, point.parameters)
 
     def instruments(self, settings: str) -> set[str]:
         """The instruments that may have measured by these settings: one, or where it is not known which timer
@@ -145,11 +131,7 @@ class Today:
     @cached_property
     def settings(self) -> tuple[TimingSettings, int] | None:
         """The timing's settings and the seed of the sweep that last wrote the ledger."""
-        try:
-            told = yaml.safe_load(self.path.with_suffix(".yaml").read_text())
-            return TimingSettings.model_validate(told["timing"]), int(told["seed"])
-        except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError, ValidationError):
-            return None
+        return identity.settings_beside(self.path)
 
 
 def settings_digest(timing: TimingSettings, seed: int) -> str:

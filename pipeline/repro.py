@@ -20,6 +20,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -30,6 +31,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from pipeline import ROOT
 from pipeline.reporting import best, closing
 from pipeline.reporting.terminal import Terminal
+from pipeline.store import dvc_lock
 from pipeline.store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")
@@ -102,11 +104,12 @@ class Stages:
 def main(words: Sequence[str]) -> int:
     """Run ``dvc repro`` with these words; the exit status."""
     command = [sys.executable, "-m", "dvc", "repro", *words]
-    if "--dry" in words:
-        # Nothing runs: DVC's own words are the answer.
-        return subprocess.run(command, cwd=ROOT, check=False).returncode
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return 0
     os.chdir(ROOT)
     stages = Stages()
+    began = datetime.now(UTC).replace(microsecond=0)  # a row's time is a whole second
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("a") as log:
         try:
@@ -114,9 +117,14 @@ def main(words: Sequence[str]) -> int:
         except BlockingIOError:
             print(f"error: another make repro runs in this checkout, and writes {LOG}.", file=sys.stderr)
             return 2
+        if "--dry" in words:
+            with dvc_lock.kept():
+                # Nothing runs: DVC's own words are the answer.
+                return subprocess.run(command, check=False).returncode
         log.truncate(0)
         try:
-            code, stopped_by = run(command, stages, log)
+            with dvc_lock.kept():
+                code, stopped_by = run(command, stages, log)
         except BrokenPipeError:
             # Who read the lines has seen enough.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -132,6 +140,7 @@ def main(words: Sequence[str]) -> int:
         show_table()
     elif SWEEP in stages.ran:
         show_first_table()
+    console.print(str(closing.provenance(Path("results"), began)), highlight=False, soft_wrap=True)
     counts = f"{len(stages.ran)} stages ran and {len(stages.skipped)} had nothing to do"
     console.print(
         f"{counts}: {monotonic() - stages.begin:.1f} s. All that they said: {LOG}.",

@@ -22,9 +22,10 @@ from time import monotonic
 from pipeline import ROOT, UserError
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each
-from pipeline.execution import debugging
+from pipeline.execution import controls, debugging
 from pipeline.execution.beside import Beside
 from pipeline.execution.compile_pool import CompilePool
+from pipeline.execution.controls import Steadiness
 from pipeline.execution.crew import Crew
 from pipeline.execution.identity import Identity
 from pipeline.execution.plausibility import judged
@@ -64,9 +65,14 @@ def run(configs: Sequence[SweepConfig]) -> None:
         for chosen in devices:
             stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
         workers = [
-            stack.enter_context(Supervisor(chosen, first.timing, first.seed, first.point_timeout_s))
+            stack.enter_context(
+                Supervisor(chosen, first.timing, first.seed, first.point_timeout_s, heeds_load=True)
+            )
             for chosen in devices
         ]
+        for chosen in devices:
+            if count := controls.neighbours(chosen, measuring=False):
+                warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         plans = planned(configs, devices[0])
         begin = monotonic()
         swept = [
@@ -177,7 +183,7 @@ class Sweep:
         )
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
-        self.noise_floor: float | None = None
+        self.steadiness = Steadiness()
         self.ceilings: Ceilings | None = None
         self.begin = monotonic()
 
@@ -234,6 +240,8 @@ class Sweep:
                 run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings
             )
             self.recorder = stack.enter_context(Recorder(self.output, heading))
+        else:
+            runs.note(self.run)
         with Progress(console, f"{self.entry.name} on {self.slug}", len(points)) as progress:
 
             def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:
@@ -251,7 +259,7 @@ class Sweep:
             sound = [point for point in points if point.provider not in broken]
             crew = Crew(self.loaded.where, workers, self.control(points), report)
             schedule = Schedule(sound, compiling, self.compiles_itself, len(workers))
-            self.noise_floor = crew.measure(schedule, len(sound))
+            self.steadiness = crew.measure(schedule, len(sound))
         for provider, what in {name: what for one in workers for name, what in one.changes.items()}.items():
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
 
@@ -341,16 +349,16 @@ class Sweep:
         return before.attempts + 1 if retry.has_failed(before) else 1
 
     def compact(self) -> None:
-        """Compact the ledger; every row stays, and those of this run are given its noise floor."""
+        """Compact the ledger; every row stays, those of this run with what the whole run has shown."""
+        known = {} if self.ceilings is None else self.ceilings.noise
+
+        def settled(row: Measurement) -> Measurement:
+            return self.steadiness.settled(row, known) if row.origin.run == self.run else row
+
         if self.measured:
-            known = {} if self.ceilings is None else self.ceilings.noise
-            self.ledger.compact(
-                lambda row: (
-                    row.with_noise_floor(self.noise_floor, known) if row.origin.run == self.run else row
-                )
-            )
+            self.ledger.compact(settled)
         if self.recorder is not None:
-            self.recorder.finish(self.noise_floor)
+            self.recorder.finish(settled)
 
     def rows(self) -> list[Measurement]:
         """What the ledger holds of this sweep's points."""
@@ -367,7 +375,8 @@ class Sweep:
             rows=self.rows(),
             measured=len(self.measured),
             seconds=monotonic() - self.begin,
-            noise_floor=self.noise_floor,
+            noise_floor=self.steadiness.noise_floor,
+            run=self.run,
         )
 
 

@@ -390,5 +390,5 @@ def write_record(
             origin = row.origin.model_copy(update={"run": run})
             recorder.append(row.model_copy(update={"origin": origin}), before)
         if not killed:
-            recorder.finish(0.01)
+            recorder.finish(lambda row: row.with_noise_floor(0.01))
     return recorder.path

@@ -189,6 +189,9 @@ class Project:
         for name, content in state.items():
             if (self.root / name).read_bytes() != content:
                 (self.root / name).write_bytes(content)
+        if "local/dvc.lock" not in state:
+            # By which the next `make repro` would go.
+            (self.root / "local/dvc.lock").unlink(missing_ok=True)
 
     def tree(self, *without: str) -> dict[str, str]:
         """SHA-256 by path of every file outside of hidden folders and Python's caches."""

@@ -207,6 +207,21 @@ class FinalsConfig(Record):
     wait_s: float | None = Field(ge=0)
 
 
+class VerifyConfig(Record):
+    """conf/verify.yaml."""
+
+    kernel: Pin[str]
+    device: str
+    provider: Pin[str]
+    points: int = Field(ge=1)
+    sample_seed: int
+    margin: float = Field(gt=0, lt=1)
+    share: float = Field(ge=0, le=1)
+    input: Place
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
 class CompareConfig(PointsConfig):
     """conf/compare.yaml. ``a`` and ``b`` are read by the command. Two machines are compared without a kernel,
     too."""

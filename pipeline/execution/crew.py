@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from threading import Event, Lock
 
+from pipeline.execution.controls import Controls, Steadiness, steadiness
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
@@ -27,13 +29,11 @@ class Crew:
         self._reporting = Lock()
         self._stop = Event()
 
-    def measure(self, schedule: Schedule, total: int) -> float | None:
-        """Measure all points of the schedule.
+    def measure(self, schedule: Schedule, total: int) -> Steadiness:
+        """Measure all points of the schedule, and between them the control point.
 
-        Returns the noise floor: each worker measures the control point at its start, in the middle and at
-        its end, and the floor is the spread of all these medians over their middle one, what devices of one
-        model differ by included (None if there are not three). Whatever ``report`` raises ends the measuring
-        and is raised here, as is Ctrl-C.
+        Returns what the control point says. Whatever ``report`` raises ends the measuring and is raised here,
+        as is Ctrl-C.
         """
         with ThreadPoolExecutor(len(self.workers)) as threads:
             futures = [
@@ -46,32 +46,30 @@ class Crew:
                     self._stop.set()
                     for worker in self.workers:
                         worker.abandon()
-            controls = sorted(control for future in futures for control in future.result())
-        return (controls[-1] - controls[0]) / controls[len(controls) // 2] if len(controls) >= 3 else None
+            return steadiness([future.result() for future in futures])
 
-    def _work(self, index: int, schedule: Schedule, total: int) -> list[float]:
-        """The medians of the control point."""
+    def _work(self, index: int, schedule: Schedule, total: int) -> Controls:
+        """The control point's measurements."""
         worker = self.workers[index]
-        controls: list[float] = []
+        controls = Controls(worker, partial(self._control, worker), total // len(self.workers))
         done = 0
         while not self._stop.is_set() and (point := schedule.next(index)) is not None:
-            if done == 0 or done == total // (2 * len(self.workers)):
-                self._control(worker, controls)
+            controls.before(done)
             outcome = worker.measure(self.where, point)
             if self._stop.is_set():
                 break
             with self._reporting:
                 self._report(point, outcome, worker.device)
+            controls.add(point)
             done += 1
         if not self._stop.is_set():
-            self._control(worker, controls)
+            controls.take()
         return controls
 
-    def _control(self, worker: Supervisor, controls: list[float]) -> None:
+    def _control(self, worker: Supervisor) -> float | None:
         outcome = worker.measure(self.where, self.control)
-        if outcome.timing is not None:
-            controls.append(outcome.timing.median_us)
+        return None if outcome.timing is None else outcome.timing.median_us
 
 
-def _succeeded(future: Future[list[float]]) -> bool:
+def _succeeded(future: Future[Controls]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None

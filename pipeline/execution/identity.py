@@ -9,6 +9,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import kernels
 from kernels.contract import Provider
 from pipeline import ROOT, UserError
@@ -115,6 +117,16 @@ def instrument(kind: str, timer: str) -> str:
     root = ROOT / "pipeline"
     entries = [(root / file, name) for file, name in (*INSTRUMENT, *([OVERHEAD] if way == "graph" else []))]
     return closure.digest_of(closure.closure(entries, {"pipeline": root}, stop))
+
+
+def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
+    """The timing's settings and the seed of the sweep that last wrote a ledger, by the file beside it; None
+    where that does not tell."""
+    try:
+        told = yaml.safe_load(ledger.with_suffix(".yaml").read_text())
+        return TimingSettings.model_validate(told["timing"]), int(told["seed"])
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
+        return None
 
 
 def source(loaded: kernels.Loaded, provider: Provider) -> str:

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import IO
 
 from pipeline.execution.protocol import Echo, Echoed, Failed, OutOfTurnError, R, Ready, Setup, receive, send
-from pipeline.machine.process import waited_us
+from pipeline.machine.load import Threads, threads_of
 from pipeline.machine.warden import children
 from pipeline.points.frozen import Record
 from pipeline.store.record import Status
@@ -139,9 +139,13 @@ class Partner:
         """Processes that it has started and that belong to its warden now, for who started them is gone."""
         return max(0, len(children(self._process.pid)) - 1) if self._process is not None else 0
 
+    def threads(self) -> Threads:
+        """How its threads, and those of all that it has started, were scheduled so far."""
+        return threads_of(self._process.pid) if self._process is not None else {}
+
     def waited_us(self) -> float:
-        """Microseconds for which it, with all that it has started, waited for a core so far."""
-        return waited_us(self._process.pid) if self._process is not None else 0.0
+        """Microseconds for which they waited for a core so far."""
+        return sum(one.waited_us for one in self.threads().values())
 
     def abandon(self) -> None:
         """End it from another thread, and any that is started later; the thread that waits for an answer

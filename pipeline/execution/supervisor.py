@@ -15,7 +15,8 @@ from pipeline.execution import finalist
 from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.finalist import Extra
 from pipeline.execution.partner import FailedError, GoneError, Partner
-from pipeline.execution.protocol import Done, Ended, Rate, Release, Setup
+from pipeline.execution.protocol import Done, Ended, Rate, Release, Setup, Time, Timed
+from pipeline.machine import load
 from pipeline.machine.device import Device
 from pipeline.machine.process import under_warden
 from pipeline.points.frozen import Record, Values
@@ -30,6 +31,12 @@ RATES_TIMEOUT_S = 300.0
 JUDGE_TIMEOUT_S = 600.0
 """Far more than a reference takes."""
 
+MOST_DELAY = 0.05
+"""The share of the time for which the threads that are timed may wait for a core. Threads that meet at a
+barrier wait for the last of them, so that a time may be many times too long by then."""
+
+BUSY = "its threads had to wait for a core while it was timed"
+
 LEAD = 0.98
 """A time below this fraction of the best one so far at its problem is worth an audit."""
 
@@ -38,13 +45,22 @@ class Supervisor:
     """A worker and a judge on one device, replaced as often as needed. A context manager: none outlives it.
 
     ``root`` is the tree whose instrument and kernels measure: another commit's, to compare the two.
-    ``changes`` says, by provider, what made its worker be replaced though it answered.
+    ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
+    then marked: that is for those who have no rounds to compare it with. ``changes`` says, by provider,
+    what made its worker be replaced though it answered.
     """
 
     def __init__(
-        self, device: Device, settings: TimingSettings, seed: int, timeout_s: float, root: Path = ROOT
+        self,
+        device: Device,
+        settings: TimingSettings,
+        seed: int,
+        timeout_s: float,
+        root: Path = ROOT,
+        heeds_load: bool = False,
     ) -> None:
         self.device = device
+        self.heeds_load = heeds_load and device.kind == "cpu"
         self.timeout_s = timeout_s
         self.overhead = NO_OVERHEAD
         self.changes: dict[str, str] = {}
@@ -162,11 +178,29 @@ class Supervisor:
 
     def _ask_worker(self, request: Record, kind: type[Record]) -> Record:
         try:
+            if self.heeds_load and isinstance(request, Time):
+                return self._timed(request)
             return self._worker.ask(request, kind, self.timeout_s)
         except FailedError as error:
             if not error.failed.healthy:
                 self._worker.close()
             raise
+
+    def _timed(self, request: Time) -> Timed:
+        """A timing with what it had of the cores; one that had too little is taken again once."""
+        for _ in range(2):
+            before = self._worker.threads()
+            timed = self._worker.ask(request, Timed, self.timeout_s)
+            had = load.scheduled(before, self._worker.threads())
+            if had.delay <= MOST_DELAY:
+                break
+        if had.ran_us == 0.0:  # this kernel does not count it
+            return timed
+        seen = {"run_delay": round(had.delay, 4), "involuntary_switches": had.switches}
+        state = timed.state.model_copy(update=seen)
+        return timed.model_copy(
+            update={"state": state if had.delay <= MOST_DELAY else state.distrusted(BUSY)}
+        )
 
     def _ask_judge(self, request: Record, kind: type[Record]) -> Record:
         return self._judge.ask(request, kind, JUDGE_TIMEOUT_S)

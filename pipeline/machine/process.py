@@ -7,10 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-
-from pipeline.machine.warden import children
 
 PR_SET_PDEATHSIG = 1
 
@@ -21,19 +18,6 @@ def under_warden(command: Sequence[str]) -> list[str]:
     """The command line that runs a command so that it ends, with every process that it has started, when this
     process or the thread that starts it does, however that ends. SIGTERM ends it all, too."""
     return [sys.executable, "-I", "-S", str(WARDEN), str(os.getpid()), *command]
-
-
-def waited_us(pid: int) -> float:
-    """Microseconds for which the threads of a process and of its descendants were ready to run and had no
-    core, so far; 0 where the kernel does not count it.
-
-    Linux: the second number of /proc/PID/task/TID/schedstat.
-    """
-    total = sum(map(waited_us, children(pid)))
-    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError, IndexError):  # the thread has ended meanwhile
-            total += int(task.read_text().split()[1]) / 1e3
-    return total
 
 
 def die_with(parent: int) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from kernels.contract import Value, Variable
+from kernels.contract import Kernel, Value, Variable
 from kernels.contract import variables as declared_variables
 from pipeline import UserError
 from pipeline.points.catalog import Entry, Workload
 from pipeline.points.frozen import Values
+from pipeline.points.point import Point
 
 SIZE = "size"
 """What stands for a kernel's size dimensions together."""
@@ -52,6 +53,18 @@ def values_of(made: Any) -> Values:
     return Values(
         {} if made is None else {name: getattr(made, name) for name in declared_variables(type(made))}
     )
+
+
+def declares(kernel: Kernel, point: Point) -> bool:
+    """Whether the kernel has a provider, a problem and parameters as a point's; those of an older row may be
+    gone."""
+    try:
+        provider = kernel.provider(point.provider)
+        problem = make(kernel.problem, point.problem)
+        made = make(provider.parameters, point.parameters) if provider.parameters else None
+    except (KeyError, UserError):
+        return False
+    return (values_of(problem), values_of(made)) == (point.problem, point.parameters)
 
 
 def of_workload(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Value]]) -> Iterator[Any]:

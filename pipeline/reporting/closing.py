@@ -6,7 +6,12 @@ there is a report of a sweep, the ledgers have the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from rich import box
@@ -16,6 +21,7 @@ from rich.table import Table
 from pipeline.reporting import best
 from pipeline.reporting.best import Row
 from pipeline.reporting.numbers import RATES, number, percent, print_wide, speedup
+from pipeline.store import files, results, runs
 
 MOST_ROWS = 18
 """What a terminal of 24 lines shows beside the closing lines."""
@@ -43,6 +49,50 @@ def show_first(console: Console, folder: Path, gpu: str) -> None:
     """Print the table of what a machine's sweeps have just found, while the rest of a run goes on."""
     if rows := best.of_ledgers(folder, gpu):
         print_wide(console, table(choose(rows), f"{gpu}, by the sweeps"))
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How many rows of the ledgers were measured in this checkout, how many of these lately, and how many
+    came with the clone, by machine."""
+
+    here: int
+    lately: int
+    cloned: Counter[str]
+
+    def __str__(self) -> str:
+        lately = f", {self.lately or 'none'} of them now" if self.here else ""
+        sentence = f"{_rows(self.here)} measured in this checkout{lately}"
+        if not self.cloned:
+            return f"{sentence}."
+        machines = ", ".join(sorted(self.cloned))
+        return f"{sentence}; {self.cloned.total()} came with the clone ({machines})."
+
+
+def provenance(folder: Path, since: datetime) -> Provenance:
+    """Of the rows below the repository's results folder, and of this host's own."""
+    known, here, lately, cloned = runs.measured_here(), 0, 0, Counter[str]()
+    for place in results.folders_of(folder):
+        for path in sorted((place / "timings").glob("*/*.jsonl")):
+            for origin in _origins(path):
+                if place == folder and origin["run"] not in known:
+                    cloned[path.stem] += 1
+                else:
+                    here += 1
+                    lately += datetime.fromisoformat(origin["measured_at"]) >= since
+    return Provenance(here, lately, cloned)
+
+
+def _origins(path: Path) -> Iterator[Mapping[str, str]]:
+    """Where the rows of a ledger came from. What is no row is none: who reads all of it says so."""
+    for line in files.content(path).splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            origin = json.loads(line)["origin"]
+            yield {name: str(origin[name]) for name in ("run", "measured_at")}
+
+
+def _rows(count: int) -> str:
+    return "1 row was" if count == 1 else f"{count or 'No'} rows were"
 
 
 def choose(rows: Sequence[Row]) -> list[Row]:

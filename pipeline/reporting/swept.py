@@ -21,7 +21,7 @@ from pipeline.store.record import Measurement, Outcome
 @dataclass(frozen=True)
 class Swept:
     """A sweep over one kernel's points that has ended in whatever way; ``rows`` are what the ledger holds of
-    them."""
+    them, those of ``run`` are its own."""
 
     entry: Entry
     plan: Plan
@@ -31,12 +31,14 @@ class Swept:
     measured: int
     seconds: float
     noise_floor: float | None
+    run: str
 
     def show(self, console: Console) -> None:
         """Print all of it."""
         baselines = {self.entry.name: self.entry.loaded.kernel.baseline}
         table.show(console, self.rows, baselines, str(self.ledger))
-        for line in (*self.plan.refusals(), self.closing_line(), *self.failures()):
+        doubts = table.disturbances(row for row in self.rows if row.origin.run == self.run)
+        for line in (*self.plan.refusals(), self.closing_line(), *doubts, *self.failures()):
             console.print(line, highlight=False, soft_wrap=True)
 
     def closing_line(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -119,6 +120,22 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
         + _remark_notes(rows, where)
     )
     return Group(*parts, *(Text(note) for note in notes))
+
+
+def disturbances(rows: Iterable[Measurement]) -> list[str]:
+    """What share of the times is not to be trusted, and why; and how many were taken beside others."""
+    states = [row.outcome.state for row in rows if row.outcome.state is not None]
+    times = f"{len(states)} time{'s' * (len(states) != 1)}"
+    reasons = Counter(state.invalid_reason for state in states if not state.valid)
+    lines = []
+    if count := reasons.total():
+        told = "; ".join(f"{number} because {reason}" for reason, number in reasons.most_common())
+        share = f"{count} of {times} ({count / len(states):.0%})"
+        is_marked = "is" if count == 1 else "are"
+        lines.append(f"{share} {is_marked} not to be trusted: {told}. remeasure=true measures again.")
+    if beside := sum(state.neighbours is not None for state in states):
+        lines.append(f"{beside} of {times} were taken while other processes computed on the GPU.")
+    return lines
 
 
 def show(

@@ -30,6 +30,11 @@ def committed_lines(path: Path) -> list[str]:
     return (text or "").splitlines()
 
 
+def is_clean(root: Path, *paths: str) -> bool:
+    """Whether the paths are as the commit has them, with nothing new beside; False outside of git."""
+    return _git(root, "status", "--porcelain", "--", *paths) == ""
+
+
 def _git(root: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)

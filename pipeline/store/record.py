@@ -97,6 +97,10 @@ class Rate(Record):
         )
 
 
+OF_OTHERS = ("run_delay", "involuntary_switches", "neighbours")
+"""Fields of a state that say what others took of the device."""
+
+
 class State(Record):
     """The device while it was timed. Fields the device can't tell are None; ``valid`` is False for a
     timing not to be trusted, and ``invalid_reason`` says why.
@@ -113,8 +117,15 @@ class State(Record):
     throttle: Text | None = None
     threads: Count | None = None
     noise_floor: NotNegative | None = None
+    run_delay: NotNegative | None = None
+    involuntary_switches: Count | None = None
+    neighbours: Count | None = None
     valid: bool = True
     invalid_reason: Text | None = None
+
+    def distrusted(self, reason: str) -> Self:
+        """The same, not to be trusted for a reason; what is not trusted already keeps its own."""
+        return self.model_copy(update={"valid": False, "invalid_reason": reason}) if self.valid else self
 
 
 class Launch(Record):
@@ -295,7 +306,10 @@ class Measurement(Record):
             of_process = known.get(noise_class(self.rate, self.outcome.timing.median_us))
         floors = [spread, None if of_process is None else NINE_OF_TEN * of_process]
         floor = max((one for one in floors if one is not None), default=None)
-        state = self.outcome.state.model_copy(update={"noise_floor": floor})
+        return self.with_state(self.outcome.state.model_copy(update={"noise_floor": floor}))
+
+    def with_state(self, state: State) -> Self:
+        """The same measurement with another state of the device."""
         return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
 
     def before(self, parts: Parts) -> Earlier | None:
@@ -316,10 +330,13 @@ class Measurement(Record):
         )
 
     def row(self) -> dict[str, Any]:
-        """The form that a ledger holds: what has no meaning is null; left out are an audit that was not made,
-        an earlier time that there is not, and the count of a first attempt."""
+        """The form that a ledger holds: what has no meaning is null. Left out are an audit that was not made,
+        an earlier time that there is not, what was not seen of others, and the count of a first attempt."""
         usual = {"attempts": self.attempts == 1, "earlier": self.earlier is None}
         row = self.model_dump(mode="json", exclude={name for name, is_usual in usual.items() if is_usual})
-        if self.outcome.audit_us is None:
-            del row["outcome"]["audit_us"]
+        outcome = row["outcome"]
+        for part, names in ((outcome, ("audit_us",)), (outcome["state"] or {}, OF_OTHERS)):
+            for name in names:
+                if part.get(name) is None:
+                    part.pop(name, None)
         return row

@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 from pipeline import UserError
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Count, Name
-from pipeline.store import ledger, results
+from pipeline.store import files, ledger, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
@@ -41,6 +41,21 @@ class Heading(Record):
     environment: Environment
     ceilings: Ceilings | None
     changed: dict[Name, Count] = Field(default_factory=dict)
+
+
+MEASURED_HERE = results.LOCAL / "runs"
+"""The ids of the runs that measured for the repository's results in this checkout, a line each."""
+
+
+def note(run: str) -> None:
+    """Remember that a run for the repository's results measured in this checkout. Raises UserError when that
+    can't be written."""
+    files.append(MEASURED_HERE, f"{run}\n".encode())
+
+
+def measured_here() -> frozenset[str]:
+    """The ids that were noted."""
+    return frozenset(files.content(MEASURED_HERE).decode().split())
 
 
 def is_ad_hoc(output: Path) -> bool:
@@ -101,14 +116,14 @@ class Recorder:
             self._changed.update(parts)
         self._rows[row.slot] = row
 
-    def finish(self, noise_floor: float | None) -> None:
-        """Write the record as it stays: each point once, with the sweep's noise floor and what had changed.
-        Without a row there is no file. Raises UserError when it can't be written; what there was stays."""
+    def finish(self, settled: Callable[[Measurement], Measurement]) -> None:
+        """Write the record as it stays: each point once, ``settled`` by what the whole sweep has shown, and
+        what had changed. Without a row there is no file. Raises UserError when it can't be written; what
+        there was stays."""
         if not self._rows:
             return
         self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
-        known = self._heading.ceilings.noise if self._heading.ceilings else {}
-        rows = [row.with_noise_floor(noise_floor, known) for row in self._rows.values()]
+        rows = map(settled, self._rows.values())
         write_atomically(self.path, self._first_line() + b"".join(map(ledger.encode, rows)))
 
     def _first_line(self) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernels.contract import Provider
-from pipeline.machine import device
+from pipeline.machine import device, load
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.store.environment import Environment
@@ -217,6 +217,9 @@ def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     assert state is not None
     assert state.noise_floor is not None
     assert state.threads is not None
+    if any(one.ran_us for one in load.threads_of(os.getpid()).values()):  # this kernel counts it
+        assert state.run_delay is not None and 0 <= state.run_delay <= 1
+    assert state.valid or state.invalid_reason, "a busy machine is said"
 
 
 def lock_file(tree: Tree) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Thread
 
@@ -14,12 +15,13 @@ import pytest
 
 from pipeline import UserError
 from pipeline.execution import partner
-from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device
+from pipeline.execution.supervisor import BUSY, Supervisor
+from pipeline.machine import device, load
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
+from tests.pipeline.machine.test_load import spinning
 from tests.planted import outside
 
 PLANTED = Path(__file__).parents[2] / "planted"
@@ -309,6 +311,61 @@ def test_a_time_that_no_call_takes_from_outside_is_incorrect(
     assert re.match(
         r"timed at \S+ us, but from outside calls on new inputs took \S+ us each", str(outcome.error)
     )
+
+
+class Counters:
+    """What the kernel says of a worker's threads, look by look: for how long they waited of each second."""
+
+    def __init__(self, waited: Sequence[float]) -> None:
+        self.looks = [*itertools.chain.from_iterable((0.0, share) for share in waited)]
+
+    def __call__(self) -> load.Threads:
+        share = self.looks.pop(0)
+        return {1: load.Scheduled(1e6 * (share > 0) * (1 - share), 1e6 * share, round(10 * share))}
+
+
+@pytest.mark.parametrize(
+    ("waited", "delay", "valid"),
+    [((0.04,), 0.04, True), ((0.3, 0.01), 0.01, True), ((0.3, 0.2), 0.2, False)],
+)
+def test_a_time_without_cores_is_taken_again_once_and_then_marked(
+    worker: Supervisor,
+    monkeypatch: pytest.MonkeyPatch,
+    waited: tuple[float, ...],
+    delay: float,
+    valid: bool,
+) -> None:
+    measured(worker, "right")  # what the audit looks at
+    counters = Counters(waited)
+    monkeypatch.setattr(worker, "heeds_load", True)
+    monkeypatch.setattr(worker._worker, "threads", counters)
+    monkeypatch.setattr(worker._worker, "waited_us", lambda: 0.0)  # an audit's look
+    outcome = measured(worker, "right")
+    assert outcome.state is not None and outcome.timing is not None
+    assert outcome.state.run_delay == pytest.approx(delay)
+    assert outcome.state.involuntary_switches == round(10 * delay)
+    assert (outcome.state.valid, outcome.state.invalid_reason is None) == (valid, valid)
+    assert counters.looks == [], "no look more than that"
+
+
+def test_a_time_beside_busy_neighbours_is_marked() -> None:
+    """Two that never rest on the worker's core: it has a third of it at most."""
+    core = min(os.sched_getaffinity(0))
+    settings = TimingSettings(stopping="budget", max_seconds=0.3, min_samples=3, cache="hot")
+    others = set(workers())
+    with Supervisor(device.cpu(), settings, seed=0, timeout_s=60.0, heeds_load=True) as worker:
+        worker.start()
+        assert measured(worker, "raises").status == "runtime_error"  # it has started
+        (pid,) = set(workers()) - others
+        if not load.threads_of(pid):
+            pytest.skip("this kernel does not count it")
+        for thread in load.threads_of(pid):
+            os.sched_setaffinity(thread, {core})
+        with spinning(core, 2):
+            outcome = measured(worker, "right")
+    assert outcome.state is not None
+    assert (outcome.state.valid, outcome.state.invalid_reason) == (False, BUSY)
+    assert outcome.state.run_delay is not None and outcome.state.run_delay > 0.3
 
 
 def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor) -> None:

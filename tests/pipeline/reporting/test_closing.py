@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
 from pipeline.reporting import best, closing
 from pipeline.reporting.numbers import RATES
+from pipeline.store import results, runs
 from tests import factory
 
 
@@ -80,3 +82,33 @@ def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: P
     assert not closing.show(console, reports, "nvidia-b200")
     assert not closing.show(console, tmp_path, factory.H200)
     assert console.file.getvalue() == ""  # type: ignore[attr-defined]  # it is a StringIO
+
+
+def test_it_is_said_how_many_rows_were_measured_here_and_how_many_came_with_the_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's rows by the runs that were noted when they measured; a CPU's are all of this host."""
+    monkeypatch.setattr(runs, "MEASURED_HERE", tmp_path / "local/runs")
+    monkeypatch.setattr(results, "folders_of", lambda folder: [folder, tmp_path / "local/results"])
+    folder, cpu = tmp_path / "results", "cpu-amd-epyc"
+    began = factory.MEASURED_AT + timedelta(days=1)
+    came = factory.grid(gpus=[factory.H200, factory.H100])
+    factory.write_results(folder, came)
+
+    def said() -> str:
+        return str(closing.provenance(folder, began))
+
+    clone = f"{len(came)} came with the clone (nvidia-h100-80gb-hbm3, nvidia-h200)."
+    assert said() == f"No rows were measured in this checkout; {clone}"
+
+    later = began + timedelta(hours=1)
+    mine = [
+        factory.measurement(size=size, run="20261201T120000Z-abcdef", measured_at=later) for size in (7, 8)
+    ]
+    factory.write_results(folder, [*came, *mine])
+    runs.note("20261201T120000Z-abcdef")
+    factory.write_results(tmp_path / "local/results", [factory.measurement(gpu=cpu)])
+    assert said() == f"3 rows were measured in this checkout, 2 of them now; {clone}"
+    with results.ledger_path(folder, "softmax", factory.H200).open("a") as ledger:
+        ledger.write('{"torn')
+    assert said() == f"3 rows were measured in this checkout, 2 of them now; {clone}"

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pipeline.points.frozen import Values
 from pipeline.reporting.numbers import number, percent, speedup
-from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, show
+from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, disturbances, show
 from pipeline.reporting.terminal import Terminal
 from pipeline.store.ledger import encode
 from tests.factory import flat, grid, measurement
@@ -213,3 +213,21 @@ def test_text_is_no_markup_and_no_command_to_the_terminal():
         "\x1b[2J [/x] :smile:\nnext", style="bold", highlight=False
     )
     assert out.getvalue() == "\x1b[1m\\x1b[2J [/x] :smile:\x1b[0m\n\x1b[1mnext\x1b[0m\n"
+
+
+def test_a_sweep_ends_with_the_share_of_its_times_that_others_disturbed() -> None:
+    rows = [measurement(size=size, valid=size != 64) for size in (64, 128, 256, 512)]
+    marked = rows[1].outcome.state
+    assert marked is not None
+    rows[1] = rows[1].with_state(marked.distrusted("it was busy"))
+    rows[2] = rows[2].with_state(marked.model_copy(update={"neighbours": 2}))
+    rows.append(measurement(size=1024, status="timeout"))
+    assert disturbances(rows) == [
+        "2 of 4 times (50%) are not to be trusted: 1 because the clock moved by 8 % while it was timed; "
+        "1 because it was busy. remeasure=true measures again.",
+        "1 of 4 times were taken while other processes computed on the GPU.",
+    ]
+    assert disturbances(rows[2:3] + rows[3:]) == [
+        "1 of 2 times were taken while other processes computed on the GPU."
+    ]
+    assert disturbances([]) == []

@@ -139,6 +139,18 @@ def test_what_was_launched_and_carried_is_kept() -> None:
     assert Measurement.model_validate(json.loads(json.dumps(row.row()))) == row
 
 
+def test_what_was_seen_of_others_is_in_a_line_only_where_it_was_looked_for() -> None:
+    """So that lines of a GPU that was ours alone stay as they are."""
+    row = factory.measurement()
+    state = row.outcome.state
+    assert state is not None
+    assert not {"run_delay", "involuntary_switches", "neighbours"} & row.row()["outcome"]["state"].keys()
+    seen = {"run_delay": 0.0, "involuntary_switches": 0, "neighbours": 2}
+    row = row.with_state(state.model_copy(update=seen))
+    assert seen.items() <= row.row()["outcome"]["state"].items()
+    assert Measurement.model_validate(json.loads(json.dumps(row.row()))) == row
+
+
 def test_a_noise_floor_is_of_what_was_timed() -> None:
     timed, failed = factory.measurement(), factory.measurement(status="timeout")
     state = timed.with_noise_floor(0.01).outcome.state

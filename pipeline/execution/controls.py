@@ -1,0 +1,126 @@
+"""The control point: one point that is measured again and again over a sweep. Its times say how steady the
+device is, and which points were measured while it was not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import load
+from pipeline.machine.device import Device
+from pipeline.machine.load import Stolen
+from pipeline.points.point import Point
+from pipeline.store.record import Measurement
+
+INTERVALS = 8
+"""Between the control point's measurements on one device, unless there are few points."""
+
+FEWEST_BETWEEN = 2
+"""Points between two of them."""
+
+SLOW = 1.5
+"""How many times its shortest time the control point may take."""
+
+UNSTEADY = f"the control point before or after it took over {SLOW:g} times its shortest time"
+
+MOST_STOLEN = 0.05
+"""The share of the cores that the host of a virtual machine may give to others."""
+
+FEWEST_TICKS = 3
+"""So many have to be stolen to say so: a tick is 10 ms."""
+
+STOLEN = "the host of this virtual machine gave the cores to others around it"
+
+
+@dataclass(frozen=True)
+class Control:
+    """The control point's time once, None if it has none, and what others had of the device by then."""
+
+    us: float | None
+    stolen: Stolen
+    neighbours: int
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """What the control points of all devices say.
+
+    ``noise_floor`` is the spread of their times over the middle one, what devices of one model differ by
+    included (None if there are not three). ``doubts`` are the points that were measured while the device was
+    not steady, with why. ``neighbours`` says beside how many other processes on the GPU points were measured.
+    """
+
+    noise_floor: float | None = None
+    doubts: Mapping[Point, str] = field(default_factory=dict)
+    neighbours: Mapping[Point, int] = field(default_factory=dict)
+
+    def settled(self, row: Measurement, known: Mapping[str, float]) -> Measurement:
+        """A row of the sweep with what the control points say of it; ``known`` is for
+        ``with_noise_floor``."""
+        state = row.outcome.state
+        if state is None:
+            return row
+        if reason := self.doubts.get(row.point):
+            state = state.distrusted(reason)
+        state = state.model_copy(update={"neighbours": self.neighbours.get(row.point)})
+        return row.with_state(state).with_noise_floor(self.noise_floor, known)
+
+
+class Controls:
+    """The control point's measurements on one worker's device, and the points between them."""
+
+    def __init__(self, worker: Supervisor, measure: Callable[[], float | None], points: int) -> None:
+        self._device = worker.device
+        self._measure = measure
+        self._step = max(FEWEST_BETWEEN, ceil(points / INTERVALS))
+        self.taken: list[Control] = []
+        self.between: list[list[Point]] = []
+
+    def before(self, done: int) -> None:
+        """Measure it, if that is due after so many points."""
+        if done % self._step == 0:
+            self.take()
+
+    def take(self) -> None:
+        """Measure it now."""
+        us = self._measure()
+        self.taken.append(Control(us, load.stolen(), neighbours(self._device, measuring=us is not None)))
+        self.between.append([])
+
+    def add(self, point: Point) -> None:
+        """A point was measured."""
+        self.between[-1].append(point)
+
+
+def neighbours(device: Device, measuring: bool) -> int:
+    """Processes that compute on a GPU beside ours."""
+    if device.uuid is None:
+        return 0
+    return len(load.strangers(load.on_gpu(device.uuid), load.family(os.getpid()), measuring))
+
+
+def steadiness(devices: Sequence[Controls]) -> Steadiness:
+    """What the control points say in the end."""
+    times = sorted(one.us for controls in devices for one in controls.taken if one.us is not None)
+    doubts: dict[Point, str] = {}
+    beside: dict[Point, int] = {}
+    for controls in devices:
+        least = min((one.us for one in controls.taken if one.us is not None), default=0.0)
+        for (first, last), points in zip(pairwise(controls.taken), controls.between, strict=False):
+            lost = last.stolen.since(first.stolen)
+            reason = None
+            if max(first.us or 0.0, last.us or 0.0) > SLOW * least:
+                reason = UNSTEADY
+            elif lost.ticks >= FEWEST_TICKS and lost.share > MOST_STOLEN:
+                reason = STOLEN
+            if reason is not None:
+                doubts |= dict.fromkeys(points, reason)
+            if count := max(first.neighbours, last.neighbours):
+                beside |= dict.fromkeys(points, count)
+    floor = (times[-1] - times[0]) / times[len(times) // 2] if len(times) >= 3 else None
+    return Steadiness(floor, doubts, beside)

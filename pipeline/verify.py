@@ -1,0 +1,333 @@
+"""Measure a sample of this machine's rows again, and say how many of their times come out the same.
+
+    python -m pipeline.verify
+    python -m pipeline.verify kernel=[softmax,gelu] points=20
+    python -m pipeline.verify margin=0.1 share=0.5
+
+The rows are those in results/ of the GPU at hand; of a CPU those in local/results. A row is measured again
+only if it is fresh: its key is the one that its point would have now. The others are counted, with the parts
+of their keys that have changed. Nothing is written to results. Exits with 1 if a smaller share of the sample
+than ``share`` is reproduced, and with 2 if no row can be verified.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+from rich import box
+from rich.table import Table
+
+import kernels
+from pipeline import UserError, unknown
+from pipeline.command.options import VerifyConfig
+from pipeline.command.run import console, run_stage
+from pipeline.execution import calibration
+from pipeline.execution.identity import Identity, settings_beside
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import device
+from pipeline.machine.device import Device
+from pipeline.machine.environment import fingerprint
+from pipeline.machine.lock import DeviceLock
+from pipeline.points import catalog, notation, problems
+from pipeline.points.catalog import Entry
+from pipeline.points.point import order
+from pipeline.reporting.numbers import number, percent, print_wide
+from pipeline.reporting.progress import Progress
+from pipeline.store import results
+from pipeline.store.environment import Environment
+from pipeline.store.record import Measurement, Outcome
+from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+
+warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
+say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A fresh row, with what it takes to measure its point again in the same way."""
+
+    row: Measurement
+    entry: Entry
+    timing: TimingSettings
+    seed: int
+
+    @property
+    def us(self) -> float:
+        """The row's time."""
+        assert self.row.outcome.timing is not None, "a row without a time is no candidate"
+        return self.row.outcome.timing.median_us
+
+
+@dataclass
+class Stock:
+    """What the ledgers hold: the fresh rows; how many are old, and by which parts of their keys; how many are
+    fresh and marked as not to be trusted."""
+
+    fresh: list[Candidate] = field(default_factory=list)
+    old: int = 0
+    parts: Counter[str] = field(default_factory=Counter)
+    distrusted: int = 0
+
+    def left_out(self) -> str:
+        """How many rows can't be verified, in words; empty if all can."""
+        parts = ", ".join(f"{part} of {count}" for part, count in self.parts.most_common())
+        found = []
+        if self.old:
+            found.append(f"{_are(self.old, 'row')} old ({parts} changed)")
+        if self.distrusted:
+            found.append(f"{_are(self.distrusted, 'row')} marked as not to be trusted")
+        return " and ".join(found)
+
+
+@dataclass(frozen=True)
+class Again:
+    """A row and the outcome of measuring its point again."""
+
+    candidate: Candidate
+    outcome: Outcome
+
+    @property
+    def ratio(self) -> float | None:
+        """The time now over the row's; None where there is no time now."""
+        timing = self.outcome.timing
+        return None if timing is None else timing.median_us / self.candidate.us
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the outcome is to be trusted."""
+        return self.outcome.state is None or self.outcome.state.valid
+
+    def is_reproduced(self, margin: float) -> bool:
+        """Whether the time now is to be trusted, and the two differ by no more than the margin."""
+        return self.is_trusted and self.ratio is not None and abs(self.ratio - 1) <= margin
+
+    @property
+    def remark(self) -> str:
+        """Why there is no time now, or why it is not to be trusted."""
+        state = self.outcome.state
+        if state is not None and not state.valid:
+            return state.invalid_reason or "not to be trusted"
+        return "" if self.outcome.timing else f"{self.outcome.status}: {self.outcome.error}"
+
+
+def run(config: VerifyConfig) -> None:
+    """Choose the sample, measure it again, and say what was reproduced."""
+    chosen = device.resolve(config.device)
+    entries = [catalog.find(name) for name in config.kernel or kernels.names()]
+    known = {provider.name for entry in entries for provider in entry.loaded.kernel.providers}
+    for name in config.provider or ():
+        if name not in known:
+            raise unknown("provider", name, sorted(known))
+    begin = monotonic()
+    with DeviceLock(chosen, config.wait_s, warn):
+        environment = fingerprint(chosen)
+        folder = results.folder_for(config.input, chosen.kind)
+        stock = Stock()
+        for entry in entries:
+            look(entry, environment, results.ledger_path(folder, entry.name, chosen.slug), config, stock)
+        if not stock.fresh:
+            raise UserError(nothing_to_verify(stock, folder, chosen))
+        drawn = sample(stock.fresh, config.points, config.sample_seed)
+        found = measure(drawn, chosen, environment, folder, config)
+    show(found, config, f"{len(stock.fresh)} fresh rows of {chosen.slug}", monotonic() - begin)
+    if left_out := stock.left_out():
+        say(f"{left_out}, and could not be verified.")
+    count = sum(one.is_reproduced(config.margin) for one in found)
+    say(f"reproduced: {count} of {len(found)} within {percent_of(config.margin)}.")
+    if count < config.share * len(found):
+        warn(f"That is less than share={config.share:g} of the sample.")
+        sys.exit(1)
+
+
+def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyConfig, stock: Stock) -> None:
+    """Add the timed rows of one kernel's ledger to what there is. Raises UserError for a ledger without the
+    file that tells its settings."""
+    rows = [
+        row
+        for row in results.own_rows(ledger, warn)
+        if row.outcome.timing is not None and row.point.provider in (config.provider or [row.point.provider])
+    ]
+    if not rows:
+        return
+    settings = settings_beside(ledger)
+    if settings is None:
+        raise UserError(
+            f"{ledger.with_suffix('.yaml')} does not tell by which settings {ledger.name} was measured; "
+            f"run python -m pipeline.sweep kernel={entry.name} output={config.input} to write it again."
+        )
+    identity = Identity(entry.loaded, environment, *settings)
+    for row in rows:
+        state = row.outcome.state
+        if not problems.declares(entry.loaded.kernel, row.point):
+            changed = ["point"]
+        else:
+            changed = row.parts.differences(identity.parts(row.point))
+        if changed:
+            stock.old += 1
+            stock.parts.update(changed)
+        elif state is not None and not state.valid:
+            stock.distrusted += 1
+        else:
+            stock.fresh.append(Candidate(row, entry, *settings))
+
+
+def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:
+    """Why there is no row to measure again."""
+    if left_out := stock.left_out():
+        return f"no row of {chosen.slug} can be verified: {left_out}. Run make repro to measure them again."
+    return f"{folder} has no times of {chosen.slug} that can be verified. Run make repro to measure some."
+
+
+def sample(fresh: Sequence[Candidate], count: int, seed: int) -> list[Candidate]:
+    """So many of the rows, the same for the same seed: as equally of all providers of all kernels as their
+    rows allow, and of each provider from short to long times."""
+    chance = random.Random(seed)
+    groups: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    for one in sorted(fresh, key=lambda one: (one.us, order(one.row.point))):
+        groups[one.row.point.kernel, one.row.point.provider].append(one)
+    quotas = _quotas({name: len(rows) for name, rows in groups.items()}, min(count, len(fresh)), chance)
+    # Where a group gives one row, the groups together still go from short to long.
+    places = [(number + chance.random()) / len(quotas) for number in range(len(quotas))]
+    chance.shuffle(places)
+    drawn = []
+    for (name, quota), place in zip(quotas.items(), places, strict=True):
+        rows = groups[name]
+        drawn += [rows[int((number + place) * len(rows) / quota)] for number in range(quota)]
+    return drawn
+
+
+def _quotas(
+    sizes: dict[tuple[str, str], int], count: int, chance: random.Random
+) -> dict[tuple[str, str], int]:
+    """How many rows each group gives: one more of each in turn while it has any, kernels in turn too."""
+    of_kernel: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name in sorted(sizes):
+        of_kernel[name[0]].append(name)
+    for names in of_kernel.values():
+        chance.shuffle(names)
+    longest = max(map(len, of_kernel.values()))
+    in_turn = [names[place] for place in range(longest) for names in of_kernel.values() if place < len(names)]
+    quotas: dict[tuple[str, str], int] = {}
+    while count:
+        for name in in_turn:
+            if count and quotas.get(name, 0) < sizes[name]:
+                quotas[name] = quotas.get(name, 0) + 1
+                count -= 1
+    return quotas
+
+
+def measure(
+    drawn: Sequence[Candidate], chosen: Device, environment: Environment, folder: Path, config: VerifyConfig
+) -> list[Again]:
+    """Measure the points of the rows again, each as its row was measured."""
+    found = []
+    by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
+    for one in sorted(drawn, key=lambda one: (one.entry.name, tuple(one.row.point.problem.values()))):
+        by_settings[one.timing, one.seed].append(one)
+    broken = build(drawn)
+    with Progress(console, f"rows of {chosen.slug}", len(drawn)) as progress:
+        for (timing, seed), some in by_settings.items():
+            with (
+                Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True) as worker,
+                tempfile.TemporaryDirectory() as scratch,
+            ):
+                known = results.ceilings_path(folder, chosen.slug)
+                # Ceilings that are not known are measured for the launch gap, and kept nowhere.
+                unkept = results.ceilings_path(Path(scratch), chosen.slug)
+                worker.overhead = calibration.known_or_measured(worker, environment, [known], unkept).overhead
+                for one in some:
+                    point = one.row.point
+                    outcome = broken.get((one.entry.name, point.provider))
+                    outcome = outcome or worker.measure(one.entry.loaded.where, point)
+                    found.append(Again(one, outcome))
+                    progress.advance(str(point))
+    return found
+
+
+def build(drawn: Sequence[Candidate]) -> dict[tuple[str, str], Outcome]:
+    """Build the extensions that the points need here; the outcome by kernel and provider for those that
+    fail."""
+    broken = {}
+    entries = {(one.entry.name, one.row.point.provider): one.entry for one in drawn}
+    for (kernel, provider), entry in entries.items():
+        source = entry.loaded.kernel.provider(provider).extension
+        if source is None:
+            continue
+        try:
+            extension.build(Place.of(entry.loaded), [source])
+        except UserError as error:
+            broken[kernel, provider] = Outcome(status="compile_error", error=str(error))
+    return broken
+
+
+def show(found: Sequence[Again], config: VerifyConfig, stock: str, seconds: float) -> None:
+    """Print the rows that were not reproduced, and what the sample was."""
+    if rest := [one for one in found if not one.is_reproduced(config.margin)]:
+        print_wide(console, table(rest))
+    points = [one.candidate.row.point for one in found]
+    times = [one.candidate.us for one in found]
+    say(
+        f"{len(found)} of {stock} were measured again in {seconds:.1f} s: "
+        f"{_count(len({point.kernel for point in points}), 'kernel')}, "
+        f"{_count(len({(point.kernel, point.provider) for point in points}), 'provider')}, "
+        f"{number(min(times))} to {number(max(times))} us."
+    )
+    if doubtful := sum(not one.is_trusted for one in found):
+        say(f"{_are(doubtful, 'new time')} not to be trusted: run it again when the machine is quiet.")
+
+
+def table(rest: Sequence[Again]) -> Table:
+    """The rows that were not reproduced, the furthest off first, those without a time now at the end."""
+    made = Table(
+        title="not reproduced",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("kernel", "problem", "dtype", "provider", "was us", "is us", "ratio", "noise floor", ""):
+        is_number = heading in ("problem", "was us", "is us", "ratio", "noise floor")
+        made.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for one in sorted(rest, key=lambda one: -abs((one.ratio or 1.0) - 1)):
+        row, timing = one.candidate.row, one.outcome.timing
+        state = row.outcome.state
+        made.add_row(
+            row.point.kernel,
+            notation.extent(row.point),
+            notation.words(row.point),
+            notation.label(row.point),
+            number(one.candidate.us),
+            number(timing.median_us if timing else None),
+            number(one.ratio),
+            percent(state.noise_floor if state else None),
+            one.remark,
+        )
+    return made
+
+
+def percent_of(margin: float) -> str:
+    """A margin as people write it: 2 %, 0.5 %."""
+    return f"{100 * margin:g} %"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _are(count: int, what: str) -> str:
+    return f"{_count(count, what)} {'is' if count == 1 else 'are'}"
+
+
+if __name__ == "__main__":
+    run_stage("verify", VerifyConfig, run)

@@ -1,0 +1,118 @@
+"""What a control point's times say of the points between them, with times that were planted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from pipeline.execution import controls
+from pipeline.execution.controls import STOLEN, UNSTEADY, Controls, Steadiness, steadiness
+from pipeline.execution.crew import Crew
+from pipeline.execution.schedule import Schedule
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import device
+from pipeline.machine.load import Stolen
+from pipeline.points.point import Point
+from pipeline.store.record import Outcome, State
+from tests import factory
+
+POINTS = [factory.made_point("softmax", "torch", size) for size in range(1, 17)]
+CONTROL = factory.made_point("softmax", "torch", 99)
+
+
+class Planted:
+    """A worker whose control point takes these times in turn, None for one that fails."""
+
+    def __init__(self, times: list[float | None], where: device.Device | None = None) -> None:
+        self.device = where or device.cpu()
+        self.times = iter(times)
+        self.asked: list[Point] = []
+
+    def measure(self, where: str, point: Point) -> Outcome:
+        self.asked.append(point)
+        us = next(self.times) if point == CONTROL else 7.0
+        if us is None:
+            return Outcome(status="timeout", error="no answer")
+        return Outcome(status="ok", max_abs_err=0.0, timing=factory.timing(us), state=State())
+
+    def abandon(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is there, whatever this machine does."""
+    monkeypatch.setattr(controls.load, "stolen", Stolen)
+
+
+def swept(*workers: Planted, points: list[Point] = POINTS) -> Steadiness:
+    crew = Crew("softmax", cast(Any, workers), CONTROL, lambda *outcome: None)
+    return crew.measure(Schedule(points, {}, workers=len(workers)), len(points))
+
+
+def test_control_points_are_spread_over_a_sweep_and_mark_what_lies_beside_a_slow_one() -> None:
+    worker = Planted([10.0, 10.1, 10.2, 10.0, 31.0, 10.1, 10.0, 10.3, 10.2])
+    found = swept(worker)
+    places = [place for place, point in enumerate(worker.asked) if point == CONTROL]
+    assert places == [0, 3, 6, 9, 12, 15, 18, 21, 24], "before every second point, and at the end"
+    assert found.doubts == dict.fromkeys(POINTS[6:10], UNSTEADY)
+    assert found.noise_floor == pytest.approx((31.0 - 10.0) / 10.1)
+    assert found.neighbours == {}
+
+
+def test_a_steady_device_leaves_no_doubt_nor_does_a_control_point_that_fails() -> None:
+    assert swept(Planted([10.0, 11.0, 12.0, 10.0, 13.0, 10.0, 10.0, 14.9, 10.0])).doubts == {}
+    failed = swept(Planted([10.0, None, 12.0, *[None] * 6]))
+    assert (failed.doubts, failed.noise_floor) == ({}, None)
+    few = swept(Planted([10.0, 10.0]), points=POINTS[:1])
+    assert (few.doubts, few.noise_floor) == ({}, None)
+
+
+def test_each_device_is_compared_with_itself() -> None:
+    """One that is half as fast is as steady."""
+    found = swept(Planted([10.0] * 9), Planted([20.0] * 9))
+    assert found.doubts == {}
+    assert found.noise_floor is not None and found.noise_floor >= 0.5
+
+
+def taken(monkeypatch: pytest.MonkeyPatch, name: str, values: list[object], where: device.Device) -> Controls:
+    """Three control points with a point between each two, and what is seen of others at each."""
+    seen: Iterator[object] = iter(values)
+    place = controls.load if name == "stolen" else controls
+    monkeypatch.setattr(place, name, lambda *given, **named: next(seen))
+    made = Controls(cast(Supervisor, Planted([], where)), lambda: 10.0, 2)
+    for point in POINTS[:2]:
+        made.take()
+        made.add(point)
+    made.take()
+    return made
+
+
+def test_cores_that_a_host_gave_to_others_mark_what_was_measured_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[object] = [Stolen(100, 1000), Stolen(101, 1010), Stolen(121, 1110)]
+    found = steadiness([taken(monkeypatch, "stolen", looks, device.cpu())])
+    assert found.doubts == {POINTS[1]: STOLEN}, "a tick alone is none"
+
+
+def test_other_processes_on_a_gpu_are_said_and_doubt_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = device.Device(kind="cuda", name="GPU", index=0, uuid="GPU-planted")
+    found = steadiness([taken(monkeypatch, "neighbours", [0, 0, 2], gpu)])
+    assert (found.doubts, found.neighbours) == ({}, {POINTS[1]: 2})
+
+
+def test_rows_are_told_what_the_sweep_has_shown() -> None:
+    one, other, failed = (
+        factory.measurement(size=64),
+        factory.measurement(size=128, valid=False),
+        factory.measurement(size=256, status="timeout"),
+    )
+    found = Steadiness(0.2, dict.fromkeys((one.point, other.point), "it was busy"), {one.point: 3})
+    state, known = found.settled(one, {}).outcome.state, found.settled(other, {}).outcome.state
+    assert state is not None and known is not None
+    assert (state.valid, state.invalid_reason) == (False, "it was busy")
+    assert (state.noise_floor, state.neighbours) == (0.2, 3)
+    assert known.invalid_reason == "the clock moved by 8 % while it was timed", "what was known first stays"
+    assert found.settled(failed, {}) == failed
