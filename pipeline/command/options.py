@@ -214,7 +214,7 @@ class VerifyConfig(Record):
     device: str
     provider: Pin[str]
     points: int = Field(ge=1)
-    sample_seed: int
+    sample_seed: Seed
     margin: float = Field(gt=0, lt=1)
     share: float = Field(ge=0, le=1)
     input: Place

@@ -256,7 +256,7 @@ def read_lines(path: Path, kind: type[R], warn: Callable[[str], None]) -> list[R
     return rows
 
 
-def committed(path: Path, rows: Iterable[Record]) -> set[Record]:
+def committed(path: Path, rows: Iterable[R]) -> set[R]:
     """Those of a file's rows that are in git. The texts and traces that they name are not, so that a clone
     has the rows alone, which are enough for all but to show such a text."""
     lines = set(committed_lines(path))
