@@ -352,7 +352,9 @@ def _held_line(some: Sequence[Final]) -> list[str]:
         return f"{speedup(row.against.ratio)}{mark}"
 
     baseline = [row for row in some if row.point.provider == kernel.baseline]
-    compiled = [row for row in some if kernel.provider(row.point.provider).compiled]
+    # By name: finals may be of a provider that is gone since.
+    names = {provider.name for provider in kernel.providers if provider.compiled}
+    compiled = [row for row in some if row.point.provider in names]
     return [
         best.point.kernel,
         notation.extent(best.point),

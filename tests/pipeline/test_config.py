@@ -28,7 +28,7 @@ KNOWN = ", ".join(kernels.names())
 
 DIMENSIONS = (
     "Its dimensions: rows, columns, dtype (size stands for columns); "
-    "its providers' parameters: num_warps, block_size."
+    "its providers' parameters: num_warps, block_size, strategy, cluster_size, stages."
 )
 
 MISTAKES = {
@@ -50,7 +50,7 @@ MISTAKES = {
     "prest=smoke": "unknown option of softmax 'prest'. Did you mean 'preset'? " + DIMENSIONS,
     "colums=64": "unknown option of softmax 'colums'. Did you mean 'columns'? " + DIMENSIONS,
     "blocksize=64": "unknown option of softmax 'blocksize'. Did you mean 'block_size'? " + DIMENSIONS,
-    "num_stages=2": "unknown option of softmax 'num_stages'. Did you mean 'num_warps'? " + DIMENSIONS,
+    "num_stages=2": "unknown option of softmax 'num_stages'. Did you mean 'stages'? " + DIMENSIONS,
     "block-size=64": "unknown option 'block-size'. Known: ",
     "timing.max_secnds=1": "unknown option 'timing.max_secnds'. Did you mean 'timing.max_seconds'? Known: ",
     "+timing.foo=1": "unknown option 'timing.foo'.",

@@ -23,6 +23,18 @@ from pipeline.points.point import Point
             {"block_size": 1024, "num_warps": 8, "dtype": "bfloat16"},
         ),
         ("softmax", "triton_row/num_warps=8/rows=37", {"num_warps": 8, "rows": 37}),
+        # What labels leave out at its default has its default in a configuration that does not name it.
+        (
+            "softmax",
+            "cuda/1024x8w",
+            {"block_size": 1024, "num_warps": 8, "strategy": "auto", "cluster_size": 0, "stages": 0},
+        ),
+        (
+            "softmax",
+            "cuda/8192x8w,strategy=persistent",
+            {"block_size": 8192, "num_warps": 8, "strategy": "persistent", "cluster_size": 0, "stages": 0},
+        ),
+        ("softmax", "cuda/4096", {"size": 4096}),
         ("matmul", "triton_tiled/tf32/m=16", {"arithmetic": "tf32", "m": 16}),
         ("matmul", "triton_tiled/64x32x8w", {"block_m": 64, "block_n": 32, "num_warps": 8}),
     ],
@@ -63,3 +75,15 @@ def test_a_point_in_words() -> None:
     )
     assert notation.label(point) == "triton_online 1024x8w"
     assert notation.file_name(point) == "triton_online-bfloat16-1024x8w-rows=37-columns=4096"
+
+
+def test_a_default_that_is_left_out() -> None:
+    parameters = {"block_size": 8192, "num_warps": 8, "strategy": "auto", "cluster_size": 0, "stages": 0}
+    problem = Values({"rows": 4096, "columns": 4096, "dtype": "bfloat16"})
+
+    def label(**other: Value) -> str:
+        values = Values({**parameters, **other})
+        return notation.label(Point(kernel="softmax", provider="cuda", problem=problem, parameters=values))
+
+    assert label() == "cuda 8192x8w"
+    assert label(strategy="persistent", stages=4) == "cuda 8192x8w,strategy=persistent,stages=4"
