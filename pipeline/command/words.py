@@ -59,7 +59,16 @@ def read(words: Sequence[str], schema: type[Record]) -> Line:
     tracking_uri, rest = without_tracking_uri(words)
     experiments, rest = without_experiments(rest)
     first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
-    return Line(for_hydra([*first, *rest], schema), tracking_uri, tuple(experiments))
+    return Line(for_hydra([*flags_first(rest), *first], schema), tracking_uri, tuple(experiments))
+
+
+def flags_first(words: Sequence[str]) -> list[str]:
+    """The same words, flags before options: Hydra takes them in no other order."""
+    is_flag = [
+        word.startswith("-") or before in CONFIG for before, word in zip(["", *words], words, strict=False)
+    ]
+    flags = [word for word, is_one in zip(words, is_flag, strict=True) if is_one]
+    return flags + [word for word, is_one in zip(words, is_flag, strict=True) if not is_one]
 
 
 def name_of(word: str) -> str:
