@@ -91,6 +91,7 @@ class Codegen:
             wait_s=config.wait_s,
         )
         results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
+        self.scope.folder.parent.mkdir(parents=True, exist_ok=True)
         output = results.folder_for(config.output, self.device.kind)
         self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
         self.made = CodeRows(self.scope, self.known(), warn)
