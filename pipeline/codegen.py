@@ -94,6 +94,7 @@ class Codegen:
             shows=config.provider is not None and len(config.provider) == 1,
         )
         results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
+        self.scope.folder.parent.mkdir(parents=True, exist_ok=True)
         output = results.folder_for(config.output, self.device.kind)
         self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
         known = self.known()

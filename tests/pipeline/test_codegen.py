@@ -496,6 +496,12 @@ def test_what_stays_is_what_would_come_out_the_same(
     assert found.triton == [("right", "90")] * len(of_text), "those whose text was lost"
     assert found.rows() == first.rows()
 
+    (tmp_path / "artifacts").rename(tmp_path / "elsewhere")
+    assert run(*few).nothing, "a clone has the rows alone"
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["codegen"], "DVC looks for it"
+    shutil.rmtree(tmp_path / "artifacts")
+    (tmp_path / "elsewhere").rename(tmp_path / "artifacts")
+
     more = run("architectures=[80,90]", *few)
     assert {architecture for _, architecture in (*more.triton, *more.cuda)} == {"80"}
     assert len(more.rows()) == 2 * len(first.rows())
