@@ -29,7 +29,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -96,10 +97,10 @@ class Run:
     params: Mapping[str, str]
     values: tuple[Value, ...]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that change with anything the run shows."""
-        return digest(asdict(self))
+        return digest({one.name: getattr(self, one.name) for one in fields(self)})
 
     def with_tags(self, tags: Mapping[str, str]) -> Run:
         """The same run with more tags."""
