@@ -30,7 +30,7 @@ def run(config: BenchDevicesConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(gpus[0]), Path(folder))
         sweep = ["pipeline.sweep", f"kernel={config.entry.loaded.where}", f"preset={config.preset.name}"]
-        sweep += [f"output={folder}", "remeasure=true", "tracking=none"]
+        sweep += [f"output={folder}", "remeasure=true", "tracking=none", "allow=all"]
         for turn in range(config.repeats):
             for count in counts:
                 devices = "[" + ",".join(str(gpu) for gpu in gpus[:count]) + "]"

@@ -34,16 +34,10 @@ def log(results: Path, uri: str, **options: Any) -> None:
 
 
 def start(*arguments: str, stage: str = "publish", **env: str) -> subprocess.Popen[str]:
-    """The command line itself."""
-    command = [
-        sys.executable,
-        "-m",
-        f"pipeline.{stage}",
-        "runs=null",
-        "reports=null",
-        "artifacts=null",
-        *arguments,
-    ]
+    """The command line itself. What the arguments do not name of what is published is left out."""
+    named = {argument.partition("=")[0] for argument in arguments}
+    left_out = [f"{name}=null" for name in ("runs", "reports", "artifacts") if name not in named]
+    command = [sys.executable, "-m", f"pipeline.{stage}", *left_out, *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=os.environ | env, stdout=pipe, stderr=pipe, text=True)
 
