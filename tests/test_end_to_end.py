@@ -80,7 +80,8 @@ def test_every_point_is_in_the_ledger_once_with_the_status_it_must_have(
         origin = row.origin
         assert (origin.commit, origin.dirty, origin.tool) == (head_before_results(project), False, None)
         assert origin.command == (
-            f"python -m pipeline.sweep kernel={','.join(KERNELS)} preset={PRESET} device=auto output=results"
+            f"python -m pipeline.sweep kernel={','.join(KERNELS)} preset={PRESET} device=auto output=results "
+            "allow=all"
         )
     assert len({row.origin.run for row in rows.values()}) == 1
 

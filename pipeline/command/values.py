@@ -93,9 +93,11 @@ def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
     if named and len(value) > 1:
         raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
     for name in value:
+        # A section's name may be anything; one that is nearly a set's is a slip.
+        if name not in SETS and difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7):
+            raise ValueError(str(unknown("set", name, SETS)))
         # ncu's own sections are in camel case, and its metrics have an underscore.
-        is_set = name in SETS or difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7)
-        if name not in SETS and (is_set or not re.fullmatch(r"[A-Z]\w+|\w+[_:]\S+", name)):
+        if name not in SETS and not re.fullmatch(r"[A-Z]\w+|\w+[_:]\S+", name):
             raise ValueError(
                 f"{str(unknown('set', name, SETS)).rstrip('.')}; a section is written as "
                 "SpeedOfLight, and a metric as dram__bytes_read.sum"
