@@ -152,7 +152,7 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
             best=fastest,
             field=field,
             summaries=summary.summaries(field, rows, of_finals, baselines),
-            meetings=gpus.meetings(rows),
+            common_problems=gpus.common_problems(rows),
             finals=held,
             history=history.parts(everything_held),
             about=about,

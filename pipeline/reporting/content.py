@@ -11,7 +11,7 @@ import pandas as pd
 from pipeline.reporting.charts import Chart
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import HeadToHead
-from pipeline.reporting.gpus import Meeting
+from pipeline.reporting.gpus import CommonProblem
 from pipeline.reporting.history import Part
 from pipeline.reporting.plots import Style
 from pipeline.reporting.summary import Summary
@@ -50,7 +50,7 @@ class Content:
 
     ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
     configuration with its speedup. ``field`` are the problems at which ours met others, ``summaries`` what
-    follows of them, ``meetings`` GPUs at common problems. ``finals`` are the newest of each problem,
+    follows of them, ``common_problems`` GPUs at common problems. ``finals`` are the newest of each problem,
     ``history`` those of every run. ``plots`` and ``rooflines`` are drawings of each kernel that was timed.
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
@@ -62,7 +62,7 @@ class Content:
     history: Sequence[Part]
     about: Mapping[str, About]
     summaries: Sequence[Summary]
-    meetings: Sequence[Meeting]
+    common_problems: Sequence[CommonProblem]
     plots: Mapping[str, Sequence[Plot]]
     rooflines: Mapping[str, str]
     evidence: Evidence

@@ -22,7 +22,7 @@ LEAST = log(1.02)
 
 
 @dataclass(frozen=True)
-class Meeting:
+class CommonProblem:
     """Two GPUs at one problem: the fastest configuration on either and its time.
 
     ``by_ceilings`` is the ratio if both reached the same share of their ceilings, None where a ceiling is not
@@ -94,7 +94,7 @@ def explained(ratio: float, by_ceilings: float | None) -> float | None:
     return log(by_ceilings) / log(ratio)
 
 
-def meetings(rows: pd.DataFrame, machines: Sequence[str] | None = None) -> list[Meeting]:
+def common_problems(rows: pd.DataFrame, machines: Sequence[str] | None = None) -> list[CommonProblem]:
     """Every pair of machines at every problem that both were timed at, by kernel, pair and problem.
 
     ``rows`` are measurements as ``frames.frame`` gives them; timings not to be trusted are left out. The
@@ -120,7 +120,7 @@ def meetings(rows: pd.DataFrame, machines: Sequence[str] | None = None) -> list[
                 a_on_b = every.get((str(kernel), rank, b, mine["label"]))
                 b_on_a = every.get((str(kernel), rank, a, theirs["label"]))
                 found.append(
-                    Meeting(
+                    CommonProblem(
                         kernel=str(kernel),
                         a=a,
                         b=b,
@@ -144,9 +144,9 @@ def meetings(rows: pd.DataFrame, machines: Sequence[str] | None = None) -> list[
     return found
 
 
-def pairs(some: Iterable[Meeting]) -> list[Pair]:
-    """Meetings by kernel, pair and words, in the meetings' order."""
-    groups: dict[tuple[str, str, str, str], list[Meeting]] = {}
+def pairs(some: Iterable[CommonProblem]) -> list[Pair]:
+    """Meetings by kernel, pair and words, in the common_problems' order."""
+    groups: dict[tuple[str, str, str, str], list[CommonProblem]] = {}
     for one in some:
         groups.setdefault((one.kernel, one.a, one.b, one.words), []).append(one)
     found = []
@@ -172,7 +172,7 @@ def pairs(some: Iterable[Meeting]) -> list[Pair]:
     return found
 
 
-def metrics(some: Iterable[Meeting], kernel: str, gpu: str) -> dict[str, float]:
+def metrics(some: Iterable[CommonProblem], kernel: str, gpu: str) -> dict[str, float]:
     """What a tracker keeps of a kernel on one GPU beside each other one, over all of their common problems,
     by the metric's name: ``against.nvidia-h200.time_ratio`` is the GPU's time over the H200's,
     ``against.nvidia-h200.ceiling_ratio`` the same at equal shares of the ceilings, ``.ceiling_explains`` the

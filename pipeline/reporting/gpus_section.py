@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.reporting.charts import Chart, Line, Mark
 from pipeline.reporting.content import Plot
-from pipeline.reporting.gpus import Meeting, Pair
+from pipeline.reporting.gpus import CommonProblem, Pair
 from pipeline.reporting.numbers import number, percent, speedup
 from pipeline.reporting.plots import Limit, Style
 
@@ -39,7 +39,7 @@ def overview(some: Sequence[Pair], names: Mapping[str, str]) -> list[dict[str, A
     ]
 
 
-def lines(some: Sequence[Meeting], names: Mapping[str, str]) -> list[dict[str, Any]]:
+def lines(some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[dict[str, Any]]:
     """A line a problem and pair of a kernel."""
     return [
         {
@@ -64,8 +64,8 @@ def lines(some: Sequence[Meeting], names: Mapping[str, str]) -> list[dict[str, A
     ]
 
 
-def charts(drawn: Sequence[Plot], some: Sequence[Meeting], names: Mapping[str, str]) -> list[Chart]:
-    """A kernel's meetings on the x axis of its first workload: a line a pair, and dashed the ratio that the
+def charts(drawn: Sequence[Plot], some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[Chart]:
+    """A kernel's common_problems on the x axis of its first workload: a line a pair, and dashed the ratio that the
     ceilings would give."""
     if not drawn:
         return []
@@ -108,7 +108,7 @@ def percentage(share: float | None) -> str:
     return percent(share) if 0 < share < 0.1 else f"{100 * share:.0f} %"
 
 
-def _said(one: Meeting) -> str:
+def _said(one: CommonProblem) -> str:
     """A meeting in words."""
     parts = [
         f"{one.extent}: {speedup(one.ratio)} times as long",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from pipeline.reporting.gpus import Meeting, Pair
+from pipeline.reporting.gpus import CommonProblem, Pair
 from pipeline.reporting.gpus_section import percentage
 from pipeline.reporting.numbers import number, speedup
 
@@ -30,7 +30,7 @@ WORDS = 3
 """Columns that hold words; the others hold numbers."""
 
 
-def cells(one: Meeting) -> tuple[str, ...]:
+def cells(one: CommonProblem) -> tuple[str, ...]:
     """A line of the table."""
     return (
         f"{one.extent} {one.words}".strip(),
@@ -46,8 +46,8 @@ def cells(one: Meeting) -> tuple[str, ...]:
     )
 
 
-def table(some: Sequence[Meeting], title: str) -> Table:
-    """Meetings, for a terminal."""
+def table(some: Sequence[CommonProblem], title: str) -> Table:
+    """Common problems, for a terminal."""
     found = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
     )
@@ -58,8 +58,8 @@ def table(some: Sequence[Meeting], title: str) -> Table:
     return found
 
 
-def markdown(some: Sequence[Meeting], title: str) -> str:
-    """Meetings as a table for a pull request."""
+def markdown(some: Sequence[CommonProblem], title: str) -> str:
+    """Common problems as a table for a pull request."""
     marks = "|---" * WORDS + "|---:" * (len(HEADINGS) - WORDS)
     lines = [f"**{title}**", "", f"| {' | '.join(HEADINGS)} |", f"{marks}|"]
     return "\n".join([*lines, *(f"| {' | '.join(cells(one))} |" for one in some)])

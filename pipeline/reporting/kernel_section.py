@@ -38,7 +38,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         shown = _lines(of_words, machine_names, about, content.styles, some)
         tables.append({"words": words, "rates": [RATES[one] for one in some], "lines": shown})
     every = best.sort_values(["rank", "median_us", "provider"])
-    met = [one for one in content.meetings if one.kernel == name]
+    met = [one for one in content.common_problems if one.kernel == name]
     drawn = content.plots.get(name, ())
     return {
         "name": name,

@@ -37,7 +37,7 @@ class Machines:
     def show(self, console: Console, kernel: str, as_markdown: bool) -> bool:
         """Print a kernel on both; False where they have no problem in common."""
         title = f"{kernel}: a is {self.a}, b is {self.b}"
-        some = self._meetings(kernel)
+        some = self._common_problems(kernel)
         held = machines.pairs(*(self._finals(kernel, slug) for slug in (self.a, self.b)))
 
         def say(text: str) -> None:
@@ -63,13 +63,13 @@ class Machines:
             say(f"{count}. Geometric mean of b / a: {mean:.3f}. {UNJUDGED}")
         return bool(some or held)
 
-    def _meetings(self, kernel: str) -> list[gpus.Meeting]:
+    def _common_problems(self, kernel: str) -> list[gpus.CommonProblem]:
         rows = []
         for slug in (self.a, self.b):
             paths = [results.ledger_path(place, kernel, slug) for place in _places(slug, self.folders)]
             path = next((path for path in paths if path.is_file()), None)
             rows += [] if path is None else results.own_rows(path, self.warn)
-        return gpus.meetings(frame(comparable(rows)), (self.a, self.b))
+        return gpus.common_problems(frame(comparable(rows)), (self.a, self.b))
 
     def _finals(self, kernel: str, slug: str) -> list[finals.Final]:
         for place in _places(slug, self.folders):

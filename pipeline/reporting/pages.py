@@ -104,7 +104,7 @@ def _view(content: Content) -> dict[str, Any]:
             "providers": [one for one in content.styles if one in set(timed["provider"])],
         },
         "overview": _overview(content, list(names)),
-        "gpu_pairs": gpus_section.overview(gpus.pairs(content.meetings), names),
+        "gpu_pairs": gpus_section.overview(gpus.pairs(content.common_problems), names),
         "properties": origin_section.properties(content.results, list(names)),
         "elsewhere": origin_section.elsewhere(content, names),
         "freshness": origin_section.freshness(rows, names),

@@ -47,8 +47,8 @@ def ledgers() -> list[Measurement]:
     return rows
 
 
-def met() -> dict[tuple[str, str, str], gpus.Meeting]:
-    return {(one.a, one.b, one.extent): one for one in gpus.meetings(frame(ledgers()))}
+def met() -> dict[tuple[str, str, str], gpus.CommonProblem]:
+    return {(one.a, one.b, one.extent): one for one in gpus.common_problems(frame(ledgers()))}
 
 
 def test_every_pair_of_gpus_meets_at_the_problems_that_both_were_swept_at() -> None:
