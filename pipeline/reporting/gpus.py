@@ -145,7 +145,7 @@ def common_problems(rows: pd.DataFrame, machines: Sequence[str] | None = None) -
 
 
 def pairs(some: Iterable[CommonProblem]) -> list[Pair]:
-    """Meetings by kernel, pair and words, in the common_problems' order."""
+    """Common problems by kernel, pair and words, in their order."""
     groups: dict[tuple[str, str, str, str], list[CommonProblem]] = {}
     for one in some:
         groups.setdefault((one.kernel, one.a, one.b, one.words), []).append(one)

@@ -65,8 +65,8 @@ def lines(some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[dict[
 
 
 def charts(drawn: Sequence[Plot], some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[Chart]:
-    """A kernel's common_problems on the x axis of its first workload: a line a pair, and dashed the ratio that the
-    ceilings would give."""
+    """A kernel's common problems on the x axis of its first workload: a line a pair, and dashed the ratio that
+    the ceilings would give."""
     if not drawn:
         return []
     drawing = drawn[0].drawing
@@ -109,7 +109,7 @@ def percentage(share: float | None) -> str:
 
 
 def _said(one: CommonProblem) -> str:
-    """A meeting in words."""
+    """A common problem in words."""
     parts = [
         f"{one.extent}: {speedup(one.ratio)} times as long",
         f"{number(one.a_us)} us by {one.a_best}",
