@@ -65,8 +65,8 @@ def lines(some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[dict[
 
 
 def charts(drawn: Sequence[Plot], some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[Chart]:
-    """A kernel's common problems on the x axis of its first workload: a line a pair, and dashed the ratio that
-    the ceilings would give."""
+    """A kernel's common problems on the x axis of its first workload: a line a pair, and dashed the ratio
+    that the ceilings would give."""
     if not drawn:
         return []
     drawing = drawn[0].drawing
