@@ -61,7 +61,8 @@ def summaries(
     tables."""
     groups: dict[tuple[str, str, str], list[HeadToHead]] = {}
     for one in field:
-        if baselines[one.kernel] in one.ratios and not one.unasked:
+        # Of a kernel that has finals and no measurements no baseline is known.
+        if baselines.get(one.kernel) in one.ratios and not one.unasked:
             groups.setdefault((one.kernel, one.gpu, one.words), []).append(one)
     found = []
     for (kernel, gpu, words), some in groups.items():
