@@ -59,10 +59,11 @@ def summaries(
     """By kernel, machine and words: of the problems of the kernel's first workload (``drawings.leading``)
     those at which ours and the baseline are known. ``rows`` are the measurements and ``held`` the finals as
     tables."""
+    measured = set(zip(rows["kernel"], rows["gpu"], strict=True))
     groups: dict[tuple[str, str, str], list[HeadToHead]] = {}
     for one in field:
-        # Of a kernel that has finals and no measurements no baseline is known.
-        if baselines.get(one.kernel) in one.ratios and not one.unasked:
+        is_measured = (one.kernel, one.gpu) in measured  # there may be finals alone
+        if is_measured and baselines[one.kernel] in one.ratios and not one.unasked:
             groups.setdefault((one.kernel, one.gpu, one.words), []).append(one)
     found = []
     for (kernel, gpu, words), some in groups.items():

@@ -204,16 +204,16 @@ def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(
     assert metrics["gelu"]["nvidia-h200"]["float32"]["own_speedup"] == 1.5
 
 
-def test_finals_of_a_kernel_without_measurements_are_in_no_overview(
-    write: Write, tmp_path: Path
-) -> None:
-    torch, cuda = (
-        measurement("gelu", name, 1024, median_us=us) for name, us in (("torch", 9.0), ("cuda", 6.0))
-    )
-    write_finals(tmp_path / "results", [final(cuda, 6.0), final(torch, 9.0, (cuda, 6.0, "slower"))])
+def test_finals_without_measurements_are_in_no_overview(write: Write, tmp_path: Path) -> None:
+    for kernel, gpu in (("gelu", H200), ("softmax", H100)):
+        torch, cuda = (
+            measurement(kernel, name, 1024, median_us=us, gpu=gpu)
+            for name, us in (("torch", 9.0), ("cuda", 6.0))
+        )
+        write_finals(tmp_path / "results", [final(cuda, 6.0), final(torch, 9.0, (cuda, 6.0, "slower"))])
     write([measurement("softmax", name, 1024) for name in ("torch", "cuda")])
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
-    assert metrics.keys() == {"softmax"}
+    assert {kernel: list(machines) for kernel, machines in metrics.items()} == {"softmax": [H200]}
 
 
 def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> None:
