@@ -469,6 +469,7 @@ def test_a_clone_makes_the_texts_of_what_changed_there_alone_and_of_what_is_to_b
 
     cloned = run(*few)
     assert cloned.nothing and cloned.rows() == first.rows() and not cloned.texts()
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["codegen"], "DVC looks for it"
     edit(planted / "left_hand.py", "half(x), mask", "half(x) + 1, mask")
     for _ in range(2):
         edited = run(*few)
@@ -495,12 +496,6 @@ def test_what_stays_is_what_would_come_out_the_same(
     found = run(*few)
     assert found.triton == [("right", "90")] * len(of_text), "those whose text was lost"
     assert found.rows() == first.rows()
-
-    (tmp_path / "artifacts").rename(tmp_path / "elsewhere")
-    assert run(*few).nothing, "a clone has the rows alone"
-    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["codegen"], "DVC looks for it"
-    shutil.rmtree(tmp_path / "artifacts")
-    (tmp_path / "elsewhere").rename(tmp_path / "artifacts")
 
     more = run("architectures=[80,90]", *few)
     assert {architecture for _, architecture in (*more.triton, *more.cuda)} == {"80"}

@@ -198,11 +198,12 @@ def test_the_best_by_the_ledger_its_default_and_the_baseline_are_counted(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     pins = ("block_size=[512,1024]", "num_warps=[4,8]")
     found = {row["role"]: row["point"] for row in command(tmp_path, monkeypatch, *pins)}
-    assert {role: (one["provider"], one["parameters"]) for role, one in found.items()} == {
-        "best": ("cuda", {"block_size": 512, "num_warps": 8}),
-        "default": ("cuda", {"block_size": 1024, "num_warps": 4}),
-        "baseline": ("torch", {}),
-    }
+    assert found.keys() == {"best", "default", "baseline"}
+    assert found["baseline"]["provider"] == "torch"
+    for role, block, warps in (("best", 512, 8), ("default", 1024, 4)):
+        wanted = {"block_size": block, "num_warps": warps}
+        assert found[role]["provider"] == "cuda"
+        assert wanted.items() <= found[role]["parameters"].items()
 
 
 def test_a_counter_that_the_gpu_lacks_costs_only_itself(

@@ -64,8 +64,12 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
         ("talkative", "ok", None),
         ("wrong", "incorrect", "first call: 1 of 64 elements are wrong"),
         ("remembers", "incorrect", "after timing: "),
-        ("raises", "runtime_error", "RuntimeError: it broke in two lines"),
-        ("memory_error", "out_of_memory", "MemoryError"),
+        ("raises", "runtime_error", "tests/planted/faulty/torch.py:91: `raise RuntimeError("),
+        (
+            "memory_error",
+            "out_of_memory",
+            "tests/planted/faulty/torch.py:109: `raise MemoryError`: MemoryError",
+        ),
         ("right", "ok", None),
     ):
         outcome = measured(worker, provider)
