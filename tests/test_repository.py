@@ -154,6 +154,20 @@ def test_a_sweep_depends_on_no_package_that_explains_or_shows() -> None:
         assert not deps & {"pipeline", "pipeline/inspection", "pipeline/reporting"}, name
 
 
+@pytest.mark.parametrize("name", ["sweep", "finals", "profile", "counters", "codegen", "report", "publish"])
+def test_a_stage_depends_on_what_it_measures_and_keeps_results_by(name: str) -> None:
+    """All that its module imports of the packages whose code decides what is in a file."""
+    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][name]
+    missing = {
+        file
+        for file in reached(f"pipeline/{name}.py")
+        if file.startswith(tuple(f"pipeline/{one}/" for one in ("execution", "machine", "points", "store")))
+        and not file.endswith("__init__.py")
+        and not any(file == dep or file.startswith(f"{dep}/") for dep in stage["deps"])
+    }
+    assert missing == set()
+
+
 def test_what_processes_take_turns_by_is_in_neither_git_nor_dvc() -> None:
     lock = "results/timings/softmax/.nvidia-h200.jsonl.lock"
     assert ".*.jsonl.lock" in (ROOT / ".dvcignore").read_text().splitlines()
@@ -192,6 +206,20 @@ def imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def reached(file: str) -> set[str]:
+    """The files that a module of the repository imports, and those that these do."""
+    found: set[str] = set()
+    waiting = [file]
+    while waiting:
+        one = waiting.pop()
+        found.add(one)
+        names = [name.replace(".", "/") for name in imported(ast.parse((ROOT / one).read_text()))]
+        # A module, or a name in one.
+        paths = {f"{place}.py" for name in names for place in (name, name.rpartition("/")[0])}
+        waiting += [path for path in paths - found if (ROOT / path).is_file()]
+    return found
 
 
 def test_imports_of_the_pipelines_packages_only_go_down() -> None:
