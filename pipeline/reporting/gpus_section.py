@@ -15,6 +15,17 @@ STYLE = Style("pair", "#0072b2", "#4aa8e8", "o", "-")
 """How a pair of GPUs is drawn."""
 
 
+def _cells(one: CommonProblem | Pair) -> list[str]:
+    """What both tables say of two GPUs: the ratio, what the ceilings explain, what the other's best costs."""
+    return [
+        speedup(one.ratio),
+        speedup(one.by_ceilings),
+        percentage(one.explained),
+        speedup(one.a_on_b),
+        speedup(one.b_on_a),
+    ]
+
+
 def overview(some: Sequence[Pair], names: Mapping[str, str]) -> list[dict[str, Any]]:
     """A line a kernel, words and pair."""
     return [
@@ -25,13 +36,7 @@ def overview(some: Sequence[Pair], names: Mapping[str, str]) -> list[dict[str, A
             "a": names[one.a],
             "b": names[one.b],
             "problems": one.problems,
-            "cells": [
-                speedup(one.ratio),
-                speedup(one.by_ceilings),
-                percentage(one.explained),
-                speedup(one.a_on_b),
-                speedup(one.b_on_a),
-            ],
+            "cells": _cells(one),
             "differing": f"{one.differing} of {one.problems}",
             "worst": speedup(one.worst),
         }
@@ -52,13 +57,7 @@ def lines(some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[dict[
             "a_best": one.a_best,
             "b_best": one.b_best if one.differs else "the same",
             "times": [number(one.a_us), number(one.b_us)],
-            "cells": [
-                speedup(one.ratio),
-                speedup(one.by_ceilings),
-                percentage(one.explained),
-                speedup(one.a_on_b),
-                speedup(one.b_on_a),
-            ],
+            "cells": _cells(one),
         }
         for one in some
     ]
