@@ -172,35 +172,6 @@ def pairs(some: Iterable[CommonProblem]) -> list[Pair]:
     return found
 
 
-def metrics(some: Iterable[CommonProblem], kernel: str, gpu: str) -> dict[str, float]:
-    """What a tracker keeps of a kernel on one GPU beside each other one, over all of their common problems,
-    by the metric's name: ``against.nvidia-h200.time_ratio`` is the GPU's time over the H200's,
-    ``against.nvidia-h200.ceiling_ratio`` the same at equal shares of the ceilings, ``.ceiling_explains`` the
-    share of the difference that this makes up, and ``.its_best_here`` what the other's best configuration
-    costs here."""
-    others: dict[str, list[tuple[float, float | None, float | None]]] = {}
-    for one in some:
-        if one.kernel == kernel and gpu == one.b:
-            others.setdefault(one.a, []).append((one.ratio, one.by_ceilings, one.a_on_b))
-        elif one.kernel == kernel and gpu == one.a:
-            by_ceilings = None if one.by_ceilings is None else 1 / one.by_ceilings
-            others.setdefault(one.b, []).append((1 / one.ratio, by_ceilings, one.b_on_a))
-    found: dict[str, float] = {}
-    for other, group in others.items():
-        ratio = geometric_mean([one[0] for one in group])
-        known = [one[1] for one in group if one[1] is not None]
-        ceilings = geometric_mean(known) if len(known) == len(group) else None
-        numbers = {
-            "time_ratio": ratio,
-            "ceiling_ratio": ceilings,
-            "ceiling_explains": explained(ratio, ceilings),
-            "its_best_here": _mean([one[2] for one in group if one[2] is not None]),
-            "common_problems": float(len(group)),
-        }
-        found |= {f"against.{other}.{name}": value for name, value in numbers.items() if value is not None}
-    return found
-
-
 def _by_ceilings(a_us: float, b_us: float, a_share: float | None, b_share: float | None) -> float | None:
     """b's time over a's if both reached the same share of their ceilings."""
     if pd.isna(a_share) or pd.isna(b_share) or not a_share or not b_share:

@@ -82,19 +82,6 @@ def test_it_is_said_what_the_best_of_the_one_costs_on_the_other() -> None:
     assert pair.a_on_b == pytest.approx(1.25**0.5) and pair.worst == pytest.approx(1.25)
 
 
-def test_metrics_of_a_gpu_beside_each_other_one() -> None:
-    some = list(met().values())
-    slow, fast = gpus.metrics(some, "softmax", SLOW), gpus.metrics(some, "softmax", H200)
-    assert slow[f"against.{H200}.time_ratio"] == pytest.approx(2.2)
-    assert fast[f"against.{SLOW}.time_ratio"] == pytest.approx(1 / 2.2)
-    explains = "against.{}.ceiling_explains"
-    assert slow[explains.format(H200)] == pytest.approx(fast[explains.format(SLOW)])
-    assert slow[f"against.{H200}.its_best_here"] == pytest.approx(1.25**0.5)
-    assert slow[f"against.{H200}.common_problems"] == 2
-    assert {name.split(".")[1] for name in slow} == {H100, H200}
-    assert gpus.metrics(some, "gelu", H200) == {}, "one alone meets none"
-
-
 def test_the_report_sets_gpu_against_gpu(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results", ledgers())
     report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
