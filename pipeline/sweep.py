@@ -60,6 +60,8 @@ def run(configs: Sequence[SweepConfig]) -> None:
     if first.debug:
         debug(configs, devices[0])
         return
+    # Before it waits for anybody: a mistake is said at once.
+    plans = planned(configs, devices[0])
     with ExitStack() as stack:
         # Held from before a ledger is read: a second sweep finds in it what the first one measured.
         for chosen in devices:
@@ -73,7 +75,6 @@ def run(configs: Sequence[SweepConfig]) -> None:
         for chosen in devices:
             if count := controls.neighbours(chosen, measuring=False):
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
-        plans = planned(configs, devices[0])
         begin = monotonic()
         swept = [
             sweep_kernel(config, wanted, devices, workers)
@@ -93,7 +94,7 @@ def run(configs: Sequence[SweepConfig]) -> None:
 
 
 def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]:
-    """The points of every kernel, before the first is measured: a mistake about the last is said at once."""
+    """The points of every kernel. Raises UserError for a mistake about any of them."""
     target = Target(chosen.kind, device.capabilities(chosen))
     plans = [
         plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs

@@ -132,6 +132,14 @@ def sentence(options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest
     return error.removeprefix("error: ").rstrip("\n")
 
 
+def test_a_mistake_is_said_before_the_device_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "DeviceLock", lambda *arguments: pytest.fail("it waits for the device"))
+    options = ["kernel=gelu,softmax", "device=cpu", "tracking=none", "block_size=1000"]
+    assert sentence(options, monkeypatch, capsys).startswith("block_size: must be one of 256, 512, ")
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_sentence(
     mistake: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
