@@ -60,7 +60,7 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _give_up() -> None:
-    _say("Stopped; what was measured is kept, and the same command goes on from there.")
+    _say("Stopped. What was measured is kept, and the same command goes on from there.")
     os._exit(CODE)
 
 

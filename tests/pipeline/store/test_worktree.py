@@ -1,0 +1,106 @@
+"""Another commit's files are gone however the process that looked at them ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from pipeline import UserError
+from pipeline.store.worktree import worktree
+
+LOOKS = """
+import signal, sys, time
+from pathlib import Path
+from pipeline.store.worktree import worktree
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background job ignores it
+with worktree(Path(sys.argv[1]), "HEAD") as tree:
+    print((tree / "file").read_text(), flush=True)
+    time.sleep(600)
+"""
+
+
+def git(root: Path, *words: str) -> str:
+    who = {
+        f"GIT_{role}_{what}": "test@localhost"
+        for role in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    done = subprocess.run(
+        ["git", *words], cwd=root, env=os.environ | who, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("repository")
+    git(root, "init", "--quiet")
+    (root / "file").write_text("committed")
+    git(root, "add", "--all", ".")
+    git(root, "commit", "--quiet", "-m", "A file")
+    (root / "file").write_text("edited")
+    return root
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def until(happens: Callable[[], bool]) -> None:
+    deadline = monotonic() + 120
+    while not happens() and monotonic() < deadline:
+        sleep(0.02)
+    assert happens()
+
+
+def worktrees(root: Path) -> int:
+    return len(git(root, "worktree", "list").splitlines())
+
+
+def test_it_holds_what_was_committed_and_leaves_nothing(repository: Path, temporary: Path) -> None:
+    with worktree(repository, "HEAD") as tree:
+        assert (tree / "file").read_text() == "committed"
+        assert worktrees(repository) == 2
+    assert worktrees(repository) == 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_failure_leaves_nothing(repository: Path, temporary: Path) -> None:
+    with pytest.raises(ZeroDivisionError), worktree(repository, "HEAD"):
+        raise ZeroDivisionError
+    with (
+        pytest.raises(UserError, match="commit nothing can't be checked out: "),
+        worktree(repository, "nothing"),
+    ):
+        pass
+    assert worktrees(repository) == 1
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_is_gone_after_a_process_that_is_killed(
+    repository: Path, temporary: Path, number: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOKS, str(repository)],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "committed\n"
+    assert worktrees(repository) == 2
+    os.killpg(process.pid, number)
+    process.communicate()
+    until(lambda: worktrees(repository) == 1)
+    until(lambda: not list(temporary.iterdir()))
