@@ -35,7 +35,7 @@ FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
 TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python-on-path repro verify build report publish ui docs test campaign lint types lock pin \
+.PHONY: help setup python-on-path repro verify build report publish ui docs test test-slow campaign lint types lock pin \
 	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
@@ -104,9 +104,14 @@ docs: $(READY) ## Build the documentation and the reports as a site, every link 
 	@NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict $(ARGS)
 	@echo 'Open build/site/index.html, or serve it: python -m http.server --directory build/site'
 
-test: $(READY) ## Run the tests
-	@# In tests/conftest.py's order: xdist's own begins with the groups of many tests, however short.
-	@python -m pytest --durations=10 $(if $(JOBS),-n $(JOBS) --dist loadgroup --no-loadscope-reorder) $(ARGS)
+# In tests/conftest.py's order: xdist's own begins with the groups of many tests, however short.
+PYTEST = python -m pytest --durations=10 $(if $(JOBS),-n $(JOBS) --dist loadgroup --no-loadscope-reorder)
+
+test: $(READY) ## Run the tests but for the slow ones: minutes
+	@$(PYTEST) -m 'not slow' $(ARGS)
+
+test-slow: $(READY) ## Run the slow ones: whole pipelines, kills, servers, browsers, compilers
+	@$(PYTEST) -m slow $(ARGS)
 
 campaign: $(READY) ## Kill, fill disks, spoil ledgers at random, for minutes: what was lost, what was wrong
 	@python -m tests.campaign $(ARGS)

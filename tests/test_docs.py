@@ -193,6 +193,7 @@ def test_every_command_is_in_the_documentation() -> None:
     assert [name for name in sorted(modules) if f"pipeline.{name}" not in told] == []
 
 
+@pytest.mark.slow
 def test_the_example_of_debugging_a_kernel(tmp_path: Path) -> None:
     """The script, the command and the output of the last section of docs/why.md."""
     section = text_of("docs/why.md").split("## Debugging a Triton kernel")[1]

@@ -31,6 +31,7 @@ from tests.mlflow_store import run_ids, shown
 from tests.project import KERNELS, MEASURING, PRESET, STAGES, Project, is_measured, ran, skipped, wait_until
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.xdist_group("end-to-end"),
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
 ]

@@ -16,7 +16,7 @@ import requests
 from tests.factory import H200
 from tests.project import Project, ran
 
-pytestmark = pytest.mark.xdist_group("end-to-end")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "testing",

@@ -22,7 +22,7 @@ from tests.docker.compose import COMPOSE, PASSWORD, Server, postgres_programs, s
 from tests.factory import H200, measurement, write_results
 from tests.mlflow_store import start
 
-pytestmark = pytest.mark.xdist_group("server")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("server")]
 needs_postgresql = pytest.mark.skipif(
     postgres_programs() is None, reason="needs Debian's postgresql: apt-get install postgresql"
 )

@@ -342,7 +342,7 @@ def together(case: Case) -> tuple[pytest.MarkDecorator, ...]:
     """One process gets all tests that wait for the same library to be built, or for Inductor to be there."""
     if case.provider.extension is not None:
         return (pytest.mark.xdist_group(f"{case.loaded.name}/{case.provider.extension}"),)
-    return (pytest.mark.xdist_group("inductor"),) if case.provider.compiled else ()
+    return (pytest.mark.slow, pytest.mark.xdist_group("inductor")) if case.provider.compiled else ()
 
 
 def cases(where: Callable[[Case], bool] = lambda case: True, *, slow: bool = False) -> list[ParameterSet]:

@@ -42,6 +42,7 @@ def of(case: Case, compiled: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_architecture_word_and_size(case: Case, compiled: list[dict[str, Any]]) -> None:
     rows = of(case, compiled)

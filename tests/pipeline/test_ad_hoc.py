@@ -73,6 +73,7 @@ def publish_both(output: Path, database: Path, results: Path | None = None) -> N
     publish(config)
 
 
+@pytest.mark.slow
 def test_results_and_ad_hoc_sweeps_leave_each_other_alone_and_both_come_back(
     tmp_path: Path, database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_record_is_what_its_name_and_first_line_say(
     assert said.count("is not a measurement") == 1 and "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_two_at_once_on_a_server_and_a_killed_publish_is_completed(tmp_path: Path) -> None:
     for run in (FIRST, SECOND):
         write_record(tmp_path / "outputs", ROWS, run)

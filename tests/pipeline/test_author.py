@@ -11,7 +11,7 @@ import pytest
 
 from tests.planted.tree import Tree, cpu_tree
 
-pytestmark = pytest.mark.xdist_group("author")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("author")]
 
 WORDS = ("kernel=square", "size=37", "provider=triton_row,triton_flat,torch_mul")
 

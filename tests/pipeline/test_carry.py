@@ -14,6 +14,7 @@ from tests.planted.tree import Tree, cpu_tree
 from tests.repository import commit
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
     pytest.mark.xdist_group("carry"),
 ]

@@ -159,6 +159,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree) -> None:
     done = tree.sweep("kernel=cheats", f"provider=[{','.join(FATES)}]", "point_timeout_s=60")
     assert (done.returncode, done.stderr) == (0, "")
@@ -169,6 +170,7 @@ def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree)
     assert left_over(tree) == [], "what a provider started ends with the sweep"
 
 
+@pytest.mark.slow
 def test_a_provider_that_sleeps_is_given_up_with_all_that_it_started(tree: Tree) -> None:
     done = tree.sweep("kernel=cheats", "provider=sleeps", "point_timeout_s=2")
     assert (done.returncode, done.stderr) == (0, "")

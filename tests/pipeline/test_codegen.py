@@ -87,6 +87,7 @@ def rows(folder: Path, kernel: str = "softmax") -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_command_waits_for_no_compiler(tmp_path: Path, stop: signal.Signals) -> None:
     """The whole grid takes minutes; a bound far below that is no measurement."""

@@ -20,6 +20,7 @@ from tests.planted.tree import Tree, cpu_tree
 
 # What they look at is compared once.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
     pytest.mark.xdist_group("compare"),
 ]

@@ -32,6 +32,7 @@ def test_no_committed_page_is_stale() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stale_figure_is_caught_by_its_page_and_put_right(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     page = tmp_path / "docs" / "kernels" / "softmax.md"

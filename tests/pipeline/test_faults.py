@@ -67,6 +67,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     return tree, done.stdout
 
 
+@pytest.mark.slow
 @of_faulty
 def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(faulty: tuple[Tree, str]) -> None:
     tree, _ = faulty
@@ -92,6 +93,7 @@ def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(faulty: tup
         assert outcome.error.startswith("needs about 5600000 GB for inputs and reference; ")
 
 
+@pytest.mark.slow
 def test_stale_memory_does_not_pass_for_an_output(tmp_path: Path) -> None:
     """Where the blocks are large enough that an output comes to lie exactly where the last one was."""
     tree = cpu_tree(tmp_path, "faulty")
@@ -100,6 +102,7 @@ def test_stale_memory_does_not_pass_for_an_output(tmp_path: Path) -> None:
     assert [row.outcome.status for row in tree.rows("faulty")] == ["incorrect"] * 3
 
 
+@pytest.mark.slow
 @of_faulty
 def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told_to(
     faulty: tuple[Tree, str], tmp_path: Path
@@ -212,6 +215,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     return tree
 
 
+@pytest.mark.slow
 @of_killed
 def test_a_sweep_that_is_killed_again_and_again_ends_complete(killed: Tree) -> None:
     rows = killed.rows("quick")
@@ -222,6 +226,7 @@ def test_a_sweep_that_is_killed_again_and_again_ends_complete(killed: Tree) -> N
     assert beside == {f".{ledger.name}.lock"}, "no temporary file is left"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Signals) -> None:
     tree = cpu_tree(tmp_path, "faulty")
@@ -311,6 +316,7 @@ def test_ctrl_c_that_is_swallowed_ends_a_command_all_the_same() -> None:
     assert err == "Stopped. What was measured is kept, and the same command goes on from there.\n"
 
 
+@pytest.mark.slow
 @of_killed
 def test_a_stopped_sweep_says_what_it_did_not_come_to(killed: Tree, tmp_path: Path) -> None:
     tree = killed.copy(tmp_path)
@@ -363,6 +369,7 @@ def small_disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", "-l", str(where)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_disk: Disk) -> None:
     tree = cpu_tree(tmp_path, "quick")
     output = f"output={small_disk.output}"
@@ -383,6 +390,7 @@ def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_d
     assert len(tree.rows("quick", small_disk.output)) == POINTS
 
 
+@pytest.mark.slow
 def test_torn_and_foreign_lines_are_said_skipped_and_measured_again(tmp_path: Path) -> None:
     tree = cpu_tree(tmp_path, "quick")
     assert tree.sweep("kernel=quick", "timing.cache=hot").returncode == 0

@@ -80,6 +80,7 @@ def test_every_round_is_kept_in_alternating_order(tree: Tree) -> None:
         assert tuple(timing.median_us for timing in timings if timing is not None) == medians
 
 
+@pytest.mark.slow
 def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alone(
     tree: Tree, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_rows_that_are_old_are_no_finalists(tree: Tree, tmp_path: Path) -> None:
     assert (code, out) == (2, "") and "has times to go by" in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_rounds_that_are_whole(tree: Tree, tmp_path: Path) -> None:
     made = tree.copy(tmp_path)
     shutil.rmtree(made.root / "outputs/finals")
@@ -140,6 +142,7 @@ def test_ctrl_c_keeps_the_rounds_that_are_whole(tree: Tree, tmp_path: Path) -> N
     assert {len(row.rounds_us) for row in finals.newest(read(made, "quick"))} == {2}
 
 
+@pytest.mark.slow
 def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, tmp_path: Path) -> None:
     """The preset says at which problems, and has blocks of 256 alone."""
     made = tree.copy(tmp_path)

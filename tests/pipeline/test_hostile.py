@@ -240,6 +240,7 @@ def test_every_committed_row_reads_as_it_is() -> None:
     evidence.load(ROOT / "results", pytest.fail, local=False)
 
 
+@pytest.mark.slow
 @settings(CHEAP, max_examples=3)
 @given(some=hostile.lines())
 @example(some=[*hostile.KNOWN.values(), *hostile.SHOWN.values()])
@@ -304,6 +305,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
     return config, results.ledger_path(output, "square", here.slug), ledger.encode(row).strip()
 
 
+@pytest.mark.slow
 @settings(CHEAP, max_examples=8)
 @given(data=st.data())
 def test_any_ledger_can_be_swept_into(

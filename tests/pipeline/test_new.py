@@ -343,6 +343,7 @@ def swept(tree: Tree, kernel: str) -> set[tuple[str, str]]:
 
 
 # Where a kernel lies and what it is written from have nothing to do with each other.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [
@@ -371,6 +372,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_written_is_clean(tree: Tree, command: Command, tmp_path: Path) -> None:
     (tree.root.parent / "functions.py").write_text(FUNCTIONS)
     for name, options in WRITTEN.items():

@@ -31,6 +31,7 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
+@pytest.mark.slow
 def test_a_kernel_outside_is_swept_under_its_own_name_and_commit(tree: Tree) -> None:
     elsewhere = tree.root.parent / "elsewhere"
     (elsewhere / ".gitignore").write_text("__pycache__\n")
@@ -65,6 +66,7 @@ def test_a_kernel_outside_is_swept_under_its_own_name_and_commit(tree: Tree) -> 
     assert not new["torch"].origin.dirty
 
 
+@pytest.mark.slow
 def test_a_kernel_outside_is_looked_into_reported_and_published(tree: Tree) -> None:
     def run(*words: str) -> str:
         done = subprocess.run(

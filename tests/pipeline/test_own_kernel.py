@@ -86,6 +86,7 @@ def edit(path: Path, difference: str) -> None:
     path.write_text(text)
 
 
+@pytest.mark.slow
 def test_the_first_kernel_is_written_measured_and_plotted(tree: Tree) -> None:
     modules = follow(tree, FIRST, "my_kernel")
     assert modules == ["pipeline.new", "pipeline.sweep", "pipeline.report"]
@@ -95,6 +96,7 @@ def test_the_first_kernel_is_written_measured_and_plotted(tree: Tree) -> None:
     assert follow(tree, CHECKLIST, "my_kernel") == ["ruff", "ruff"], "and is clean"
 
 
+@pytest.mark.slow
 def test_the_checklist_names_the_tests_that_there_are() -> None:
     named = re.findall(r"^\| `(test_\w+\.py)(?::(test_\w+))?`", CHECKLIST, re.MULTILINE)
     assert len(named) >= 8
@@ -108,6 +110,7 @@ def test_the_checklist_names_the_tests_that_there_are() -> None:
         assert ", ".join(re.findall(r"\d+", some)) in text
 
 
+@pytest.mark.slow
 def test_the_walk_through_adds_a_kernel(tree: Tree) -> None:
     assert follow(tree, STEPS, "swiglu") == ["pipeline.new", "pipeline.sweep"]
     for check in ("check", "format --check"):

@@ -54,6 +54,7 @@ def errors(rows: list[Measurement]) -> dict[str, str]:
     return {row.point.provider: row.outcome.error for row in rows if row.outcome.error is not None}
 
 
+@pytest.mark.slow
 def test_words_and_flags_are_dimensions_and_parameters_like_any(tmp_path: Path) -> None:
     asked = ("causal=true", "mode=[sum,mean]", "strategy=product", "reverse=[true,false]", "chunk=16")
     tree, rows, said = swept(tmp_path, "prefix", *asked)
@@ -72,6 +73,7 @@ def test_words_and_flags_are_dimensions_and_parameters_like_any(tmp_path: Path) 
     assert "Nothing to measure" in again.stdout, "a flag may be written as 1"
 
 
+@pytest.mark.slow
 @of_several
 def test_every_output_has_its_own_shape_dtype_and_tolerance(several: Several) -> None:
     rows = several[1]["extremes"]
@@ -96,6 +98,7 @@ def test_every_output_has_its_own_shape_dtype_and_tolerance(several: Several) ->
     assert torch.rate.bytes == 8 * 50 * 4 + 8 * 2 + 8 * 2 * 4
 
 
+@pytest.mark.slow
 def test_packed_inputs_with_a_group_size_and_an_output_of_integers(tmp_path: Path) -> None:
     tree, rows, said = swept(tmp_path, "packed", "dtype=[float32,bfloat16]", "bytes_a_step=[16,32]")
     assert len(rows) == 2 * 2 * 2 * (5 + 2)
@@ -120,6 +123,7 @@ def test_packed_inputs_with_a_group_size_and_an_output_of_integers(tmp_path: Pat
     assert "1 of 1 are in" in odd.stdout
 
 
+@pytest.mark.slow
 def test_a_problem_of_one_number(tmp_path: Path) -> None:
     tree, rows, _ = swept(tmp_path, "backwards", "elements=[5,9]")
     assert statuses(rows) == {"torch": {"ok"}, "rolled": {"incorrect"}}
@@ -127,6 +131,7 @@ def test_a_problem_of_one_number(tmp_path: Path) -> None:
     assert "Nothing to measure" in tree.sweep("kernel=backwards", HOT, "size=[9,5]").stdout
 
 
+@pytest.mark.slow
 @of_several
 def test_in_place_what_is_written_over_is_the_output(several: Several) -> None:
     rows = several[1]["accumulate"]
@@ -145,6 +150,7 @@ def test_in_place_what_is_written_over_is_the_output(several: Several) -> None:
     assert of_float32["writes_once"].startswith("after timing: ")
 
 
+@pytest.mark.slow
 @of_several
 def test_a_dimension_that_is_the_same_as_another_unless_it_is_named(several: Several) -> None:
     tree, measured, said = several
@@ -162,6 +168,7 @@ def test_a_dimension_that_is_the_same_as_another_unless_it_is_named(several: Sev
     assert "1 points measured" in named.stdout, "kv_heads=2 is what size=2 measured before"
 
 
+@pytest.mark.slow
 @of_several
 def test_triton_in_files_of_any_name_with_a_helper_between_them(several: Several) -> None:
     tree, measured, said = several

@@ -258,6 +258,7 @@ def test_a_row_that_failed_is_tried_again(
     assert "1 of 1 points profiled" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["profile", "counters"])
 def test_where_there_is_nothing_to_do_torch_is_not_even_imported(tmp_path: Path, stage: str) -> None:
     """Of counters on a CPU there never is."""

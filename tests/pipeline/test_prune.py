@@ -88,6 +88,7 @@ def keys(path: Path) -> set[str]:
     return {one.key for one in ledger.read_rows(path, print)}
 
 
+@pytest.mark.slow
 def test_what_is_old_is_told_with_its_reason_and_removed_when_told_to(folder: Path) -> None:
     path = results.ledger_path(folder, "softmax", factory.H200)
     other = results.ledger_path(folder, "elsewhere", factory.H200)

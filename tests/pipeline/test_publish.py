@@ -252,6 +252,7 @@ def test_what_the_ledger_no_longer_holds_goes_and_other_ledgers_stay(results: Pa
     assert set(shown(database)) == NAMES
 
 
+@pytest.mark.slow
 def test_a_deleted_store_is_made_again_from_the_files(results: Path, database: Path) -> None:
     log(results, uri(database))
     before = shown(database)
@@ -662,6 +663,7 @@ def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
     assert sweep.parent.tags["commit"] == "b" * 40 and sweep.parent.tags["dirty"] == "true"
 
 
+@pytest.mark.slow
 def test_four_at_once_on_a_store_that_is_not_there_yet(results: Path, no_database: Path) -> None:
     database = no_database
     alone = database.with_name("alone.db")
@@ -674,6 +676,7 @@ def test_four_at_once_on_a_store_that_is_not_there_yet(results: Path, no_databas
     assert len(content(database)["runs"]) == len(NAMES | BESTS)
 
 
+@pytest.mark.slow
 def test_a_store_that_a_full_disk_kept_from_being_made_is_made_by_the_next(
     results: Path, no_database: Path
 ) -> None:
@@ -687,6 +690,7 @@ def test_a_store_that_a_full_disk_kept_from_being_made_is_made_by_the_next(
     assert not list(no_database.parent.glob(".mlflow.db*"))
 
 
+@pytest.mark.slow
 def test_a_killed_publish_is_completed_by_the_next(tmp_path: Path, database: Path) -> None:
     rows = grid(
         providers=("torch", "triton_online", "cuda"), block_sizes=(256, 512, 1024, 2048), dtypes=("float16",)
@@ -716,6 +720,7 @@ def _count(database: Path) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_two_at_once_on_a_server(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from mlflow import MlflowClient
 
@@ -784,6 +789,7 @@ def test_what_another_wrote_just_then_is_looked_at_again_and_other_errors_are_to
     assert refused and set(shown(database)) == NAMES
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_costs_a_sentence(results: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -800,6 +806,7 @@ def test_a_server_that_is_down_costs_a_sentence(results: Path) -> None:
     assert err.endswith(f"run: {again}\n")
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_is_given_up(results: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -235,6 +235,7 @@ def test_all_files_are_there_and_no_other(written):
     )
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes(written, folder, tmp_path):
     moved = tmp_path / "elsewhere"
     moved.symlink_to(folder)
@@ -773,6 +774,7 @@ def dvc(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_dvc_shows_and_compares_metrics_and_plots(report_on, tmp_path):
     rows = grid(gpus=(H100, H200), providers=("torch", "cuda"))
     folder = write_results(tmp_path / "results", rows)

@@ -16,6 +16,7 @@ from tests.factory import grid, measurement, write_results
 from tests.planted.tree import cpu_tree
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_the_rows_that_were_asked_for_and_resumes(tmp_path: Path) -> None:
     tree = cpu_tree(tmp_path)
     asked = ("kernel=softmax", "provider=[torch,triton_row]", "size=[37,64]", "timing.cache=hot")

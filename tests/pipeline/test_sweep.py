@@ -103,6 +103,7 @@ def edit(tree: Tree, name: str, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
 
 
+@pytest.mark.slow
 def test_measures_again_what_has_changed(swept: Tree) -> None:
     first = times(swept)
     edit(swept, "sums.py", "return x + x", "return x * 3")
@@ -133,6 +134,7 @@ def earlier(tree: Tree) -> dict[Point, float]:
     return {point: before.median_us for point, before in rows if before is not None}
 
 
+@pytest.mark.slow
 def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
     before = swept.ledger("quick").read_bytes()
     edit(swept, "blocks.py", "def add", "# A comment, and a docstring.\n\n\ndef add")
@@ -157,6 +159,7 @@ def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
     assert newly_measured(swept)[0] == {("more", 64), ("more", 128)}, "but the new one"
 
 
+@pytest.mark.slow
 def test_rows_of_other_settings_stand_beside_each_other(swept: Tree) -> None:
     assert newly_measured(swept, "timing.min_samples=9")[0] == EVERYTHING
     assert lines(swept) == 8
@@ -164,6 +167,7 @@ def test_rows_of_other_settings_stand_beside_each_other(swept: Tree) -> None:
     assert measured == set() and "Nothing to measure" in said
 
 
+@pytest.mark.slow
 def test_a_flag_that_a_language_feels_measures_its_providers_again(
     swept: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +180,7 @@ def test_a_flag_that_a_language_feels_measures_its_providers_again(
     assert newly_measured(swept)[0] == set(), "no provider here is compiled by Inductor"
 
 
+@pytest.mark.slow
 def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_providers_that_are_gone(
     swept: Tree,
 ) -> None:
@@ -194,6 +199,7 @@ def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_provider
     assert lines(swept) == 6
 
 
+@pytest.mark.slow
 def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     (row, *_) = swept.rows("quick")
     slug, outputs = device.cpu().slug, swept.root / "outputs"
@@ -226,6 +232,7 @@ def lock_file(tree: Tree) -> Path:
     return tree.temporary / f"kernel-pipeline-{os.geteuid()}" / f"{device.cpu().slug}.lock"
 
 
+@pytest.mark.slow
 def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
     long = (
         "kernel=quick",
@@ -263,6 +270,7 @@ def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
             process.communicate()
 
 
+@pytest.mark.slow
 def test_a_cpus_results_of_the_repository_go_to_a_folder_of_its_own(tree: Tree) -> None:
     done = tree.sweep("kernel=quick", HOT, "output=results")
     assert (done.returncode, done.stderr) == (0, "")
@@ -289,6 +297,7 @@ DESCRIBED = [
 ]
 
 
+@pytest.mark.slow
 def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree) -> None:
     known = tree.root / "local/results/ceilings"
     (tree.root / "outputs").mkdir()
@@ -319,6 +328,7 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
     assert beside(tree) == DESCRIBED[1:], "the ceilings are those of the repository's own results"
 
 
+@pytest.mark.slow
 def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) -> None:
     """Two containers, two nodes: a folder for temporary files each, and so no lock on the device in common.
     One is stopped while the other measures, and both compact the ledger."""
@@ -365,6 +375,7 @@ def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(swept: Tree)
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

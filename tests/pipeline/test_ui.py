@@ -96,6 +96,7 @@ class Pages:
         self.browser.find_elements(By.XPATH, path)[-1].click()
 
 
+@pytest.mark.slow
 @needs_a_browser
 def test_a_person_finds_gpus_providers_configurations_and_a_sweep_by_links_and_menus(
     tmp_path: Path, browser: webdriver.Chrome
@@ -162,6 +163,7 @@ def test_a_person_finds_gpus_providers_configurations_and_a_sweep_by_links_and_m
         pages.wait.until(lambda _: all(text in pages.text for text in told))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
 def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: signal.Signals) -> None:
     results = write_results(tmp_path / "results", grid(providers=("torch",)))

@@ -191,6 +191,7 @@ def command(tree: Tree, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_cpus_rows_are_measured_again_and_old_ones_are_not(tmp_path: Path) -> None:
     tree = cpu_tree(tmp_path, "quick")
     assert tree.sweep("kernel=quick").returncode == 0

@@ -41,6 +41,7 @@ def test_no_package_of_the_locks_is_wanted_twice(python: str) -> None:
     assert {"torch", "setuptools", "nvidia-cublas"} <= set(names)
 
 
+@pytest.mark.slow
 def test_a_file_is_taken_by_its_hash_and_what_no_lock_names_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def marked(mark: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["started", "compiled", "assembling"])
 def test_no_compiler_outlives_the_process_that_holds_the_pool(
     moment: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

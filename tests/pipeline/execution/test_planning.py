@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pipeline import ROOT
 
 HEAVY = ("torch", "triton", "mlflow", "matplotlib")
@@ -65,6 +67,7 @@ runpy.run_module("pipeline.sweep", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_that_knows_every_point_says_so_without_torch(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KNOWN, str(tmp_path / "results")],

@@ -74,6 +74,7 @@ def asked(where: str, point: Point, prepared: Prepared) -> Begin:
     )
 
 
+@pytest.mark.slow
 def test_torch_compile_compiles_once_a_shape(memory: int) -> None:
     """Verified and timed, it is called under different flags and from different places."""
     torch._dynamo.reset()

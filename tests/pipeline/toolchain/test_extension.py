@@ -102,6 +102,7 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
     assert all(max(row.spill_stores, row.spill_loads) <= 72 for row in rows)
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize(
     "kernel", [pytest.param(name, marks=built_of(name)) for name in ("layernorm", "rmsnorm")]
@@ -173,6 +174,7 @@ def test_the_compiler_from_pypi_without_a_system_one(project: Place, monkeypatch
     assert [row.function for row in resources(project, CUDA)] == ["tiny::add<float>"]
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.usefixtures("no_gpu")
 def test_architectures(project: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +216,7 @@ def test_a_second_build_writes_nothing_whatever_the_file_times(project: Place) -
     assert state(project.output) == before
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.usefixtures("no_gpu")
 def test_a_build_from_nothing_gives_the_same_files(project: Place) -> None:

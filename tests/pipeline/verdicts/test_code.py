@@ -20,6 +20,7 @@ POINT = Point(
 )
 
 
+@pytest.mark.slow
 def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     source = tree.root / "kernels/square/triton.py"
