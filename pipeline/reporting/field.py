@@ -20,12 +20,12 @@ import pandas as pd
 from pipeline import UserError
 from pipeline.points import problems
 from pipeline.reporting.frames import (
-    PLACE,
     best_configurations,
     best_providers,
     entry_of,
     frame_of_finals,
 )
+from pipeline.reporting.ranking import PLACE
 from pipeline.store.finals import Against, Final
 from pipeline.store.record import Origin
 

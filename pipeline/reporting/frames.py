@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order
+from pipeline.reporting import ranking
 from pipeline.store.ceilings import Rates
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement, Origin, Outcome, Rate, State, Timing
@@ -33,9 +34,6 @@ COLUMNS = [
 ``words`` are the problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which
 rate people compare, ``rank`` its problem's place among all of the frame, ``earlier_us`` the time before its
 source was edited."""
-
-PLACE = ["kernel", "gpu", "words", "extent"]
-"""The columns that name where providers meet."""
 
 USUAL_TIMERS = ("graph", "event", "perf_counter")
 """How a device is timed unless somebody asks for another way: on a GPU a graph, or events where one can't be
@@ -99,10 +97,8 @@ def compute_ceiling(kernel: str, problem: Values, ceilings: Rates | None) -> flo
     return work.flops / sum(count / known[name] for name, count in work.operations.items())
 
 
-def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
-    """Measurements as a table of data: one row each, even for none, with ``COLUMNS``."""
-    import pandas as pd
-
+def flat(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """Measurements as one mapping each, from ``COLUMNS`` to what the measurement has there."""
     measurements = list(measurements)
     ranks = _ranks(measurements)
     rows = []
@@ -120,7 +116,14 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
             empty: dict[str, Any] = dict.fromkeys(GROUPS[group].model_fields)
             row |= empty if part is None else part.model_dump(mode="json")
         rows.append(row)
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return rows
+
+
+def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
+    """Measurements as a table of data: one row each, even for none, with ``COLUMNS``."""
+    import pandas as pd
+
+    return pd.DataFrame(flat(measurements), columns=COLUMNS)
 
 
 def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
@@ -171,35 +174,21 @@ def _place(point: Point) -> tuple[object, ...]:
 
 
 def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
-    """The fastest configuration of each provider at each kernel, GPU and problem; timed rows only.
-
-    A timing not to be trusted is taken only where the provider has no other.
-    """
-    timed = table[table["status"] == "ok"]
-    ranked = timed.assign(distrusted=timed["valid"].eq(False)).sort_values(
-        ["kernel", "gpu", "rank", "provider", "distrusted", "median_us"]
-    )
-    return ranked.drop_duplicates([*PLACE, "provider"]).drop(columns="distrusted")
+    """The rows of ``ranking.best_configurations``."""
+    return table.iloc[ranking.best_configurations(_records(table, ranking.RANKED))]
 
 
 def best_providers(best: pd.DataFrame) -> pd.DataFrame:
-    """The fastest of the best configurations at each kernel, GPU and problem, again a trusted one if there is
-    any."""
-    ranked = best.assign(distrusted=best["valid"].eq(False))
-    ranked = ranked.sort_values(["kernel", "gpu", "rank", "distrusted", "median_us", "provider"])
-    return ranked.drop_duplicates(PLACE).drop(columns="distrusted")
+    """The rows of ``ranking.best_providers``."""
+    return best.iloc[ranking.best_providers(_records(best, ranking.RANKED))]
 
 
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Add ``speedup``: how many times faster than the kernel's baseline provider on the same GPU and
-    problem; NaN where the baseline was not timed. And ``tied``: whether that is no difference, because it is
-    within the noise floor or the confidence interval of either."""
-    import pandas as pd
+    """Add ``speedup`` and ``tied``, as ``ranking.against_baseline`` has them."""
+    found = ranking.against_baseline(_records(best, ranking.COMPARED), baselines)
+    return best.assign(speedup=[ratio for ratio, _ in found], tied=[tied for _, tied in found])
 
-    noise = best[["noise_floor", "rel_ci"]].astype(float).max(axis=1)
-    of = best["provider"] == best["kernel"].map(baselines)
-    base = best.assign(noise=noise)[of].set_index(PLACE)[["median_us", "noise"]]
-    base = base.reindex(pd.MultiIndex.from_frame(best[PLACE])).set_axis(best.index)
-    speedup = base["median_us"] / best["median_us"]
-    tied = ~of & ((speedup - 1).abs() <= noise.combine(base["noise"], max))
-    return best.assign(speedup=speedup, tied=tied)
+
+def _records(table: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+    rows: list[Any] = table[list(columns)].to_dict("records")
+    return rows

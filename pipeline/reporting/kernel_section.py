@@ -65,7 +65,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "lines": _lines(winners, machine_names, about, content.styles, rates),
         "everything": _lines(every, machine_names, about, content.styles, rates),
         "untimed": [
-            (machine_names[slug], [str(remark) for remark in remarks(rows[rows["gpu"] == slug])])
+            (machine_names[slug], [str(remark) for remark in remarks(_untimed(rows[rows["gpu"] == slug]))])
             for slug in order
             if not rows[rows["gpu"] == slug]["status"].eq("ok").all()
         ],
@@ -81,6 +81,13 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
             }
         ),
     }
+
+
+def _untimed(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows without a time, as remarks take them."""
+    some = rows.loc[rows["status"] != "ok", ["kernel", "provider", "status", "error"]]
+    found: list[Any] = some.astype(object).where(some.notna(), None).to_dict("records")
+    return found
 
 
 def _rates(rows: pd.DataFrame) -> list[str]:

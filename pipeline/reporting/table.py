@@ -10,19 +10,17 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.reporting.frames import against_baseline, best_configurations, best_providers, frame
+from pipeline.reporting import ranking
+from pipeline.reporting.frames import flat
 from pipeline.reporting.numbers import RATES, number, percent, print_wide, speedup
+from pipeline.reporting.ranking import Row
 from pipeline.store.record import Measurement
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAX_ROWS = 60
 """Past this, a table shows only the best provider at each problem."""
@@ -69,21 +67,24 @@ class Remark:
         return f"{self.provider}: {points} {FATE[self.status]}: {example}{reason}"
 
 
-def remarks(table: pd.DataFrame) -> list[Remark]:
+def remarks(rows: Iterable[Row]) -> list[Remark]:
     """Why the rows that are not ok have no time; reasons that differ in their numbers alone count as one."""
-    rest = table[table["status"] != "ok"]
-    kinds = rest["error"].fillna("").map(lambda reason: re.sub(r"\d+", "#", reason))
+    kinds: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row["status"] != "ok":
+            kind = re.sub(r"\d+", "#", row["error"] or "")
+            kinds.setdefault((row["provider"], row["status"], kind), []).append(row)
     found = []
-    for (provider, status, _), group in rest.groupby(["provider", "status", kinds.rename("kind")]):
-        reasons = list(dict.fromkeys(group["error"].dropna()))
+    for (provider, status, _), of_kind in sorted(kinds.items()):
+        reasons = list(dict.fromkeys(row["error"] for row in of_kind if row["error"]))
         found.append(
             Remark(
-                kernels=tuple(sorted(group["kernel"].unique())),
-                provider=str(provider),
-                status=str(status),
+                kernels=tuple(sorted({row["kernel"] for row in of_kind})),
+                provider=provider,
+                status=status,
                 reason=reasons[0] if reasons else None,
                 varies=len(reasons) > 1,
-                count=len(group),
+                count=len(of_kind),
             )
         )
     return found
@@ -97,21 +98,23 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
     where:
         Where all rows can be found, for a reader to whom only the best are shown.
     """
-    rows = frame(measurements)
-    if rows.empty:
+    rows = flat(measurements)
+    if not rows:
         return Text("Nothing was measured.")
-    best = against_baseline(best_configurations(rows), baselines)
-    best = best.sort_values(["kernel", "rank", "median_us", "provider"])
+    best = [rows[i] for i in ranking.best_configurations(rows)]
+    for row, (ratio, tied) in zip(best, ranking.against_baseline(best, baselines), strict=True):
+        row |= {"speedup": ratio, "tied": tied}
+    best.sort(key=lambda row: (row["kernel"], row["rank"], row["median_us"], row["provider"]))
     shown, notes = best, []
     if len(best) > MAX_ROWS:
-        shown = best_providers(best)
+        shown = [best[i] for i in ranking.best_providers(best)]
         notes.append(f"Only the best provider at each problem is shown; all {len(best)} rows: {where}.")
     parts: list[RenderableType] = []
-    if shown.empty:
+    if not shown:
         notes.append("No point was timed.")
     else:
         parts.append(_table(shown, baselines))
-    if shown["tied"].any():
+    if any(row["tied"] for row in shown):
         notes.append(TIE_NOTE)
     notes += (
         _edit_notes(shown)
@@ -145,14 +148,14 @@ def show(
     print_wide(console, render(measurements, baselines, where))
 
 
-def _base_header(kernels: Sequence[str], baselines: Mapping[str, str]) -> str:
+def _base_header(kernels: Iterable[str], baselines: Mapping[str, str]) -> str:
     names = {baselines.get(kernel, "baseline") for kernel in kernels}
     return f"x {names.pop()}" if len(names) == 1 else "x baseline"
 
 
-def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
+def _table(rows: Sequence[Row], baselines: Mapping[str, str]) -> Table:
     table = Table(
-        title=str(rows["gpu"].iloc[0]),
+        title=rows[0]["gpu"],
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -163,18 +166,18 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
     table.add_column("problem", justify="right", overflow="fold")
     table.add_column("provider", overflow="fold")
     table.add_column("dtype", no_wrap=True)
-    names = list(dict.fromkeys(rows["headline"]))
-    was_edited = rows["earlier_us"].notna().any()
+    names = list(dict.fromkeys(row["headline"] for row in rows))
+    was_edited = any(row["earlier_us"] is not None for row in rows)
     for header in (
         "us",
         *([WAS] if was_edited else ()),
         *(RATES[name] for name in names),
         "of ceiling",
-        _base_header(list(rows["kernel"].unique()), baselines),
+        _base_header(dict.fromkeys(row["kernel"] for row in rows), baselines),
     ):
         table.add_column(header, justify="right", overflow="fold")
     previous = None
-    for row in rows.to_dict("records"):
+    for row in rows:
         group = (row["kernel"], row["words"], row["extent"])
         if previous is not None and previous[:2] != group[:2]:
             table.add_section()
@@ -193,20 +196,19 @@ def _table(rows: pd.DataFrame, baselines: Mapping[str, str]) -> Table:
     return table
 
 
-def _edit_notes(rows: pd.DataFrame) -> list[str]:
+def _edit_notes(rows: Sequence[Row]) -> list[str]:
     """What the times before an edit are worth."""
-    kernels = rows.loc[rows["earlier_us"].notna(), "kernel"].unique()
     return [
         f"{WAS}: before the source was edited, and not in the same run; "
         f"python -m pipeline.compare kernel={kernel} a=HEAD measures both side by side."
-        for kernel in kernels
+        for kernel in dict.fromkeys(row["kernel"] for row in rows if row["earlier_us"] is not None)
     ]
 
 
-def _baseline_notes(rows: pd.DataFrame, baselines: Mapping[str, str]) -> list[str]:
+def _baseline_notes(rows: Sequence[Row], baselines: Mapping[str, str]) -> list[str]:
     """Which baseline is whose, where the column's header can't say it."""
     of: dict[str, list[str]] = {}
-    for kernel in rows["kernel"].unique():
+    for kernel in dict.fromkeys(row["kernel"] for row in rows):
         of.setdefault(baselines.get(kernel, "none"), []).append(kernel)
     if len(of) < 2:
         return []
@@ -215,19 +217,21 @@ def _baseline_notes(rows: pd.DataFrame, baselines: Mapping[str, str]) -> list[st
     ]
 
 
-def _invalid_notes(rows: pd.DataFrame) -> list[str]:
+def _invalid_notes(rows: Sequence[Row]) -> list[str]:
     """What the mark behind a time means, once a reason."""
-    reasons = rows.loc[rows["valid"].eq(False), "invalid_reason"].fillna("no reason was recorded")
+    reasons = Counter(
+        row["invalid_reason"] or "no reason was recorded" for row in rows if row["valid"] is False
+    )
     return [
         f"! {count} row{'s' * (count != 1)} not to be trusted: {reason}"
-        for reason, count in reasons.value_counts().items()
+        for reason, count in reasons.most_common()
     ]
 
 
-def _remark_notes(rows: pd.DataFrame, where: str) -> list[str]:
+def _remark_notes(rows: Sequence[Row], where: str) -> list[str]:
     """The remarks as lines, the first of many."""
     found = remarks(rows)
-    several = rows["kernel"].nunique() > 1
+    several = len({row["kernel"] for row in rows}) > 1
     lines = [f"{', '.join(r.kernels)}: {r}" if several else str(r) for r in found[:MAX_REMARKS]]
     if len(found) > MAX_REMARKS:
         more = found[MAX_REMARKS:]
