@@ -20,6 +20,7 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.store import results
+from pipeline.store.ceilings import DISTURBED
 from pipeline.timing.settings import TimingSettings
 
 TIMEOUT_S = 300.0
@@ -38,6 +39,8 @@ def run(config: CeilingsConfig) -> None:
     ):
         known = [] if config.remeasure else [path]
         ceilings = calibration.known_or_measured(worker, fingerprint(chosen), known, path)
+    if ceilings.is_disturbed:
+        warn(DISTURBED)
     console.print(f"{ceilings.gpu}: copy {ceilings.copy_gbps:.0f} GB/s", highlight=False)
     for arithmetic, tflops in ceilings.matmul_tflops.items():
         console.print(f"{ceilings.gpu}: matmul {arithmetic} {tflops:.4g} TFLOP/s", highlight=False)

@@ -40,7 +40,7 @@ from pipeline.points.point import Point
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.swept import Found, Swept, counted, failures_of_own, told
 from pipeline.store import commit, results, retry, runs
-from pipeline.store.ceilings import Ceilings, rate
+from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome, Parts
@@ -189,7 +189,8 @@ class Sweep:
         self.begin = monotonic()
 
     def refresh(self) -> None:
-        """Let rows say what their times mean by the kernel's work as it is now: no time depends on it."""
+        """Let rows say what their times mean by the kernel's work as it is now, and by ceilings that they had
+        to do without: no time depends on either."""
         path = results.ceilings_path(self.output, self.slug)
         ceilings = results.read(Ceilings, path) if path.exists() else None
 
@@ -197,9 +198,11 @@ class Sweep:
             if row.rate is None or row.outcome.timing is None or row.point not in self.plan.workloads:
                 return row
             work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, row.point.problem))
-            if (row.rate.bytes, row.rate.flops) == (work.bytes, work.flops):
+            is_same = (row.rate.bytes, row.rate.flops) == (work.bytes, work.flops)
+            if is_same and row.rate.ceiling_fraction is not None:
                 return row
-            return row.model_copy(update={"rate": rate(row.outcome.timing.median_us, work, ceilings)})
+            found = rate(row.outcome.timing.median_us, work, ceilings)
+            return row if found == row.rate else row.model_copy(update={"rate": found})
 
         if any(change(row) is not row for row in self.ledger.rows()):
             self.ledger.compact(change)
@@ -233,6 +236,8 @@ class Sweep:
             worker.start()
         compiling = self.compile_ahead(points, stack)
         ceilings = self.ceilings = self.beside.write(workers[0])
+        if ceilings.is_disturbed:
+            warn(DISTURBED)
         for worker in workers:
             worker.overhead = ceilings.overhead
         broken = self.build(points)

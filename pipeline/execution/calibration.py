@@ -23,14 +23,18 @@ def known_or_measured(
     for candidate in known:
         if candidate.exists():
             ceilings = results.read(Ceilings, candidate)
-            if ceilings.environment == environment.of_device:
+            if ceilings.environment == environment.of_device and not ceilings.is_disturbed:
                 return ceilings
-    rates = worker.rates()
+    rates, is_disturbed = worker.rates()
     before = results.read(Ceilings, path) if path.exists() else None
     # What comparisons found of equal kernels is no rate, and stays.
     noise = before.noise if before is not None and before.environment == environment.of_device else {}
     ceilings = Ceilings(
-        gpu=environment.gpu, environment=environment.of_device, noise=noise, **rates.model_dump()
+        gpu=environment.gpu,
+        environment=environment.of_device,
+        is_disturbed=is_disturbed,
+        noise=noise,
+        **rates.model_dump(),
     )
     write_atomically(path, ceilings.model_dump_json(indent=2).encode() + b"\n")
     return ceilings

@@ -7,7 +7,8 @@ from pipeline.store.record import Outcome, Rate
 MOST_OF_CEILING = {"perf_counter": 6.0}
 MOST_OF_A_GPUS_CEILING = 1.5
 """Times the ceiling while cold, by timer: it is measured, by one kernel at one size, and a GPU may do a
-little better for another. A CPU's is measured while other programs may run, and is too low then."""
+little better for another. A CPU's is measured while other programs may run, and is a little low then; one
+that they disturbed is none."""
 
 LEAST_US = {"graph": 0.4, "perf_counter": 0.03}
 """Shorter is no launch of a kernel, and no call of a function from Python, by timer."""

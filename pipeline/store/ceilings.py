@@ -37,16 +37,35 @@ class Rates(Record):
     sustained_tflops: dict[Name, Ceiling] = Field(default_factory=dict)
     overhead: Overhead = NO_OVERHEAD
 
+    def at_best(self, other: Rates) -> Rates:
+        """Of each of a CPU's rates the higher: noise only slows."""
+        either = self.matmul_tflops | other.matmul_tflops
+        return Rates(
+            copy_gbps=max(self.copy_gbps, other.copy_gbps),
+            matmul_tflops={
+                name: max(rate, self.matmul_tflops.get(name, 0.0)) for name, rate in either.items()
+            },
+        )
+
+
+DISTURBED = (
+    "Others had this machine's cores whenever its ceilings were measured: no time is compared with them, "
+    "and the next sweep measures them again."
+)
+
 
 class Ceilings(Rates):
     """The rates measured on one device in one environment.
 
     ``noise`` is what equal kernels' times differ by from process to process, as ``compare`` found it against
-    itself: the standard deviation of the logarithms of ratios, by ``noise_class``.
+    itself: the standard deviation of the logarithms of ratios, by ``noise_class``. ``is_disturbed`` says that
+    others had a CPU's cores meanwhile. Such rates may be a hundred times too low: no time is compared with
+    them, and they are measured again.
     """
 
     gpu: Name
     environment: Text
+    is_disturbed: bool = False
     noise: dict[Name, NotNegative] = Field(default_factory=dict)
 
 
@@ -61,6 +80,8 @@ def rate(time_us: float, work: Work, ceilings: Ceilings | None) -> Rate:
     tflops = work.flops / time_us / 1e6
     bound: Literal["memory", "compute"] | None = None
     fraction = None
+    if ceilings is not None and ceilings.is_disturbed:
+        ceilings = None
     if ceilings is not None and work.operations.keys() <= ceilings.matmul_tflops.keys():
         memory = gbps / ceilings.copy_gbps
         compute = sum(n / ceilings.matmul_tflops[name] for name, n in work.operations.items()) / time_us / 1e6

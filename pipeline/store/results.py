@@ -167,7 +167,8 @@ def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Resul
         for path in listed(place, "timings/*/*.jsonl", warn):
             rows += own_rows(path, warn)
         environments |= {p.stem: _of(Environment, p) for p in listed(place, "environment/*.json", warn)}
-        ceilings |= {p.stem: _of(Ceilings, p) for p in listed(place, "ceilings/*.json", warn)}
+        read = {p.stem: _of(Ceilings, p) for p in listed(place, "ceilings/*.json", warn)}
+        ceilings |= {gpu: one for gpu, one in read.items() if not one.is_disturbed}
     rows.sort(key=lambda row: (row.point.kernel, row.origin.gpu))
     return Results(tuple(rows), environments, ceilings)
 

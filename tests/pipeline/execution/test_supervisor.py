@@ -15,10 +15,12 @@ import pytest
 
 from pipeline import UserError
 from pipeline.execution import partner
+from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, Supervisor
 from pipeline.machine import device, load
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
+from pipeline.store.ceilings import Rates
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
 from tests.pipeline.machine.test_load import spinning
@@ -350,6 +352,43 @@ def test_a_time_without_cores_is_taken_again_once_and_then_marked(
     assert outcome.state.run_delay == pytest.approx(delay)
     assert outcome.state.involuntary_switches == round(10 * delay)
     assert (outcome.state.valid, outcome.state.invalid_reason is None) == (valid, valid)
+    assert counters.looks == [], "no look more than that"
+
+
+@pytest.mark.parametrize(
+    ("waited", "is_disturbed", "copy_gbps", "known"),
+    [
+        ((0.04,), False, 1.0, {"float32": 3.0}),
+        ((0.3, 0.2, 0.0), False, 9.0, {"float32": 4.0, "bfloat16": 2.0}),
+        ((0.3, 0.2, 0.1, 0.2), True, 9.0, {"float32": 4.0, "bfloat16": 2.0}),
+    ],
+)
+def test_ceilings_without_cores_are_measured_again_and_then_marked(
+    worker: Supervisor,
+    monkeypatch: pytest.MonkeyPatch,
+    waited: tuple[float, ...],
+    is_disturbed: bool,
+    copy_gbps: float,
+    known: dict[str, float],
+) -> None:
+    rates = iter(
+        [
+            Rates(copy_gbps=1.0, matmul_tflops={"float32": 3.0}),
+            Rates(copy_gbps=9.0, matmul_tflops={"float32": 1.0, "bfloat16": 2.0}),
+            Rates(copy_gbps=8.0, matmul_tflops={"float32": 4.0, "bfloat16": 1.0}),
+            Rates(copy_gbps=2.0, matmul_tflops={"float32": 1.0}),
+        ]
+    )
+    asked = worker._worker.ask
+    monkeypatch.setattr(
+        worker._worker,
+        "ask",
+        lambda request, *rest: next(rates) if isinstance(request, Rate) else asked(request, *rest),
+    )
+    counters = Counters(waited)
+    monkeypatch.setattr(worker._worker, "threads", counters)
+    found, was_disturbed = worker.rates()
+    assert (was_disturbed, found.copy_gbps, found.matmul_tflops) == (is_disturbed, copy_gbps, known)
     assert counters.looks == [], "no look more than that"
 
 

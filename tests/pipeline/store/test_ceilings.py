@@ -36,3 +36,9 @@ def test_without_a_ceiling_there_is_no_fraction() -> None:
 def test_no_operations_leave_memory_as_the_limit() -> None:
     copy = rate(10.0, Work(5_000_000, {}), ceilings())
     assert (copy.bound, copy.ceiling_fraction, copy.tflops) == ("memory", pytest.approx(0.5), 0.0)
+
+
+def test_what_was_measured_without_cores_is_no_ceiling() -> None:
+    disturbed = ceilings(float32=1e-4).model_copy(update={"is_disturbed": True})
+    found = rate(10.0, Work(5_000, {"float32": 80_000_000}), disturbed)
+    assert (found.bound, found.ceiling_fraction, found.tflops) == (None, None, pytest.approx(8.0))
