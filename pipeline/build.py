@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich import box
@@ -27,7 +28,7 @@ from pipeline.machine.compilers import find_cxx, find_nvcc
 from pipeline.machine.torch import installed_torch
 from pipeline.store import results
 from pipeline.store.files import write_atomically
-from pipeline.toolchain import extension, ninja_build
+from pipeline.toolchain import extension, inductor, ninja_build
 from pipeline.toolchain.extension import Place, is_cuda
 from pipeline.toolchain.resources import BuildReport, FunctionResources, resources
 
@@ -101,7 +102,12 @@ def _spilled(row: FunctionResources) -> int:
 def run(configs: Sequence[BuildConfig]) -> None:
     """Build the kernels side by side, write each one's report and print it."""
     chosen = device.resolve(configs[0].device)
-    with console.status(f"Compiling {', '.join(config.entry.name for config in configs)} …"):
+    compiled = any(one.compiled for config in configs for one in config.entry.loaded.kernel.providers)
+    to_try = chosen.kind == "cpu" and compiled and not inductor.is_tried()
+    with (
+        console.status(f"Compiling {', '.join(config.entry.name for config in configs)} …"),
+        inductor.trying() if to_try else nullcontext(),
+    ):
         built = dict(zip((config.kernel for config in configs), side_by_side(configs), strict=True))
     where = results.folder_for(configs[0].output, chosen.kind) / "build"
     for_each(configs, lambda config: show(config, chosen, built[config.kernel]), where)

@@ -39,6 +39,7 @@ from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
 from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
+from pipeline.toolchain import inductor
 
 INSTRUMENT = {"inspection/profiler.py": "record", "profile.py": "sentence"}
 """What a row comes from."""
@@ -130,8 +131,7 @@ class Profile:
         rows = {key: known[key] for key in wanted if key in known}
         write_lines(self.path, rows.values())
         if missing:
-            # Inductor's own pool of compile processes costs more to start than a kernel takes.
-            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+            os.environ |= inductor.variables()
             if self.subject.device.uuid is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = self.subject.device.uuid
             # No live status: its thread would stand in every profile with stacks.

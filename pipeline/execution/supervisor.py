@@ -24,6 +24,7 @@ from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD, Rates
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import inductor
 
 RATES_TIMEOUT_S = 300.0
 """Far more than the device's own limits take to measure."""
@@ -232,9 +233,7 @@ class Supervisor:
 
 
 def _environment(device: Device) -> dict[str, str]:
-    environment = dict(os.environ)
-    # Inductor's own pool of compile processes would outlive a worker that is killed.
-    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    environment = os.environ | inductor.variables()
     if device.kind == "cuda":
         assert device.uuid is not None
         return environment | {"CUDA_VISIBLE_DEVICES": device.uuid}

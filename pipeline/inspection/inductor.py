@@ -10,6 +10,7 @@ import torch
 
 from pipeline.execution import instance
 from pipeline.points.point import Point
+from pipeline.toolchain.inductor import variables
 
 
 def generated(where: str, point: Point, device: torch.device, seed: int) -> str:
@@ -19,8 +20,7 @@ def generated(where: str, point: Point, device: torch.device, seed: int) -> str:
 
     Raises whatever the provider or Inductor raises.
     """
-    # Inductor's own pool of compile processes costs more to start than one kernel takes.
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ |= variables()
     from torch._inductor.utils import run_and_get_code
 
     found = instance.of(where, point)

@@ -1,0 +1,87 @@
+"""What torch.compile's Inductor asks of this host's C++ compiler, asked once.
+
+Before its first kernel for a CPU, Inductor compiles and loads a trial of each vector instruction set that
+the CPU has: eight seconds the first time, one in every process after it (torch/_inductor/cpu_vec_isa.py).
+Where all passed, ``TORCHINDUCTOR_VEC_ISA_OK=1`` says so to later processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline import UserError
+from pipeline.machine.compilers import find_cxx
+from pipeline.machine.process import under_warden
+from pipeline.machine.torch import installed_torch
+from pipeline.points.frozen import digest
+from pipeline.store.results import LOCAL
+
+PASSED = "TORCHINDUCTOR_VEC_ISA_OK"
+
+TRIAL = """
+from torch._inductor import cpu_vec_isa
+
+have = cpu_vec_isa.x86_isa_checker()
+sets = [one for one in cpu_vec_isa.supported_vec_isa_list if all(name in have for name in str(one).split())]
+raise SystemExit(not (sets and all(map(bool, sets))))
+"""
+"""Exits with 0 where all that the CPU has pass."""
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def variables() -> dict[str, str]:
+    """What the environment of a process that runs torch.compile has to hold: no pool of compilers, which
+    costs more to start than a kernel takes and outlives a worker that is killed; and what is known."""
+    found = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    if PASSED not in os.environ and _note().exists():
+        found[PASSED] = "1"
+    return found
+
+
+def is_tried() -> bool:
+    """Whether it is known, or was said by whoever set the variable."""
+    return PASSED in os.environ or _note().exists()
+
+
+@contextmanager
+def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Try the instruction sets in a process of its own meanwhile, and note it if all pass. Left by an
+    exception, it waits for nothing."""
+    process = subprocess.Popen(
+        under_warden([sys.executable, "-c", TRIAL]),
+        env=dict(os.environ if environment is None else environment),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        if process.wait() == 0:
+            note = _note()
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _note() -> Path:
+    """The file that says that all passed, for this torch, compiler and CPU."""
+    try:
+        compiler = str(find_cxx())
+    except UserError:
+        compiler = ""
+    flags = next((line for line in _lines(CPUINFO) if line.startswith("flags")), "")
+    return LOCAL / "inductor" / digest([installed_torch().version, compiler, flags])
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
