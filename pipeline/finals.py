@@ -109,8 +109,8 @@ class Finals:
             wanted, rows = plan(entry, preset.name, target), results.own_rows(ledger, warn)
             try:
                 found = finalists.of_ledger(entry, wanted, preset.closer, rows, identity, self.ceilings)
-            except NobodyError as why:
-                missed.append((entry, why))
+            except NobodyError as error:
+                missed.append((entry, error))
             else:
                 self.finalists |= {one.match: one for one in found}
         self.left_out = [f"{entry.name}: {why}." for entry, why in missed]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.reporting import frames, lines
 from pipeline.reporting.lines import HOT, Placed
-from pipeline.reporting.mlflow_store import Value
+from pipeline.reporting.mlflow_content import Value
 from pipeline.reporting.why import longest, native
 from pipeline.store.evidence import Evidence
 from pipeline.store.finals import Final

@@ -25,9 +25,9 @@ from pipeline.reporting import lines, mlflow_runs, ratios
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting import mlflow_notes as notes
 from pipeline.reporting.lines import Line, Placed
+from pipeline.reporting.mlflow_content import LedgerRuns, Run, Value
 from pipeline.reporting.mlflow_files import files
 from pipeline.reporting.mlflow_runs import AD_HOC, SWEEP
-from pipeline.reporting.mlflow_store import LedgerRuns, Run, Value
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison

@@ -23,8 +23,7 @@ from pipeline import UserError
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.points.frozen import Values
 from pipeline.publish import publish
-from pipeline.reporting import mlflow_store as tracking
-from pipeline.reporting import mlflow_view
+from pipeline.reporting import mlflow_address, mlflow_store, mlflow_view
 from pipeline.reporting.mlflow_publish import Published, how_to_open
 from pipeline.store import results as results_module
 from pipeline.store.record import Measurement
@@ -84,7 +83,7 @@ def no_database(tmp_path: Path) -> Path:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a store without runs. Made once: MLflow builds its tables for seconds."""
     folder = tmp_path_factory.mktemp("empty")
-    with tracking.opened(uri(folder / "mlflow.db"), say=print):
+    with mlflow_store.opened(uri(folder / "mlflow.db"), say=print):
         return folder
 
 
@@ -835,7 +834,7 @@ def test_a_publish_waits_for_another_and_says_so(
     inside = threading.Event()
 
     def hold() -> None:
-        with tracking.opened(uri(database), say=print):
+        with mlflow_store.opened(uri(database), say=print):
             inside.set()
             time.sleep(1)
 
@@ -862,9 +861,9 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert tracking.store_of("local", None) == tracking.DEFAULT_STORE
-    assert tracking.store_of("server", None) == "http://127.0.0.1:5000"
-    ours = Published(tracking.DEFAULT_STORE, ("1",))
+    assert mlflow_address.store_of("local", None) == mlflow_address.DEFAULT_STORE
+    assert mlflow_address.store_of("server", None) == "http://127.0.0.1:5000"
+    ours = Published(mlflow_address.DEFAULT_STORE, ("1",))
     assert how_to_open(ours).startswith("Run `make ui` and open http://127.0.0.1:5000/#/")
     options = ("runs=outputs/runs", "tracking.uri=sqlite:////tmp/x.db")
     other = Published("sqlite:////tmp/x.db", ("1",), "abc", options)
@@ -872,5 +871,9 @@ def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     assert how_to_open(other).startswith(f"Run `{ui}` and open http://127.0.0.1:5000/#/experiments/1/runs?")
     assert how_to_open(other).endswith("&viewStateShareKey=abc")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
-    assert tracking.store_of("local", None) == tracking.store_of("server", None) == "http://tracker:5000"
-    assert tracking.store_of("local", "sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"
+    assert (
+        mlflow_address.store_of("local", None)
+        == mlflow_address.store_of("server", None)
+        == "http://tracker:5000"
+    )
+    assert mlflow_address.store_of("local", "sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"
