@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,10 @@ class Run:
     def with_tags(self, tags: Mapping[str, str]) -> Run:
         """The same run with more tags."""
         return replace(self, tags={**self.tags, **tags})
+
+    def with_values(self, values: Iterable[Value]) -> Run:
+        """The same run with more metrics."""
+        return replace(self, values=(*self.values, *values))
 
 
 @dataclass(frozen=True)

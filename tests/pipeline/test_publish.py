@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import resource
 import shutil
@@ -617,6 +618,42 @@ def test_a_point_that_had_finals_shows_them_beside_its_sweep(tmp_path: Path, dat
         if metrics:
             found[run["params"]["provider"]] = metrics
     assert found == {"torch": {"final_us": 32.0, "final_over_ours": 2.0}, "cuda": {"final_us": 16.0}}
+
+
+def test_each_gpus_run_says_how_it_stands_beside_the_others_by_finals(tmp_path: Path, database: Path) -> None:
+    """A CPU is no model of a machine, and a problem of one GPU alone is not compared."""
+    folder, ratios = tmp_path / "results", {}
+    for gpu, times in ((H200, (10.0, 40.0, 7.0)), (H100, (20.0, 60.0, None)), (CPU, (100.0, 400.0, 700.0))):
+        rows, held = [], []
+        for size, us in zip((1024, 4096, 8192), times, strict=True):
+            own, other = (measurement("softmax", name, size, gpu=gpu) for name in ("cuda", "triton_online"))
+            rows += [own, other]
+            if us is not None:
+                # The fastest of ours is another provider on each machine.
+                best, worse = (own, other) if gpu == H200 else (other, own)
+                held += [final(best, us), final(worse, us * 2, (best, us, "slower"))]
+        write_results(folder, rows)
+        write_finals(folder, held)
+        ratios[gpu] = {row.point.problem["columns"]: row.rate.ceiling_fraction for row in held[::2]}
+    log(folder, uri(database))
+    found = {}
+    for gpu in (H200, H100, CPU):
+        metrics = shown(database)[f"softmax @ {gpu}"]["metrics"]
+        found[gpu] = {name: value for name, _, value, *_ in metrics if "_over_" in name}
+    of_ceilings = math.prod(ratios[H200][size] / ratios[H100][size] for size in (1024, 4096)) ** 0.5
+    assert found == {
+        H200: {
+            "final_us_over_nvidia_h100_80gb_hbm3_float32": pytest.approx(3**-0.5),
+            "final_us_over_nvidia_h100_80gb_hbm3_float32_by_ceilings": pytest.approx(3**-0.5 * of_ceilings),
+            "final_us_over_nvidia_h100_80gb_hbm3_float32_problems": 2.0,
+        },
+        H100: {
+            "final_us_over_nvidia_h200_float32": pytest.approx(3**0.5),
+            "final_us_over_nvidia_h200_float32_by_ceilings": pytest.approx(3**0.5 / of_ceilings),
+            "final_us_over_nvidia_h200_float32_problems": 2.0,
+        },
+        CPU: {},
+    }
 
 
 def test_what_a_cpu_gave_lies_with_this_hosts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
