@@ -122,8 +122,9 @@ class Finals:
                         f"{entry.name}: {why}; run python -m pipeline.sweep kernel={entry.loaded.where} "
                         f"preset={preset.name} {output} first."
                     )
+            name = self.entries[0].loaded.where if len(self.entries) == 1 else "NAME"
             raise UserError(
-                f"no ledger in {self.output} has times to go by: run python -m pipeline.sweep kernel=NAME "
+                f"no ledger in {self.output} has times to go by: run python -m pipeline.sweep kernel={name} "
                 f"{output} first."
             )
 

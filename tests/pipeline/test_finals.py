@@ -104,6 +104,8 @@ def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alon
 def test_a_mistake_is_one_sentence(tree: Tree) -> None:
     mistakes = {
         ("kernel=quick", "output=nowhere"): "no ledger in nowhere has times to go by: run python -m "
+        "pipeline.sweep kernel=quick output=nowhere first.",
+        (KERNELS, "output=nowhere"): "no ledger in nowhere has times to go by: run python -m "
         "pipeline.sweep kernel=NAME output=nowhere first.",
         ("kernel=quick", "margin=2"): "margin: ",
         ("kernel=[quick,nothing]",): "unknown kernel 'nothing'",
