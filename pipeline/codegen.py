@@ -24,7 +24,8 @@ from pipeline.command.run import console, for_each, run_each
 from pipeline.command.sentences import validated
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler
-from pipeline.inspection.code_rows import CodeRows, Scope, has_code
+from pipeline.inspection.code_rows import CodeRows
+from pipeline.inspection.code_scope import Scope, has_code
 from pipeline.inspection.code_table import comparison, table
 from pipeline.inspection.library import is_for
 from pipeline.machine import device
@@ -58,15 +59,16 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
         return
     rows = stage.rows(*stage.points())
     write_lines(stage.path, rows)
-    stage.made.remove_others()
+    stage.made.texts.remove_others()
     if stage.scope.shows:
         stage.listing(rows)
     else:
         print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
     for line in stage.left_out:
         console.print(line, highlight=False, soft_wrap=True)
+    kept = stage.made.known.kept
     console.print(
-        f"{len(rows)} rows, {stage.made.kept} of them from before: {stage.path}, texts: {stage.scope.folder}",
+        f"{len(rows)} rows, {kept} of them from before: {stage.path}, texts: {stage.scope.folder}",
         highlight=False,
         soft_wrap=True,
     )

@@ -11,18 +11,13 @@ process serves the problems of all kernels. Stopped in any way, the same command
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from time import monotonic
 
-from rich import box
-from rich.table import Table
-
 import kernels
-from kernels.contract import Work
 from pipeline import ROOT, UserError
 from pipeline.command.options import FinalsConfig
 from pipeline.command.run import console, run_stage
@@ -33,21 +28,22 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import catalog, choice, notation, problems
+from pipeline.points import catalog
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
-from pipeline.points.plan import Plan, Target, plan
-from pipeline.reporting.numbers import number, percent, print_wide
+from pipeline.points.plan import Target, plan
+from pipeline.reporting.finals_table import table
+from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.store import commit, finals, results, turns
-from pipeline.store.ceilings import Ceilings, rate
-from pipeline.store.finals import Against, Final, written_by
-from pipeline.store.record import Measurement, Origin, noise_class
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.finals import Final
+from pipeline.store.record import Origin
 from pipeline.store.turns import Turn
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
-from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side, medians
-from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, verdicts
+from pipeline.verdicts import finalists
+from pipeline.verdicts.contest import Contest, Limits, Match, Rival
+from pipeline.verdicts.finalists import Finalists, NobodyError
+from pipeline.verdicts.standings import Standings
+from pipeline.verdicts.statistics import Rule
 
 WORK_S = 2.0
 """Of the same work before a sustained time: so long an H200's power limit takes to hold its clock down."""
@@ -71,15 +67,6 @@ def run(config: FinalsConfig) -> None:
             stage.hold()
         finally:
             stage.show()
-
-
-@dataclass(frozen=True)
-class Finalists:
-    """The best of each provider at one problem of a kernel, by rivals; ours first, the fastest of them."""
-
-    entry: Entry
-    match: Match
-    rows: Mapping[Rival, Measurement]
 
 
 class Finals:
@@ -112,58 +99,34 @@ class Finals:
 
     def choose(self) -> None:
         """Find who meets where, by the ledgers. Raises UserError if nobody does."""
+        assert self.ceilings is not None, "ceilings are found before finalists are chosen"
         target = Target(self.device.kind, device.capabilities(self.device))
+        preset = self.config.preset
+        missed: list[tuple[Entry, NobodyError]] = []
         for entry in self.entries:
-            wanted = plan(entry, self.config.preset.name, target)
-            of_entry = self._of_entry(entry, wanted)
-            if not of_entry:
-                self.left_out.append(
-                    f"{entry.name}: its ledger has no times of this preset that are not old."
-                )
-            self.finalists |= {one.match: one for one in of_entry}
+            ledger = results.ledger_path(self.output, entry.name, self.slug)
+            identity = Identity(entry.loaded, self.environment, self.config.timing, self.config.seed)
+            wanted, rows = plan(entry, preset.name, target), results.own_rows(ledger, warn)
+            try:
+                found = finalists.of_ledger(entry, wanted, preset.closer, rows, identity, self.ceilings)
+            except NobodyError as error:
+                missed.append((entry, error))
+            else:
+                self.finalists |= {one.match: one for one in found}
+        self.left_out = [f"{entry.name}: {why}." for entry, why in missed]
         if not self.finalists:
+            output = f"output={self.config.output}"
+            for entry, why in missed:
+                if why.elsewhere:
+                    raise UserError(
+                        f"{entry.name}: {why}; run python -m pipeline.sweep kernel={entry.loaded.where} "
+                        f"preset={preset.name} {output} first."
+                    )
+            name = self.entries[0].loaded.where if len(self.entries) == 1 else "NAME"
             raise UserError(
-                f"no ledger in {self.output} has times to go by: run python -m pipeline.sweep kernel=NAME "
-                f"output={self.config.output} first."
+                f"no ledger in {self.output} has times to go by: run python -m pipeline.sweep kernel={name} "
+                f"{output} first."
             )
-
-    def _of_entry(self, entry: Entry, wanted: Plan) -> list[Finalists]:
-        kernel = entry.loaded.kernel
-        identity = Identity(entry.loaded, self.environment, self.config.timing, self.config.seed)
-        side = Side("tree", ROOT, entry.loaded.where)
-        ledger = results.ledger_path(self.output, entry.name, self.slug)
-        # Of a preset the problems; configurations are those of every sweep, whatever its preset.
-        workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
-        best: dict[Values, dict[str, Measurement]] = {problem: {} for problem in workloads}
-        for row in results.own_rows(ledger, warn):
-            is_timed = row.outcome.timing is not None
-            if is_timed and row.point.problem in best and row.key == identity.key(row.point):
-                of_problem = best[row.point.problem]
-                other = of_problem.get(row.point.provider)
-                # One that is not to be trusted is taken only where the provider has no other.
-                if other is None or _rank(row) < _rank(other):
-                    workload = workloads[row.point.problem]
-                    of_problem[row.point.provider] = row.model_copy(update={"workload": workload})
-        found = []
-        best = {problem: some for problem, some in best.items() if some}
-        chosen = best.keys() if self.config.preset.closer == "all" else choice.largest(wanted)
-        for some in (some for problem, some in best.items() if problem in chosen):
-            ordered = sorted(
-                some.values(),
-                key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _rank(row)),
-            )
-            for row in ordered:
-                if source := kernel.provider(row.point.provider).extension:
-                    extension.build(Place.of(entry.loaded), [source])
-            rows = {Rival(side, row.point, row.key): row for row in ordered}
-            assert self.ceilings is not None, "ceilings are found before finalists are chosen"
-            name = noise_class(rate(1.0, self._work(entry, ordered[0]), self.ceilings), 1.0)
-            found.append(Finalists(entry, Match(tuple(rows), self.ceilings.noise.get(name, 0.0)), rows))
-        return found
-
-    def _work(self, entry: Entry, row: Measurement) -> Work:
-        kernel = entry.loaded.kernel
-        return kernel.work(problems.make(kernel.problem, row.point.problem))
 
     def hold(self) -> None:
         """Hold the rounds, keep each turn as it comes, and write the finals."""
@@ -198,26 +161,17 @@ class Finals:
 
     def _extra(self, worker: Supervisor, match: Match, rival: Rival, turn: Turn) -> Extra:
         """How right a finalist is, once; and how fast one stays that a GPU's power may hold down."""
+        assert self.ceilings is not None, "ceilings are found before finals are held"
         is_long = turn.outcome.timing is not None and turn.outcome.timing.median_us > LONG_US
-        lasting = is_long and rival in self._lasting(match) and turn.round < self.config.preset.rounds
+        lasting = (
+            is_long
+            and turn.round < self.config.preset.rounds
+            and self.device.kind == "cuda"
+            and rival in self.finalists[match].power_limited(self.ceilings)
+        )
         if turn.round > 0 and not lasting:
             return Extra()
         return worker.extra(rival.side.where, rival.point, WORK_S if lasting else None)
-
-    def _lasting(self, match: Match) -> list[Rival]:
-        """Those of a match that a GPU's power may hold down and that are worth seconds: the best of ours, the
-        baseline and the best peer."""
-        finalists = self.finalists[match]
-        kernel, row = finalists.entry.loaded.kernel, next(iter(finalists.rows.values()))
-        bound = rate(1.0, self._work(finalists.entry, row), self.ceilings).bound
-        if self.device.kind != "cuda" or bound != "compute":
-            return []
-        by = {rival: written_by(kernel.provider(rival.point.provider)) for rival in match.rivals}
-        chosen = [rival for rival in match.rivals if rival.point.provider == kernel.baseline]
-        for who in ("own", "peer"):
-            # The fastest by the sweep stands first among those of its kind.
-            chosen += [rival for rival in match.rivals if by[rival] == who][:1]
-        return chosen
 
     def write(self) -> None:
         """Add the finals of those matches that this run has measured rounds of."""
@@ -237,100 +191,11 @@ class Finals:
                 finals.append(path, new)
 
     def rows(self) -> dict[Match, list[Final]]:
-        """The finals of each match that has rounds, each against the fastest of ours."""
-        contest = self.contest
-        assert contest is not None and self.ceilings is not None
-        middles = {match: medians(contest.times(match)) for match in contest.matches}
-        held = {match: middle for match, middle in middles.items() if middle}
-        own = {match: self._fastest_of_ours(match, middle) for match, middle in held.items()}
-        against = {match: rival or match.rivals[0] for match, rival in own.items()}
-        estimates = contest.estimates(lambda match: against.get(match, match.rivals[0]))
-        decided = contest.verdicts(lambda match: against.get(match, match.rivals[0]))
-        found: dict[Match, list[Final]] = {}
-        for match, middle in held.items():
-            finalists = self.finalists[match]
-            for rival, us in middle.items():
-                row = finalists.rows[rival]
-                one = estimates.get((match, rival))
-                beside = None
-                if own[match] is not None and one is not None:
-                    beside = _against(against[match], one, decided[match, rival])
-                kernel = finalists.entry.loaded.kernel
-                found.setdefault(match, []).append(
-                    Final(
-                        key=rival.key,
-                        point=rival.point,
-                        workload=row.workload,
-                        by=written_by(kernel.provider(rival.point.provider)),
-                        rounds_us=tuple(contest.times(match)[rival]),
-                        median_us=us,
-                        swept_us=_us(row),
-                        headline=finalists.entry.headline(row.workload),
-                        rate=rate(us, self._work(finalists.entry, row), self.ceilings),
-                        against=beside,
-                        power="burst",
-                        accuracy=next(
-                            (turn.accuracy for turn in contest.of(rival) if turn.accuracy is not None), None
-                        ),
-                        parts=row.parts,
-                        origin=self._origin(finalists.entry, match),
-                    )
-                )
-            found[match] += self._sustained(match, own[match])
-        return found
+        """The finals of each match that has rounds."""
+        assert self.contest is not None and self.ceilings is not None, "finals were held"
+        return Standings(self.contest, self.finalists, self.ceilings, self._origin).rows()
 
-    def _sustained(self, match: Match, own: Rival | None) -> list[Final]:
-        """The finals of those that were also timed after seconds of work, against ours if that was."""
-        assert self.contest is not None and self.ceilings is not None
-        finalists = self.finalists[match]
-        held = {
-            rival: {turn.round: turn.sustained for turn in self.contest.of(rival) if turn.sustained}
-            for rival in match.rivals
-        }
-        # By the rate that this GPU keeps up, where it was measured.
-        kept = self.ceilings.sustained_tflops or self.ceilings.matmul_tflops
-        ceilings = self.ceilings.model_copy(update={"matmul_tflops": kept})
-        ratios: dict[Rival, Estimate] = {}
-        for rival, rounds in held.items():
-            if own is not None and rival != own and (both := sorted(rounds.keys() & held[own].keys())):
-                pairs = [rounds[number].median_us / held[own][number].median_us for number in both]
-                ratios[rival] = estimate(pairs, Rule(margin=self.config.margin), match.noise)
-        decided = verdicts(ratios, Rule(margin=self.config.margin))
-        found = []
-        for rival, rounds in held.items():
-            if not rounds:
-                continue
-            row, one = finalists.rows[rival], ratios.get(rival)
-            times = tuple(one.median_us for one in rounds.values())
-            last = list(rounds.values())[-1]
-            us = median(times)
-            found.append(
-                Final(
-                    key=rival.key,
-                    point=rival.point,
-                    workload=row.workload,
-                    by=written_by(finalists.entry.loaded.kernel.provider(rival.point.provider)),
-                    rounds_us=times,
-                    median_us=us,
-                    swept_us=_us(row),
-                    headline=finalists.entry.headline(row.workload),
-                    rate=rate(us, self._work(finalists.entry, row), ceilings),
-                    against=None if one is None or own is None else _against(own, one, decided[rival]),
-                    power="sustained",
-                    sm_clock_mhz=last.sm_clock_mhz,
-                    joules=last.joules,
-                    parts=row.parts,
-                    origin=self._origin(finalists.entry, match),
-                )
-            )
-        return found
-
-    def _fastest_of_ours(self, match: Match, middle: Mapping[Rival, float]) -> Rival | None:
-        kernel = self.finalists[match].entry.loaded.kernel
-        ours = [rival for rival in middle if written_by(kernel.provider(rival.point.provider)) == "own"]
-        return min(ours, key=middle.__getitem__, default=None)
-
-    def _origin(self, entry: Entry, match: Match) -> Origin:
+    def _origin(self, entry: Entry) -> Origin:
         tool, tool_dirty = commit.head(ROOT)
         outside = entry.loaded.is_outside
         own, dirty = commit.head(entry.loaded.folder, ["."]) if outside else (tool, tool_dirty)
@@ -369,47 +234,6 @@ class Finals:
             f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "
             f"They are in {self.output / 'finals'}."
         )
-
-
-def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
-    """The fastest of ours at each problem, with the rate that people compare, and each other's time over
-    it."""
-    found = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
-    )
-    for heading in ("kernel", "problem", "fastest of ours", "us", "of ceiling", "the others: time over ours"):
-        right = heading in ("us", "of ceiling")
-        found.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for group in groups:
-        best = next((row for row in group if row.by == "own" and row.against is None), None)
-        if best is None:
-            continue
-        others = [row for row in group if row.power == "burst" and row.by != "own"]
-        words = ", ".join(
-            f"{row.point.provider} {row.against.ratio:.2f} {row.against.verdict}"
-            for row in others
-            if row.against
-        )
-        problem = f"{notation.extent(best.point)} {notation.words(best.point)}"
-        name = notation.label(best.point)
-        fraction = percent(best.rate.ceiling_fraction)
-        found.add_row(best.point.kernel, problem, name, number(best.median_us), fraction, words)
-    return found
-
-
-def _against(other: Rival, one: Estimate, verdict: Verdict) -> Against:
-    high = one.high if one.rounds > 1 else None
-    return Against(point=other.point, ratio=one.ratio, low=one.low, high=high, verdict=verdict)
-
-
-def _us(row: Measurement) -> float:
-    assert row.outcome.timing is not None, "a finalist was timed"
-    return row.outcome.timing.median_us
-
-
-def _rank(row: Measurement) -> tuple[bool, float]:
-    state = row.outcome.state
-    return state is not None and not state.valid, _us(row)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
 from pipeline.inspection.subject import Subject, instrument
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
+from pipeline.points import author
 from pipeline.points.choice import each_provider
 from pipeline.points.notation import extent, file_name, label, words
 from pipeline.points.point import Point
@@ -160,7 +161,7 @@ class Profile:
             inputs = found.inputs(torch.device(kind), self.config.seed)
             seen = record(found.call, inputs, key, self.config.stacks, self.config.tensorboard)
         except Exception as error:  # whatever a provider raises is its own row's fate
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            reason = " ".join(author.named(error).split())[:500]
             return ProfileRow(status="error", reason=reason, sentence=f"not profiled: {reason}", **common)
         # Not with_suffix: what stands behind the last dot of a point's name is no suffix.
         table_path, trace_path = (

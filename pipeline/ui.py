@@ -30,8 +30,8 @@ from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage
 from pipeline.publish import published_by, say
-from pipeline.reporting import mlflow_publish
-from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting import mlflow_address, mlflow_publish
+from pipeline.reporting.mlflow_connection import OFFLINE
 from pipeline.store.credentials import hidden, taken_apart
 
 HOST = "127.0.0.1"
@@ -50,10 +50,10 @@ def show(config: PublishConfig) -> None:
     published = published_by(config)
     if published is None:
         return
-    if tracking.is_server(published.uri):
+    if mlflow_address.is_server(published.uri):
         say(mlflow_publish.how_to_open(published))
         return
-    uri = tracking.store_of(config.tracking.name, config.tracking.uri)
+    uri = mlflow_address.store_of(config.tracking.name, config.tracking.uri)
     with claimed_port() as port, _serving(uri, port) as server:
         say(f"Open {mlflow_publish.page(published, f'http://{HOST}:{port}')} (Ctrl-C ends it)")
         try:
@@ -97,7 +97,7 @@ def _serving(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-W", "ignore", "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
     # One worker answers sooner than four, which share one database; jobs are for language models.
     command += ["--workers", "1"]
-    env = os.environ | tracking.OFFLINE | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    env = os.environ | OFFLINE | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     # Not on its command line, which every user of this machine can read: a database's address may hold a
     # password.
     env["MLFLOW_BACKEND_STORE_URI"] = taken_apart(uri).whole

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -222,3 +223,16 @@ def test_the_query_of_registers_against_time_runs(monkeypatch: pytest.MonkeyPatc
     exec(query, names)  # the documentation's own text
     both = names["both"]
     assert len(both) > 0  # type: ignore[arg-type]
+
+
+def test_the_notebook_of_experiments_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The block of docs/experiments.md, on the report in the repository."""
+    section = text_of("docs/experiments.md").split("## In a notebook")[1]
+    (block,) = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    exec(block, names)  # the documentation's own text
+    assert "softmax bfloat16 nvidia-h200" in " ".join(capsys.readouterr().out.split())
+    assert names["rates"]["cuda"].notna().any()

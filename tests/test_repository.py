@@ -370,6 +370,14 @@ def test_without_a_venv_python_means_the_one_that_was_named(copy: Path) -> None:
     assert result.stdout.splitlines() == ["-m pipeline.repro --dry"]
 
 
+@pytest.mark.parametrize("target", ["repro", "verify", "report", "publish"])
+def test_args_reach_the_command_word_by_word(copy: Path, target: str) -> None:
+    python = program(copy / "my-python", 'printf "<%s>" "$@"')
+    result = make(copy, target, "VENV=", f"PYTHON={python}", "ARGS=--first second=[1,2]")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"<-m><pipeline.{target}><--first><second=[1,2]>"
+
+
 def test_a_failed_repro_fails_make(copy: Path) -> None:
     python = program(copy / "my-python", 'echo "$@"; exit 3')
     result = make(copy, "repro", "VENV=", f"PYTHON={python}")

@@ -15,6 +15,7 @@ import torch
 
 from pipeline.execution import instance
 from pipeline.inspection.launches import RANGE
+from pipeline.points import author
 from pipeline.points.point import Point
 
 
@@ -26,7 +27,7 @@ def main(plan: Path, failures: Path) -> None:
         try:
             _count(wanted["where"], one["key"], Point.model_validate(one["point"]), wanted["seed"])
         except Exception as error:  # whatever a provider raises is its own row's fate
-            failed[one["key"]] = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            failed[one["key"]] = " ".join(author.named(error).split())[:500]
             failures.write_text(json.dumps(failed))
     failures.write_text(json.dumps(failed))
 

@@ -24,6 +24,7 @@ from pipeline.inspection.disassembler import Analysis, analyse_bytes
 from pipeline.inspection.lines import Sources
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import die_with
+from pipeline.points import author
 from pipeline.points.point import Point
 
 FORKS = get_context("forkserver")
@@ -136,7 +137,7 @@ def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Com
 
 def one_line(error: Exception) -> str:
     """An error of a compiler's in the words that a row has room for."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    return " ".join(author.named(error).split())[:500]
 
 
 def _take_apart(binary: Any, architecture: str, sources: Sources) -> Program:

@@ -13,7 +13,7 @@ def told(error: BaseException, folders: Sequence[Path]) -> str:
     """An exception as a text, which begins with the file, the line and its source where a frame of it is in
     one of the folders: ``kernels/gelu/triton.py:41: `x / 0`: ZeroDivisionError: division by zero``."""
     place = next((found for one in _causes(error) if (found := _place(one, folders))), None)
-    text = f"{type(error).__name__}: {error}"
+    text = named(error)
     if place is None:
         return text
     file, line = place
@@ -21,6 +21,13 @@ def told(error: BaseException, folders: Sequence[Path]) -> str:
     lines = file.read_text(errors="replace").splitlines()[line - 1 : line]
     source = "".join(f" `{line.strip()}`:" for line in lines)
     return f"{shown}:{line}:{source} {text}"
+
+
+def named(error: BaseException) -> str:
+    """An exception's type and text: ``ZeroDivisionError: division by zero``; of one without a text its type
+    alone."""
+    kind, text = type(error).__name__, str(error)
+    return f"{kind}: {text}" if text else kind
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -89,12 +89,13 @@ def plan(
 
 def with_baseline(wanted: Plan, entry: Entry, preset: str, target: Target, pins: Pins) -> Plan:
     """A plan, and at its problems the kernel's baseline, which a choice of providers has left out: what a
-    table compares with. Of providers of torch alone nothing is told that would need it."""
+    table compares with. Torch's own calls, not compiled, bring nothing along: nobody compares torch with
+    itself."""
     kernel = entry.loaded.kernel
     compared = {
         point.problem: point
         for point in wanted.points
-        if (provider := kernel.provider(point.provider)).is_own or provider.package
+        if (provider := kernel.provider(point.provider)).is_own or provider.package or provider.compiled
     }
     if not compared or any(point.provider == kernel.baseline for point in wanted.points):
         return wanted

@@ -47,6 +47,22 @@ def pairs(a: Iterable[Final], b: Iterable[Final]) -> list[Pair]:
     return [Pair(row, there[_place(row)]) for row in a if row.power == "burst" and _place(row) in there]
 
 
+def best_own(a: Iterable[Final], b: Iterable[Final]) -> list[Pair]:
+    """At each problem where both machines had finals of ours the fastest of either."""
+    mine, theirs = _fastest_own(a), _fastest_own(b)
+    return [Pair(row, theirs[problem]) for problem, row in mine.items() if problem in theirs]
+
+
+def _fastest_own(rows: Iterable[Final]) -> dict[Values, Final]:
+    found: dict[Values, Final] = {}
+    for row in rows:
+        if row.by == "own" and row.power == "burst":
+            other = found.setdefault(row.point.problem, row)
+            if row.median_us < other.median_us:
+                found[row.point.problem] = row
+    return found
+
+
 def _place(row: Final) -> tuple[str, Values]:
     return row.point.provider, row.point.problem
 

@@ -86,10 +86,24 @@ def found(
     if not any(known):
         return None
     if not all(known):
-        raise UserError(f"a={a} and b={b}: write two commits, two configurations, or two machines.")
+        (name, machine), (other, none) = (("a", a), ("b", b)) if known[0] else (("b", b), ("a", a))
+        others = ", ".join(sorted(slugs(folders) - {machine})) or "no other did"
+        what = f"{other} is missing" if none is None else f"{other}={none} is none that left results"
+        raise UserError(f"{name}={machine} is a machine, and {what}; those that did beside it: {others}.")
     if a == b:
         raise UserError(f"a and b are both {a}: write two machines.")
     return Machines(str(a), str(b), folders, warn)
+
+
+def slugs(folders: Sequence[Path]) -> set[str]:
+    """The machines that left timings or finals in any of the folders."""
+    return {
+        path.stem
+        for folder in folders
+        for place in results.folders_of(folder)
+        for kind in ("timings", "finals")
+        for path in place.glob(f"{kind}/*/*.jsonl")
+    }
 
 
 def kernels_of(slug: str, folders: Sequence[Path]) -> set[str]:

@@ -10,10 +10,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
 
-from pipeline.reporting import frames, lines
+from pipeline.reporting import frames, lines, machines
 from pipeline.reporting.lines import HOT, Placed
-from pipeline.reporting.mlflow_store import Value
+from pipeline.reporting.mlflow_content import Value
 from pipeline.reporting.why import longest, native
 from pipeline.store.evidence import Evidence
 from pipeline.store.finals import Final
@@ -111,6 +112,26 @@ def with_finals(
             over = {} if row.against is None else {"final_over_ours": row.against.ratio}
             found[row.key] = {**found.get(row.key, {}), "final_us": row.median_us, **over}
     return found
+
+
+def beside_gpus(held: Sequence[Final], others: Mapping[str, Sequence[Final]], at_ms: int) -> list[Value]:
+    """How a GPU's finals stand beside those of others, by their slugs: of all problems with the same words
+    that both had, the time of our fastest over its time there, what the ceilings would make it, and how many
+    problems these are. Ratios are geometric means; that of the ceilings is left out unless it is known of
+    every problem."""
+    found: dict[str, float] = {}
+    for gpu, theirs in others.items():
+        groups: dict[str, list[machines.Pair]] = {}
+        for one in machines.best_own(theirs, held):
+            groups.setdefault(lines.words(one.a.point), []).append(one)
+        for words, some in groups.items():
+            name = re.sub(r"\W+", "_", f"final_us_over_{gpu} {words}".strip())
+            found[name] = geometric_mean([one.ratio for one in some])
+            found[f"{name}_problems"] = len(some)
+            ceilings = [one.by_ceilings for one in some if one.by_ceilings is not None]
+            if len(ceilings) == len(some):
+                found[f"{name}_by_ceilings"] = geometric_mean(ceilings)
+    return [Value(name, float(number), 0, at_ms) for name, number in sorted(found.items())]
 
 
 def summary(placed: Sequence[Placed]) -> tuple[Value, ...]:

@@ -56,8 +56,11 @@ share of what this machine was measured to do at best. *Duration* is how long me
 - `tags.kind = 'config' and metrics.ceiling_fraction > 0.9`: near the ceiling at their largest problem
 - `tags.kind = 'config' and tags.status != 'ok'`: what has no time; the tag `notes` says why
 
-**What MLflow can't show.** The report has GPU against GPU, rooflines, and finals with their verdicts:
-`reports/` in the repository, and among the artifacts of a run of kind `sweep`.
+**GPU against GPU.** A run of kind `sweep` has `final_us_over_...` for each other GPU: its time over that
+one's, by the finals that both had. Below 1 it is the faster.
+
+**What MLflow can't show.** The report has each problem of two GPUs, rooflines, and finals with their
+verdicts: `reports/` in the repository, and among the artifacts of a run of kind `sweep`.
 """
 
 

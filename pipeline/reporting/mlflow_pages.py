@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.points.frozen import digest
 from pipeline.reporting import frames
 from pipeline.reporting import mlflow_notes as notes
-from pipeline.reporting.mlflow_store import LedgerRuns
+from pipeline.reporting.mlflow_content import LedgerRuns
 
 SHARED = "mlflow.sharedViewState."
 """The beginning of a tag's name that holds a view; the view's key is the rest."""

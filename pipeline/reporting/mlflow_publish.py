@@ -15,11 +15,13 @@ from pathlib import Path
 
 from pipeline import UserError
 from pipeline.machine import device
+from pipeline.reporting import mlflow_address
 from pipeline.reporting import mlflow_pages as pages
-from pipeline.reporting import mlflow_store as tracking
 from pipeline.reporting import mlflow_view as view
+from pipeline.reporting.mlflow_connection import TrackerError
+from pipeline.reporting.mlflow_content import LedgerRuns
 from pipeline.reporting.mlflow_runs import AD_HOC
-from pipeline.reporting.mlflow_store import CHANGES, Change, LedgerRuns, Store, TrackerError
+from pipeline.reporting.mlflow_store import CHANGES, Change, Store, opened
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import comparisons, runs
@@ -116,10 +118,10 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
         place = files.input or files.runs
         say(f"{place} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
         return None
-    chosen = tracking.store_of(tracker.name, tracker.uri)
+    chosen = mlflow_address.store_of(tracker.name, tracker.uri)
     options = (*files.options, *_options(tracker))
     try:
-        with tracking.opened(chosen, say=say) as store:
+        with opened(chosen, say=say) as store:
             experiments = _log(store, ledgers, records, say)
             compared = _log_comparisons(store, made, say)
             shown = pages.BEST if experiments else pages.COMPARED
@@ -141,10 +143,10 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
 def how_to_open(published: Published) -> str:
     """One line that says where the runs can be seen."""
     uri = published.uri
-    if tracking.is_server(uri):
+    if mlflow_address.is_server(uri):
         return f"Open {page(published, uri)}"
     command = "make ui"
-    if uri != tracking.DEFAULT_STORE:
+    if uri != mlflow_address.DEFAULT_STORE:
         command = shlex.join(["python", "-m", "pipeline.ui", *published.options])
     return f"Run `{command}` and open {page(published, 'http://127.0.0.1:5000')}"
 
@@ -156,7 +158,7 @@ def page(published: Published, server: str) -> str:
 
 def _kept(uri: str) -> str:
     """The store as it may be kept and shown. No path is cut: a server may be mounted at one."""
-    return taken_apart(uri).uri if tracking.is_server(uri) else public(uri)
+    return taken_apart(uri).uri if mlflow_address.is_server(uri) else public(uri)
 
 
 def _options(tracker: Tracker) -> list[str]:

@@ -12,7 +12,7 @@ from pipeline.points.point import Point, order
 from pipeline.reporting import frames, lines
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting.lines import Placed
-from pipeline.reporting.mlflow_store import Run, Value
+from pipeline.reporting.mlflow_content import Run, Value
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import UNKEYED, Environment
 from pipeline.store.record import Origin

@@ -25,9 +25,9 @@ from pipeline.reporting import lines, mlflow_runs, ratios
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting import mlflow_notes as notes
 from pipeline.reporting.lines import Line, Placed
+from pipeline.reporting.mlflow_content import LedgerRuns, Run, Value
 from pipeline.reporting.mlflow_files import files
 from pipeline.reporting.mlflow_runs import AD_HOC, SWEEP
-from pipeline.reporting.mlflow_store import LedgerRuns, Run, Value
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
@@ -71,6 +71,7 @@ def read(
             files(name, slug, loaded.kernels, input, reports, artifacts),
             input,
             held.get((name, slug), ()),
+            {gpu: some for (kernel, gpu), some in held.items() if kernel == name and gpu != slug},
         )
         for (name, slug), rows in ledgers
         if kernel in (None, name) and gpu in (None, slug)
@@ -92,8 +93,10 @@ def sweep(
     artifacts: Mapping[str, Path],
     input: Path = ROOT / "results",
     held: Sequence[Final] = (),
+    elsewhere: Mapping[str, Sequence[Final]] = MappingProxyType({}),
 ) -> LedgerRuns:
-    """What MLflow shows of one ledger below ``input``, and of its points that had finals."""
+    """What MLflow shows of one ledger below ``input``, and of its points that had finals; ``elsewhere`` are
+    the kernel's finals on other machines, by their slugs."""
     kernel, gpu = rows[0].point.kernel, rows[0].origin.gpu
     environment = loaded.environments.get(gpu)
     placed = lines.place(rows)
@@ -107,6 +110,9 @@ def sweep(
     )
     note = notes.of_results(placed, artifacts)
     parent = parent.with_tags({notes.NOTE: note})
+    if not gpu.startswith("cpu-"):
+        gpus = {slug: some for slug, some in elsewhere.items() if not slug.startswith("cpu-")}
+        parent = parent.with_values(metrics.beside_gpus(held, gpus, parent.ended_ms))
     return LedgerRuns(len(rows), parent, children, f"tags.gpu = '{gpu}'", artifacts)
 
 

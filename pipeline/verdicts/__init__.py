@@ -2,5 +2,5 @@
 
 The samples of one run know nothing of the difference between two processes or two days. ``Contest`` measures
 rivals one after the other, in fresh processes, round after round; ``statistics`` says what follows from their
-paired times.
+paired times. ``opponents`` finds the two sides of a comparison, ``finalists`` the best of each provider.
 """

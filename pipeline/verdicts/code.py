@@ -1,4 +1,4 @@
-"""What the compiler made of a point on two sides: the functions whose numbers differ.
+"""What the compiler made of the two sides of a comparison: the functions whose numbers differ.
 
 ``python -m pipeline.codegen`` takes each side's code apart, in that side's tree. It needs no GPU, so that it
 waits for no lock.
@@ -10,18 +10,56 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from math import log
 from pathlib import Path
 
-from kernels.contract import shown
+from kernels.contract import Kernel, shown
 from pipeline import UserError
+from pipeline.points import notation
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
+from pipeline.verdicts.contest import Contest, Match
+
+LANGUAGES = ("triton", "gluon", "cuda")
+"""Whose compiled code has numbers."""
 
 MOST = 8
 """Functions that are shown, the others are counted: a library of templates has hundreds."""
 
 Numbers = Mapping[str, int]
 """Registers, bytes of shared memory and instructions of a function."""
+
+
+def most_changed(contest: Contest, kernel: Kernel) -> dict[str, Match]:
+    """Of each provider that became faster or slower and has code with numbers: the match where it did so
+    most."""
+    estimates, verdicts = contest.estimates(), contest.verdicts()
+    found: dict[str, Match] = {}
+    for match in contest.matches:
+        a, b = match.rivals
+        language = kernel.provider(b.point.provider).language
+        if a.side == b.side or language not in LANGUAGES or verdicts[match, b] not in ("faster", "slower"):
+            continue
+        other = found.setdefault(b.point.provider, match)
+        # A ratio of 0.5 is as far from 1 as one of 2.
+        size, most = (abs(log(estimates[one, one.rivals[1]].ratio)) for one in (match, other))
+        if size > most:
+            found[b.point.provider] = match
+    return found
+
+
+def explained(match: Match, architecture: str) -> list[str]:
+    """What differs in the code of a match's sides, as lines, or why that is not known."""
+    a, b = match.rivals
+    provider = b.point.provider
+    try:
+        both = [of_side(one.side.root, one.side.where, one.point, architecture) for one in (a, b)]
+    except UserError as error:
+        return [f"What {provider} was compiled to is not known: {error}"]
+    lines = differences(*both)
+    place = f"{provider} at {notation.extent(b.point)} {notation.words(b.point)}".strip()
+    what = "differs:" if lines else "has the same numbers on both sides."
+    return [f"The code of {place}, sm_{architecture}, {what}", *(f"  {line}" for line in lines)]
 
 
 def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str, Numbers]:

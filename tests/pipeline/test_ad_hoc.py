@@ -12,8 +12,7 @@ import pytest
 
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
-from pipeline.reporting import mlflow_publish
-from pipeline.reporting import mlflow_store as tracking
+from pipeline.reporting import mlflow_publish, mlflow_store, mlflow_tags
 from pipeline.reporting.mlflow_publish import Files, Tracker
 from pipeline.store import runs
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
@@ -47,7 +46,7 @@ def database(store: Path) -> Path:
     """The store without runs of an earlier test."""
     from mlflow import MlflowClient
 
-    with tracking.opened(f"sqlite:///{store}", say=print):
+    with mlflow_store.opened(f"sqlite:///{store}", say=print):
         client = MlflowClient(f"sqlite:///{store}")
     for experiment in client.search_experiments():
         if experiment.name == "softmax":
@@ -251,10 +250,10 @@ def test_two_at_once_on_a_server_and_a_killed_publish_is_completed(tmp_path: Pat
 
         client = MlflowClient(address)
         ids = run_ids(database, "softmax")
-        client.delete_tag(ids[f"softmax @ {H200}, {FIRST}"], tracking.COMPLETE)
+        client.delete_tag(ids[f"softmax @ {H200}, {FIRST}"], mlflow_tags.COMPLETE)
         client.update_run(ids[f"torch float32 @ {H200}, {FIRST}"], status="RUNNING")
         gone = ids.pop(f"triton_online float32 512x4w @ {H200}, {FIRST}")
-        client.set_tag(gone, tracking.SUPERSEDED, "true")
+        client.set_tag(gone, mlflow_tags.SUPERSEDED, "true")
         client.delete_run(gone)
         log(tmp_path, address, input=None, runs=tmp_path / "outputs/runs")
         assert set(shown(database, "softmax")) == everything

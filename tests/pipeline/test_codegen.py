@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ from pipeline import ROOT, UserError, codegen
 from pipeline.command.options import CodegenConfig
 from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
-from pipeline.inspection import code_rows, disassembler, inductor, library, programs, usage
+from pipeline.inspection import code_texts, disassembler, inductor, known_code, library, programs, usage
+from pipeline.inspection.code_scope import Scope
+from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.launched import Launched
 from pipeline.machine import device
 from pipeline.machine.compilers import find_nvcc
@@ -511,7 +513,7 @@ def test_what_stays_is_what_would_come_out_the_same(
     part = run("provider=blocks", "function=by_block")
     assert part.cuda == [("odd-name.cu", "90")], "rows of some functions are not those of all"
     run(*few)
-    monkeypatch.setattr(code_rows, "reader", lambda: "another way to take apart")
+    monkeypatch.setattr(known_code, "reader", lambda: "another way to take apart")
     other = run(*few)
     assert (other.providers, other.cuda) == ({"left", "right"}, [("odd-name.cu", "90")])
     (path,) = (tmp_path / "results/codegen/two_of_each").glob("*.jsonl")
@@ -554,6 +556,11 @@ def test_a_source_that_does_not_compile_leaves_the_others(
     assert alone.err.startswith("error: two_of_each/odd-name.cu does not compile:")
 
 
+def code_of(scope: Scope, rows: Sequence[CodeRow], warn: Callable[[str], None]) -> CudaCode:
+    """The rows of CUDA points, of which an earlier run left some."""
+    return CudaCode(known_code.KnownCode(scope, rows, ()), code_texts.Texts(scope), warn)
+
+
 @of_planted
 @needs_nvcc
 def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
@@ -564,9 +571,9 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
     identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
     gpu = device.Device(kind="cuda", name="GPU")
-    scope = code_rows.Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
+    scope = Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
     said: list[str] = []
-    made = code_rows.CodeRows(scope, (), (), said.append)
+    made = code_of(scope, (), said.append)
     found = library.library_of(loaded, "odd-name.cu")
     (function,), _ = found.functions("90")
     several, other, refused = (
@@ -592,14 +599,14 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     )
 
     # Of points that are known nothing is launched again.
-    of_library = made.cuda([], alone=False)
+    of_library = made.rows([], alone=False)
     assert of_library == []
     listed = made._of_library(found, "90")
     assert [one.artifact for one in listed] == [row.artifact]
-    again = code_rows.CodeRows(scope, [*listed, row], (), said.append)
+    again = code_of(scope, [*listed, row], said.append)
     monkeypatch.setattr(library.CudaLibrary, "functions", None)
-    assert again.cuda([several], alone=True) == [*listed, row]
-    assert again.kept == 2
+    assert again.rows([several], alone=True) == [*listed, row]
+    assert again.known.kept == 2
     assert CodeRow.model_validate_json(row.model_dump_json()) == row
 
 
@@ -611,10 +618,10 @@ def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> 
 
     made = library.CudaLibrary(kernels.load("square"), "cuda.cu", Path(), "", "", ("90",))
     some = [function(name) for name in ("f<-1>", "f<1>", "g<1>", f"h<{'long, ' * 60}1>")]
-    names = code_rows.text_names(made, some)
+    names = code_texts.text_names(made, some)
     assert names["g<1>"] == "cuda-g-1-sm_90"
     assert len(set(names.values())) == 4
-    assert max(map(len, names.values())) <= code_rows.LONGEST_NAME
+    assert max(map(len, names.values())) <= code_texts.LONGEST_NAME
 
 
 @pytest.mark.xdist_group("square/cuda.cu")

@@ -283,8 +283,8 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
     assert float(cells[8]) == pytest.approx(1.5 / (4270 / 3000), abs=0.01)
     assert "1 point. Geometric mean of b / a: 1.500. They were not measured together" in done.stdout
     assert same.returncode == 2 and "a and b are both nvidia-h200" in same.stderr
-    assert (
-        half.returncode == 2
-        and "b=HEAD: write two commits, two configurations, or two machines." in half.stderr
+    assert half.returncode == 2 and half.stderr == (
+        f"error: a={H200} is a machine, and b=HEAD is none that left results; "
+        f"those that did beside it: {H100}.\n"
     )
     assert neither.returncode == 2 and "kernel is missing: write kernel=NAME" in neither.stderr

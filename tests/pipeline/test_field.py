@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
@@ -14,7 +15,8 @@ import pytest
 from pipeline import report
 from pipeline.command.options import ReportConfig
 from pipeline.docs import Figures
-from tests.factory import H100, H200, final, grid, measurement, write_finals, write_results
+from tests.factory import H100, H200, final, grid, measurement, moved, write_finals, write_results
+from tests.mlflow_store import log, shown
 from tests.pipeline.test_report import Page, rows_of
 
 RIVALS = ["torch", "torch_compile", "triton_row", "quack", "liger"]
@@ -155,6 +157,38 @@ def test_those_of_a_kernel_that_is_gone_are_told_by_their_names(write: Write) ->
     )
     header, line = tables(markdown)["of_old on NVIDIA H200"][1]
     assert header[6:] == ["torch", "torch_compile"] and line[2] == "cuda" and line[6:] == ["1.50", "0.50"]
+
+
+def test_finals_and_their_baseline_stay_when_the_kernels_folder_is_gone(tmp_path: Path) -> None:
+    """Of two such kernels, of which the second has its finals alone and so is no part of the report."""
+    results, names = tmp_path / "results", ("of_old", "of_old_too")
+    torch, cuda = measurement("softmax", "torch", 1024), measurement("softmax", "cuda", 1024)
+    held = [final(cuda, 10.0), final(torch, 15.0, (cuda, 10.0, "slower"))]
+    for kernel in names:
+        gone = [moved(row, row.point.model_copy(update={"kernel": kernel})) for row in (cuda, torch)]
+        write_finals(
+            results,
+            [
+                one.model_copy(update={"point": row.point, "parts": row.parts, "key": row.key})
+                for one, row in zip(held, gone, strict=True)
+            ],
+        )
+        write_results(results, gone)
+    shutil.rmtree(results / "timings" / "of_old_too")
+    report.run(ReportConfig(input=results, output=tmp_path / "reports", device="cpu"))
+    found = tables((tmp_path / "reports" / "field.md").read_text())
+    assert list(found) == ["of_old on NVIDIA H200"]
+    header, line = found["of_old on NVIDIA H200"][1]
+    assert (header[6], line[2].split()[0], line[6]) == ("torch", "cuda", "1.50 ± 1.0 %")
+    log(results, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    runs = shown(tmp_path / "mlflow.db", "of_old")
+    finals = {
+        run["params"]["provider"]: value
+        for run in runs.values()
+        for name, _, value, *_ in run["metrics"]
+        if name == "final_us"
+    }
+    assert finals == {"cuda": 10.0, "torch": 15.0}
 
 
 def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(

@@ -105,6 +105,8 @@ def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alon
 def test_a_mistake_is_one_sentence(tree: Tree) -> None:
     mistakes = {
         ("kernel=quick", "output=nowhere"): "no ledger in nowhere has times to go by: run python -m "
+        "pipeline.sweep kernel=quick output=nowhere first.",
+        (KERNELS, "output=nowhere"): "no ledger in nowhere has times to go by: run python -m "
         "pipeline.sweep kernel=NAME output=nowhere first.",
         ("kernel=quick", "margin=2"): "margin: ",
         ("kernel=[quick,nothing]",): "unknown kernel 'nothing'",
@@ -120,6 +122,28 @@ def test_rows_that_are_old_are_no_finalists(tree: Tree, tmp_path: Path) -> None:
     reference.write_text(reference.read_text().replace("x.double() * 2", "2 * x.double()"))
     code, out, err = hold(made, "kernel=quick")
     assert (code, out) == (2, "") and "has times to go by" in err
+
+
+@pytest.mark.slow
+def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree, tmp_path: Path) -> None:
+    """Preset cpu holds finals at the largest problem alone."""
+    made = tree.copy(tmp_path)
+    for kernel in ("quick", "doubled"):
+        config = made.root / f"conf/kernel/{kernel}.yaml"
+        config.write_text(f"{config.read_text()}  cpu: {{workloads: [vectors]}}\n")
+    ledger = made.ledger("quick")
+    rows = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(row for row in rows if '"elements":128' not in row))
+    options = ("preset=cpu", "timing.min_samples=5")  # as they were swept
+    both, alone = made.in_turn("finals", (KERNELS, *options), ("kernel=quick", *options))
+    clause = (
+        "quick: its ledger has times at other problems, but none that are not old at 128 float32, where "
+        "this preset holds finals"
+    )
+    assert both.returncode == 0 and f"\n{clause}.\n" in both.stdout, both.stdout + both.stderr
+    command = "python -m pipeline.sweep kernel=quick preset=cpu output=outputs"
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert alone.stderr == f"error: {clause}; run {command} first.\n"
 
 
 @pytest.mark.slow

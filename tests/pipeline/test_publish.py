@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import resource
 import shutil
@@ -23,8 +24,7 @@ from pipeline import UserError
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.points.frozen import Values
 from pipeline.publish import publish
-from pipeline.reporting import mlflow_store as tracking
-from pipeline.reporting import mlflow_view
+from pipeline.reporting import mlflow_address, mlflow_store, mlflow_view
 from pipeline.reporting.mlflow_publish import Published, how_to_open
 from pipeline.store import results as results_module
 from pipeline.store.record import Measurement
@@ -84,7 +84,7 @@ def no_database(tmp_path: Path) -> Path:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a store without runs. Made once: MLflow builds its tables for seconds."""
     folder = tmp_path_factory.mktemp("empty")
-    with tracking.opened(uri(folder / "mlflow.db"), say=print):
+    with mlflow_store.opened(uri(folder / "mlflow.db"), say=print):
         return folder
 
 
@@ -621,6 +621,42 @@ def test_a_point_that_had_finals_shows_them_beside_its_sweep(tmp_path: Path, dat
     assert found == {"torch": {"final_us": 32.0, "final_over_ours": 2.0}, "cuda": {"final_us": 16.0}}
 
 
+def test_each_gpus_run_says_how_it_stands_beside_the_others_by_finals(tmp_path: Path, database: Path) -> None:
+    """A CPU is no model of a machine, and a problem of one GPU alone is not compared."""
+    folder, ratios = tmp_path / "results", {}
+    for gpu, times in ((H200, (10.0, 40.0, 7.0)), (H100, (20.0, 60.0, None)), (CPU, (100.0, 400.0, 700.0))):
+        rows, held = [], []
+        for size, us in zip((1024, 4096, 8192), times, strict=True):
+            own, other = (measurement("softmax", name, size, gpu=gpu) for name in ("cuda", "triton_online"))
+            rows += [own, other]
+            if us is not None:
+                # The fastest of ours is another provider on each machine.
+                best, worse = (own, other) if gpu == H200 else (other, own)
+                held += [final(best, us), final(worse, us * 2, (best, us, "slower"))]
+        write_results(folder, rows)
+        write_finals(folder, held)
+        ratios[gpu] = {row.point.problem["columns"]: row.rate.ceiling_fraction for row in held[::2]}
+    log(folder, uri(database))
+    found = {}
+    for gpu in (H200, H100, CPU):
+        metrics = shown(database)[f"softmax @ {gpu}"]["metrics"]
+        found[gpu] = {name: value for name, _, value, *_ in metrics if "_over_" in name}
+    of_ceilings = math.prod(ratios[H200][size] / ratios[H100][size] for size in (1024, 4096)) ** 0.5
+    assert found == {
+        H200: {
+            "final_us_over_nvidia_h100_80gb_hbm3_float32": pytest.approx(3**-0.5),
+            "final_us_over_nvidia_h100_80gb_hbm3_float32_by_ceilings": pytest.approx(3**-0.5 * of_ceilings),
+            "final_us_over_nvidia_h100_80gb_hbm3_float32_problems": 2.0,
+        },
+        H100: {
+            "final_us_over_nvidia_h200_float32": pytest.approx(3**0.5),
+            "final_us_over_nvidia_h200_float32_by_ceilings": pytest.approx(3**0.5 / of_ceilings),
+            "final_us_over_nvidia_h200_float32_problems": 2.0,
+        },
+        CPU: {},
+    }
+
+
 def test_what_a_cpu_gave_lies_with_this_hosts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "repository"
     monkeypatch.setattr(results_module, "ROOT", root)
@@ -842,7 +878,7 @@ def test_a_publish_waits_for_another_and_says_so(
     inside = threading.Event()
 
     def hold() -> None:
-        with tracking.opened(uri(database), say=print):
+        with mlflow_store.opened(uri(database), say=print):
             inside.set()
             time.sleep(1)
 
@@ -869,9 +905,9 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert tracking.store_of("local", None) == tracking.DEFAULT_STORE
-    assert tracking.store_of("server", None) == "http://127.0.0.1:5000"
-    ours = Published(tracking.DEFAULT_STORE, ("1",))
+    assert mlflow_address.store_of("local", None) == mlflow_address.DEFAULT_STORE
+    assert mlflow_address.store_of("server", None) == "http://127.0.0.1:5000"
+    ours = Published(mlflow_address.DEFAULT_STORE, ("1",))
     assert how_to_open(ours).startswith("Run `make ui` and open http://127.0.0.1:5000/#/")
     options = ("runs=outputs/runs", "tracking.uri=sqlite:////tmp/x.db")
     other = Published("sqlite:////tmp/x.db", ("1",), "abc", options)
@@ -879,5 +915,9 @@ def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     assert how_to_open(other).startswith(f"Run `{ui}` and open http://127.0.0.1:5000/#/experiments/1/runs?")
     assert how_to_open(other).endswith("&viewStateShareKey=abc")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
-    assert tracking.store_of("local", None) == tracking.store_of("server", None) == "http://tracker:5000"
-    assert tracking.store_of("local", "sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"
+    assert (
+        mlflow_address.store_of("local", None)
+        == mlflow_address.store_of("server", None)
+        == "http://tracker:5000"
+    )
+    assert mlflow_address.store_of("local", "sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"

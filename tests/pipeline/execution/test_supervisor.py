@@ -72,7 +72,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
             "runtime_error",
             rf"{where}`raise RuntimeError\(.*`: RuntimeError: it broke in two lines$",
         ),
-        ("memory_error", "out_of_memory", f"{where}`raise MemoryError`: MemoryError"),
+        ("memory_error", "out_of_memory", f"{where}`raise MemoryError`: MemoryError$"),
         ("right", "ok", None),
     ):
         outcome = measured(worker, provider)

@@ -445,5 +445,8 @@ def test_the_baseline_comes_along_at_the_problems_of_a_choice_that_leaves_it_out
     alone, found = chosen("triton_flat", baseline)
     assert found == alone
     pins.pop("block_size")
+    alone, found = chosen("torch_compile")
+    assert {point.provider for point in found.points} == {baseline, "torch_compile"}
+    assert len(found.points) == 2 * len(alone.points)
     alone, found = chosen("torch_mul")
     assert found == alone, "nobody compares torch with itself"

@@ -1,0 +1,72 @@
+"""Whose generated code is asked for, and what all rows of a point share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernels import Loaded
+from kernels.contract import Provider
+from pipeline.execution.identity import Identity
+from pipeline.machine.device import Device
+from pipeline.points.point import Point
+from pipeline.store.evidence import joined
+
+TRITON = ("triton", "gluon")
+"""The languages that Triton's compiler compiles."""
+
+
+def has_code(provider: Provider) -> bool:
+    """Whether there is code of a provider to show: it is written here in Triton, Gluon or CUDA, or compiled
+    by Inductor."""
+    return provider.compiled or (provider.is_own and provider.language in (*TRITON, "cuda"))
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Whose code is asked for: a kernel's on a device, for architectures, of CUDA only the functions whose
+    name holds ``function``; and where its texts lie, ``folder`` below ``artifacts``. ``shows`` that the texts
+    themselves are asked for, and not only the rows."""
+
+    loaded: Loaded
+    identity: Identity
+    device: Device
+    architectures: tuple[str, ...]
+    function: str | None
+    artifacts: Path
+    wait_s: float | None
+    shows: bool
+
+    @property
+    def folder(self) -> Path:
+        """Of this kernel's texts on this machine."""
+        return self.artifacts / "codegen" / self.loaded.name / self.device.slug
+
+    @property
+    def native(self) -> str | None:
+        """The architecture of this machine's GPU."""
+        capability = self.identity.environment.compute_capability
+        return capability and capability.replace(".", "")
+
+    def provider(self, point: Point) -> Provider:
+        """The provider of a point."""
+        return self.loaded.kernel.provider(point.provider)
+
+    def see_alone(self) -> None:
+        """Let this process see no GPU but the one that was chosen."""
+        if self.device.uuid is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.device.uuid
+
+    def common(self, point: Point, architecture: str | None, compiler: str, basis: str) -> dict[str, Any]:
+        """The fields that rows of a point share."""
+        return {
+            **joined(point, self.identity.key(point)),
+            "language": self.provider(point).language,
+            "architecture": architecture,
+            "native": architecture is not None and architecture == self.native,
+            "compiler": compiler,
+            "environment": self.identity.environment.digest,
+            "basis": basis,
+        }

@@ -1,0 +1,224 @@
+"""Rows of the functions in a kernel's CUDA libraries, and of those that a point launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kernels import Loaded
+from pipeline import UserError
+from pipeline.inspection import launched, launches
+from pipeline.inspection.code_texts import Texts, text_names
+from pipeline.inspection.known_code import KnownCode
+from pipeline.inspection.library import CudaFunction, CudaLibrary, library_of
+from pipeline.inspection.lines import Sources
+from pipeline.inspection.listing import of_ptx, of_sass
+from pipeline.inspection.usage import used
+from pipeline.machine.lock import DeviceLock
+from pipeline.points import notation
+from pipeline.points.frozen import digest
+from pipeline.points.point import Point
+from pipeline.store.evidence import CodeRow
+from pipeline.store.files import write_atomically
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+
+
+class CudaCode:
+    """The rows of CUDA points. ``warn`` gets a sentence about what is left out."""
+
+    def __init__(self, known: KnownCode, texts: Texts, warn: Callable[[str], None]) -> None:
+        self.scope = known.scope
+        self.known = known
+        self.texts = texts
+        self.warn = warn
+        self._functions: dict[tuple[str, str], list[CudaFunction]] = {}
+
+    def rows(self, points: Sequence[Point], *, alone: bool) -> list[CodeRow]:
+        """A row for each function of the points' CUDA sources, for each architecture; on a GPU also one for
+        each that a point launches.
+
+        Raises UserError for what is not there if there is no other code (``alone``); else it is said. Where
+        no GPU would run them, they are compiled for their own sake alone: that takes minutes.
+        """
+        of_source: dict[str, list[Point]] = {}
+        for point in points:
+            of_source.setdefault(str(self.scope.provider(point).extension), []).append(point)
+        libraries: list[CudaLibrary] = []
+        errors: dict[str, UserError] = {}
+        for source in of_source:
+            try:
+                if not alone and self.scope.device.kind == "cpu":
+                    self._expect(source)
+                libraries.append(self._library(source))
+            except UserError as error:
+                errors[source] = error
+        if alone and errors and not libraries:
+            raise next(iter(errors.values()))
+        for source, why in errors.items():
+            self.warn(f"The functions of {source} were left out: {why}")
+        rows = [
+            row
+            for library in libraries
+            for architecture in self.scope.architectures
+            if architecture in library.architectures
+            for row in self._of_library(library, architecture)
+        ]
+        if self.scope.function and libraries and not rows:
+            raise self._no_such_function(libraries)
+        if self.scope.device.kind == "cuda":
+            for library in libraries:
+                rows += self._of_points(library, of_source[library.source])
+        return rows
+
+    def _no_such_function(self, libraries: Sequence[CudaLibrary]) -> UserError:
+        names = [one.name for some in libraries for one in self._taken_apart(some, some.architectures[0])]
+        return UserError(
+            f"no CUDA function of {self.scope.loaded.name} is named like '{self.scope.function}': "
+            f"{', '.join(dict.fromkeys(names))}."
+        )
+
+    def _expect(self, source: str) -> None:
+        """Raises UserError unless the source was compiled here before."""
+        loaded = self.scope.loaded
+        if extension.manifest(Place.of(loaded), source) is None:
+            names = [one.name for one in loaded.kernel.providers if one.extension == source]
+            raise UserError(
+                "no GPU here runs them, so that they are compiled when asked for alone: "
+                f"python -m pipeline.codegen kernel={loaded.where} provider={names[0]}"
+            )
+
+    def _library(self, source: str) -> CudaLibrary:
+        """The source's library; says which of the architectures it lacks. Raises UserError if it lacks all of
+        them or can't be built."""
+        library = library_of(self.scope.loaded, source)
+        missing = [name for name in self.scope.architectures if name not in library.architectures]
+        if missing:
+            sentence = not_built(self.scope.loaded, source, missing, library.architectures)
+            if len(missing) == len(self.scope.architectures):
+                raise UserError(sentence)
+            self.warn(sentence)
+        return library
+
+    def _of_library(self, library: CudaLibrary, architecture: str) -> list[CodeRow]:
+        """A row for each function of a library, of which it is not known here which points launch it."""
+        basis = self._basis(library)
+        modules = [self.scope.folder / f"{library.stem}-sm_{architecture}.{kind}" for kind in ("sass", "ptx")]
+        self.texts.keep_named(f"{library.stem}-sm_{architecture}", library.source)
+        known = self.known.of_library(library.source, architecture, library.compiler, basis, modules)
+        if known is not None:
+            self.texts.keep(known)
+            return known
+        functions = self._taken_apart(library, architecture)
+        names = text_names(library, functions)
+        rows = []
+        for function in functions:
+            if not self._wanted(function):
+                continue
+            sources = Sources.of(self.scope.loaded)
+            parts = {"sass": of_sass(function.analysis.instructions, sources)}
+            if function.ptx is not None:
+                parts = {"ptx": of_ptx(function.ptx, sources), **parts}
+            row = CodeRow(
+                key=None,
+                kernel=self.scope.loaded.name,
+                point=None,
+                language="cuda",
+                source=library.source,
+                function=function.name,
+                architecture=architecture,
+                native=architecture == self.scope.native,
+                compiler=library.compiler,
+                environment=self.scope.identity.environment.digest,
+                basis=basis,
+                **used(function.analysis, architecture, function.most_threads, 0),
+            )
+            self.texts.keep_named(names[function.name], function.name)
+            rows.append(self.texts.write(row, names[function.name], {}, parts))
+        return rows
+
+    def _of_points(self, library: CudaLibrary, points: Sequence[Point]) -> list[CodeRow]:
+        """A row for each function of the library that a point launches on this machine's GPU."""
+        native = str(self.scope.native)
+        if native not in library.architectures:
+            return []
+        basis = self._basis(library)
+        found = {
+            point: self.known.of_point(point, native, library.compiler, basis, library.source)
+            for point in points
+        }
+        missing = [(self.scope.identity.key(point), point) for point in points if found[point] is None]
+        if missing:
+            self.scope.see_alone()
+            where, seed = self.scope.loaded.where, self.scope.identity.seed
+            with DeviceLock(self.scope.device, self.scope.wait_s, self.warn):
+                told = launched.reported(where, missing, seed)
+                seen = launches.observe(where, missing, seed)
+            made = {
+                key: launched.joined(told.get(key, ()), seen.get(key, ()), self._taken_apart(library, native))
+                for key, _ in missing
+            }
+            found |= self.of_launches(library, [point for _, point in missing], made)
+        return [row for point in points for row in found[point] or ()]
+
+    def of_launches(
+        self, library: CudaLibrary, points: Sequence[Point], made: Mapping[str, Sequence[launched.Launched]]
+    ) -> dict[Point, list[CodeRow]]:
+        """By point a row for each function of the library among the launches made, by the points' keys. Says
+        which points launch none of these."""
+        rows: dict[Point, list[CodeRow]] = {}
+        without: dict[str, list[Point]] = {}
+        names = text_names(library, self._taken_apart(library, str(self.scope.native)))
+        for point in points:
+            of_point = made.get(self.scope.identity.key(point), ())
+            rows[point] = []
+            for launch in of_point:
+                function = launch.function
+                if function is None or not self._wanted(function):
+                    continue
+                path = self.texts.path(names[function.name])
+                rows[point].append(
+                    CodeRow(
+                        function=function.name,
+                        launch_known=True,
+                        strategy=launch.strategy,
+                        source=library.source,
+                        artifact=self.texts.below(path),
+                        **self.scope.common(
+                            point, function.architecture, library.compiler, self._basis(library)
+                        ),
+                        **used(function.analysis, function.architecture, launch.threads, launch.dynamic),
+                    )
+                )
+            if of_point and not any(launch.function for launch in of_point):
+                without.setdefault(of_point[-1].name, []).append(point)
+        for name, some in without.items():
+            self.warn(
+                f"CUDA points without a row: {len(some)}, for example {notation.file_name(some[0])}. "
+                f"They launch {name}, which is none of the library's functions."
+            )
+        return rows
+
+    def _basis(self, library: CudaLibrary) -> str:
+        return digest([self.known.reader, library.digest, self.scope.function])
+
+    def _taken_apart(self, library: CudaLibrary, architecture: str) -> list[CudaFunction]:
+        """The library's functions for an architecture; its modules' texts are written."""
+        place = library.source, architecture
+        if place not in self._functions:
+            self._functions[place], texts = library.functions(architecture)
+            for name, text in texts.items():
+                write_atomically(self.scope.folder / name, text.encode())
+        return self._functions[place]
+
+    def _wanted(self, function: CudaFunction) -> bool:
+        return (self.scope.function or "").replace(" ", "") in function.name.replace(" ", "")
+
+
+def not_built(loaded: Loaded, source: str, missing: Sequence[str], built: Sequence[str]) -> str:
+    """What to do for architectures that a CUDA library has no code for."""
+    every = ",".join(dict.fromkeys([*built, *missing]))
+    return (
+        f"the library of {loaded.name}/{source} has no code for "
+        f"{', '.join(f'sm_{name}' for name in missing)}: "
+        f"`python -m pipeline.build kernel={loaded.where} architectures=[{every}]` adds it."
+    )

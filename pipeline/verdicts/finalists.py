@@ -1,0 +1,144 @@
+"""Who meets in the finals: of each provider the configuration that was the fastest in any sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kernels.contract import Work
+from pipeline import ROOT
+from pipeline.execution.identity import Identity
+from pipeline.points import choice, notation, problems
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
+from pipeline.points.plan import Plan
+from pipeline.store.ceilings import Ceilings, rate
+from pipeline.store.finals import By, written_by
+from pipeline.store.record import Measurement, noise_class
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+from pipeline.verdicts.contest import Match, Rival, Side
+
+
+class NobodyError(Exception):
+    """A kernel has no finalists; the text is a clause that says why. ``elsewhere``: it would have some at
+    problems where this preset holds no finals."""
+
+    def __init__(self, why: str, *, elsewhere: bool) -> None:
+        super().__init__(why)
+        self.elsewhere = elsewhere
+
+
+@dataclass(frozen=True)
+class Finalists:
+    """The best of each provider at one problem of a kernel, by rivals; ours first, the fastest of them."""
+
+    entry: Entry
+    match: Match
+    rows: Mapping[Rival, Measurement]
+
+    @property
+    def work(self) -> Work:
+        """Of the problem where they meet."""
+        return _work(self.entry, self.match.rivals[0].point.problem)
+
+    def by(self, rival: Rival) -> By:
+        """Who wrote a rival's provider."""
+        return written_by(self.entry.loaded.kernel.provider(rival.point.provider))
+
+    def power_limited(self, ceilings: Ceilings) -> list[Rival]:
+        """Those that a GPU's power may hold down and that are worth seconds: the best of ours, the baseline
+        and the best peer. None where memory limits the problem."""
+        if rate(1.0, self.work, ceilings).bound != "compute":
+            return []
+        rivals, baseline = self.match.rivals, self.entry.loaded.kernel.baseline
+        chosen = [rival for rival in rivals if rival.point.provider == baseline]
+        for who in ("own", "peer"):
+            # The fastest by the sweep stands first among those of its kind.
+            chosen += [rival for rival in rivals if self.by(rival) == who][:1]
+        return chosen
+
+
+def of_ledger(
+    entry: Entry,
+    wanted: Plan,
+    closer: Literal["all", "largest"],
+    rows: Iterable[Measurement],
+    identity: Identity,
+    ceilings: Ceilings,
+) -> list[Finalists]:
+    """The finalists of a kernel at the problems of a plan, by its ledger's rows; their extensions are built.
+
+    Of a plan only the problems count: configurations are those of every sweep. Raises NobodyError where
+    there are none, and UserError for an extension that can't be built.
+    """
+    workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
+    best = _best(rows, workloads, identity)
+    if not best:
+        raise NobodyError("its ledger has no times of this preset that are not old", elsewhere=False)
+    chosen = best.keys() if closer == "all" else choice.largest(wanted)
+    found = [_meeting(entry, some, ceilings) for problem, some in best.items() if problem in chosen]
+    if not found:
+        raise NobodyError(
+            f"its ledger has times at other problems, but none that are not old at "
+            f"{_named(wanted, chosen)}, where this preset holds finals",
+            elsewhere=True,
+        )
+    return found
+
+
+def microseconds(row: Measurement) -> float:
+    """The time that a sweep had found of a finalist."""
+    assert row.outcome.timing is not None, "a finalist was timed"
+    return row.outcome.timing.median_us
+
+
+def _best(
+    rows: Iterable[Measurement], workloads: Mapping[Values, str], identity: Identity
+) -> dict[Values, dict[str, Measurement]]:
+    """The best row of each provider that is not old, at each problem that has one."""
+    best: dict[Values, dict[str, Measurement]] = {problem: {} for problem in workloads}
+    for row in rows:
+        is_timed = row.outcome.timing is not None
+        if is_timed and row.point.problem in best and row.key == identity.key(row.point):
+            of_problem = best[row.point.problem]
+            other = of_problem.get(row.point.provider)
+            # One that is not to be trusted is taken only where the provider has no other.
+            if other is None or _rank(row) < _rank(other):
+                workload = workloads[row.point.problem]
+                of_problem[row.point.provider] = row.model_copy(update={"workload": workload})
+    return {problem: some for problem, some in best.items() if some}
+
+
+def _meeting(entry: Entry, some: Mapping[str, Measurement], ceilings: Ceilings) -> Finalists:
+    kernel = entry.loaded.kernel
+    ordered = sorted(
+        some.values(),
+        key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _rank(row)),
+    )
+    for row in ordered:
+        if source := kernel.provider(row.point.provider).extension:
+            extension.build(Place.of(entry.loaded), [source])
+    side = Side("tree", ROOT, entry.loaded.where)
+    rows = {Rival(side, row.point, row.key): row for row in ordered}
+    name = noise_class(rate(1.0, _work(entry, ordered[0].point.problem), ceilings), 1.0)
+    return Finalists(entry, Match(tuple(rows), ceilings.noise.get(name, 0.0)), rows)
+
+
+def _work(entry: Entry, problem: Values) -> Work:
+    kernel = entry.loaded.kernel
+    return kernel.work(problems.make(kernel.problem, problem))
+
+
+def _rank(row: Measurement) -> tuple[bool, float]:
+    state = row.outcome.state
+    return state is not None and not state.valid, microseconds(row)
+
+
+def _named(wanted: Plan, chosen: Iterable[Values]) -> str:
+    """Problems as tables name them: ``4096x16384 float32``."""
+    points = {point.problem: point for point in wanted.points}
+    return " and ".join(
+        f"{notation.extent(points[one])} {notation.words(points[one])}".strip() for one in chosen
+    )

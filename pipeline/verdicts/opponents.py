@@ -1,0 +1,190 @@
+"""What ``a`` and ``b`` of a comparison name, and what of both is measured side by side."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import ROOT, UserError
+from pipeline.points import choice
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
+from pipeline.points.notation import Variant
+from pipeline.points.point import Point
+from pipeline.verdicts.contest import Side
+from pipeline.verdicts.sides import SOURCES, Answer, Planned, Question, answer, ask, folder_of, tree_of
+
+TREE = "tree"
+"""What the working tree is called."""
+
+Pair = tuple[Planned, Planned]
+"""A point of either side."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What an option names: the working tree, a commit, or configurations of the working tree."""
+
+    text: str
+    commit: str | None = None
+    variant: Variant | None = None
+
+    @property
+    def kind(self) -> str:
+        """What can be compared with it."""
+        return "commits" if self.variant is None else "configurations"
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables, files and rows."""
+        if self.kind != "commits":
+            return self.text
+        return TREE if self.commit is None else self.commit[:12]
+
+
+def both(entry: Entry, a: str | None, b: str | None) -> tuple[Named, Named]:
+    """What the options name; of ``b`` None the working tree. Raises UserError, with what could be written,
+    unless the two can be compared."""
+    if a is None:
+        raise UserError(f"a is missing: write a=COMMIT, to compare it with the working tree's {entry.name}.")
+    one, other = _named(entry, "a", a), _named(entry, "b", b or TREE)
+    if one.kind != other.kind:
+        raise UserError(
+            f"a={one.text} and b={other.text}: write two commits, two configurations, or two machines."
+        )
+    if one.kind != "configurations" and one.name == other.name:
+        raise UserError(f"a and b are both {one.name}: write self_test=true to compare the tree with itself.")
+    return one, other
+
+
+def repository(entry: Entry) -> Path:
+    """The repository that the kernel's commits are of."""
+    folder = entry.loaded.folder
+    if not entry.loaded.is_outside:
+        return ROOT
+    return Path(_git(folder, "rev-parse", "--show-toplevel") or folder)
+
+
+@contextmanager
+def side(entry: Entry, named: Named, name: str, question: Question) -> Iterator[tuple[Side, Answer]]:
+    """A side with what it would measure; a commit's files are gone afterwards."""
+    loaded = entry.loaded
+    if named.commit is None:
+        yield Side(name, ROOT, loaded.where), answer(question)
+    elif loaded.is_outside:
+        with folder_of(repository(entry), named.commit, loaded.folder) as folder:
+            where = str(folder)
+            found = _asked(named, ROOT, question.model_copy(update={"where": where}))
+            try:
+                yield Side(name, ROOT, where), found
+            finally:
+                if found.built is not None:
+                    shutil.rmtree(found.built, ignore_errors=True)
+    else:
+        with tree_of(named.commit) as root:
+            yield Side(name, root, loaded.where), _asked(named, root, question)
+
+
+def pairs_of_trees(a: Named, of_a: Answer, b: Named, of_b: Answer) -> tuple[list[Pair], list[str]]:
+    """The points that both have and that differ by their keys, and sentences about what is left out. Raises
+    UserError where there is none."""
+    same_points = pairs_of_equals(of_a, of_b)
+    notes = []
+    for name, mine, other in ((a.name, of_a, of_b), (b.name, of_b, of_a)):
+        others = {one.point for one in other.planned}
+        if alone := Counter(one.point.provider for one in mine.planned if one.point not in others):
+            counts = ", ".join(f"{provider} {count}" for provider, count in alone.items())
+            notes.append(f"Only {name} has these points: {counts}.")
+    pairs = [(one, other) for one, other in same_points if one.parts.key != other.parts.key]
+    if not same_points:
+        raise UserError(f"{a.name} and {b.name} have no point in common. {' '.join(notes)}")
+    if not pairs:
+        raise UserError(
+            f"{a.name} and {b.name} have the same sources for {points(len(same_points))}: nothing to "
+            "compare. Write self_test=true to see what equal sources give."
+        )
+    if same := len(same_points) - len(pairs):
+        notes.append(f"Left out, for both sides have the same sources: {points(same)}.")
+    return pairs, notes
+
+
+def pairs_of_equals(of_a: Answer, of_b: Answer) -> list[Pair]:
+    """The points that both have."""
+    theirs = {one.point: one for one in of_b.planned}
+    return [(one, theirs[one.point]) for one in of_a.planned if one.point in theirs]
+
+
+def pairs_of_configurations(entry: Entry, a: Named, of_a: Answer, b: Named, of_b: Answer) -> list[Pair]:
+    """The two configurations at each problem; of parameters that were not named the default. Raises
+    UserError where no problem fits both, and for the same configuration twice."""
+    mine, theirs = _nearest(entry, of_a), _nearest(entry, of_b)
+    pairs = [(one, theirs[problem]) for problem, one in mine.items() if problem in theirs]
+    if not pairs:
+        left_out = " ".join(dict.fromkeys([*of_a.refusals, *of_b.refusals]))
+        raise UserError(f"{a.text} and {b.text} fit no problem together. {left_out}".strip())
+    if all(one.parts.key == other.parts.key for one, other in pairs):
+        raise UserError(f"{a.text} and {b.text} are the same: write two configurations.")
+    return pairs
+
+
+def spread(pairs: Sequence[Pair], most: int) -> list[Pair]:
+    """At most so many of the pairs, at even distances."""
+    if len(pairs) <= most:
+        return list(pairs)
+    return [pairs[round(index * (len(pairs) - 1) / max(1, most - 1))] for index in range(most)]
+
+
+def points(count: int) -> str:
+    """``1 point``, ``2 points``."""
+    return f"{count} point{'s' * (count != 1)}"
+
+
+def _named(entry: Entry, option: str, text: str) -> Named:
+    """What an option's text names. Raises UserError with what could be written."""
+    if text == TREE:
+        return Named(text)
+    if text.partition("/")[0] in {provider.name for provider in entry.loaded.kernel.providers}:
+        return Named(text, variant=Variant.read(text, entry))
+    root = repository(entry)
+    found = _git(root, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
+    if found is None:
+        raise UserError(
+            f"{option}={text}: no commit, branch or tag of this repository, no provider of "
+            f"{entry.name}, and no machine that left results; write {TREE} for the working tree, "
+            "or PROVIDER/CONFIGURATION."
+        )
+    sources = (str(entry.loaded.folder),) if entry.loaded.is_outside else SOURCES
+    if found == _git(root, "rev-parse", "HEAD") and _git(root, "status", "--porcelain", "--", *sources):
+        raise UserError(
+            f"{option}={text} is the commit below a working tree that was edited; "
+            f"write {option}={TREE} for the files as they are, or commit them."
+        )
+    return Named(text, commit=found)
+
+
+def _asked(named: Named, root: Path, question: Question) -> Answer:
+    try:
+        return ask(root, question)
+    except UserError as error:
+        raise UserError(f"{named.text}: {error}") from error
+
+
+def _nearest(entry: Entry, found: Answer) -> dict[Values, Planned]:
+    """By problem the point whose parameters are nearest to the defaults."""
+    by_problem: dict[Values, dict[Point, Planned]] = {}
+    for one in found.planned:
+        by_problem.setdefault(one.point.problem, {})[one.point] = one
+    kernel = entry.loaded.kernel
+    return {problem: some[choice.near_default(kernel, list(some))] for problem, some in by_problem.items()}
+
+
+def _git(root: Path, *words: str) -> str | None:
+    with suppress(FileNotFoundError):
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+    return None
