@@ -250,6 +250,18 @@ class VerifyConfig(Record):
     wait_s: float | None = Field(ge=0)
 
 
+class SearchReplayConfig(Record):
+    """conf/search_replay.yaml."""
+
+    kernel: Pin[str]
+    provider: Pin[str]
+    search: Several[Sampler]
+    seeds: int = Field(ge=1)
+    ahead: int = Field(ge=1, le=MOST_AHEAD)
+    fewest: int = Field(ge=2)
+    input: Place
+
+
 class CompareConfig(PointsConfig):
     """conf/compare.yaml. ``a`` and ``b`` are read by the command. Two machines are compared without a kernel,
     too."""

@@ -10,6 +10,12 @@ from time import monotonic
 from pipeline.points.point import Point
 from pipeline.points.search import Sampler, Study
 
+OF_THE_LAST = 3
+"""A search by ``tpe`` begins with so many configurations, the fastest of the problem before."""
+
+SHARE = 4
+"""Of few trials at most one of so many is of these, or is asked for before the device comes to it."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -34,12 +40,19 @@ class Budget:
 
 @dataclass(eq=False)
 class _Search:
-    """A study, whether its provider is compiled ahead, the seconds that it took, and whether it is over."""
+    """A study, whether its provider is compiled ahead, its number of trials, the seconds that it took, and
+    whether it is over."""
 
     study: Study
     is_ahead: bool
+    trials: int
     took: float = 0.0
     is_over: bool = False
+
+    @property
+    def left(self) -> int:
+        """How many points may still be asked for."""
+        return max(0, self.trials - self.study.tried)
 
 
 class Searches:
@@ -61,11 +74,13 @@ class Searches:
         is_ahead: bool,
         known: Mapping[Point, float | None],
         again: Sequence[Point] = (),
+        trials: int | None = None,
     ) -> bool:
         """A study of these points. Returns whether it has any left to ask for.
 
         ``is_ahead`` says whether its provider is compiled ahead. Of what is ``known`` the time is there, None
         for a failure. What is measured ``again`` was tried before, and is handed out by the caller.
+        ``trials`` are this study's own, in place of the budget's.
         """
         study = Study(points, self.budget.sampler, self.budget.seed)
         for point, us in known.items():
@@ -73,10 +88,10 @@ class Searches:
         for point in again:
             study.begin(point)
         self.known += len(known)
-        search = _Search(study, is_ahead)
+        search = _Search(study, is_ahead, min(trials or self.budget.trials or study.size, study.size))
         self._searches.append(search)
         self._of |= dict.fromkeys(points, search)
-        return self._left(study) > 0
+        return search.left > 0
 
     def __len__(self) -> int:
         return len(self._searches)
@@ -91,12 +106,12 @@ class Searches:
         """How many points will be asked for; None where the end is a time."""
         if self.budget.trials is None:
             return None
-        return sum(self._left(search.study) for search in self._searches)
+        return sum(search.left for search in self._searches)
 
     @property
     def is_going_on(self) -> bool:
         """Whether a study has a point left to ask for."""
-        return any(self._left(search.study) for search in self._searches)
+        return any(search.left for search in self._searches)
 
     def start(self) -> None:
         """The device begins to measure."""
@@ -109,9 +124,8 @@ class Searches:
             self._end_by_time()
             kept = [point for point in waiting if point not in self._of or not self._of[point].is_over]
             for is_ahead in (True, False):
-                room = self.budget.ahead if is_ahead else 1
                 waits = sum(point in self._of and self._of[point].is_ahead is is_ahead for point in kept)
-                kept += self._ask(room - waits, is_ahead)
+                kept += self._ask(is_ahead, waits)
             return kept
 
     def tell(self, point: Point, us: float | None) -> None:
@@ -137,30 +151,40 @@ class Searches:
             found = []
             for search in self._searches:
                 if search.study.provider == provider:
-                    left = self._left(search.study)
-                    count = min(1, left) if self.budget.trials is None else left
+                    count = min(1, search.left) if self.budget.trials is None else search.left
                     found += [search.study.ask() for _ in range(count)]
                     search.is_over = True
             return found
 
-    def _left(self, study: Study) -> int:
-        most = study.size if self.budget.trials is None else min(self.budget.trials, study.size)
-        return max(0, most - study.tried)
-
-    def _ask(self, room: int, is_ahead: bool) -> list[Point]:
+    def _ask(self, is_ahead: bool, waits: int) -> list[Point]:
+        """New points of the first studies that have any left, beside those that wait."""
         found: list[Point] = []
         for search in self._searches:
-            if search.is_ahead is not is_ahead or search.is_over:
+            if search.is_ahead is not is_ahead or search.is_over or not search.left:
                 continue
-            count = min(room - len(found), self._left(search.study))
+            # What is asked later is chosen better.
+            most = min(self.budget.ahead, max(1, search.trials // SHARE)) if is_ahead else 1
+            count = min(most - waits - len(found), search.left)
+            if count <= 0:
+                break
+            if search.study.tried == 0 and self.budget.sampler == "tpe":
+                self._prefer(search)
             found += [search.study.ask() for _ in range(count)]
         return found
+
+    def _prefer(self, search: _Search) -> None:
+        """Let a study begin with what was fastest at the problem before."""
+        for other in self._searches[: self._searches.index(search)][::-1]:
+            if other.study.provider == search.study.provider and other.study.best is not None:
+                count = min(OF_THE_LAST, search.trials // SHARE)
+                search.study.prefer(point.parameters for point in other.study.fastest(count))
+                return
 
     def _end_by_time(self) -> None:
         """End each study that took its share: all that go on share what is left evenly."""
         if self.budget.seconds is None:
             return
-        going_on = [one for one in self._searches if not one.is_over and self._left(one.study)]
+        going_on = [one for one in self._searches if not one.is_over and one.left]
         left = self.budget.seconds - sum(one.took for one in self._searches if one not in going_on)
         for search in going_on:
             search.is_over = search.took >= left / len(going_on)

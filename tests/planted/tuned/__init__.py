@@ -35,7 +35,11 @@ def fits(problem: Vector, grid: Grid, gpu: Gpu | None) -> str | None:
 
 
 def _odd(grid: Grid) -> str | None:
-    return "no columns in one stage" if grid.stages == 1 and grid.order == "columns" and grid.block > 16 else None
+    return (
+        "no columns in one stage"
+        if grid.stages == 1 and grid.order == "columns" and grid.block > 16
+        else None
+    )
 
 
 kernel = Kernel(
