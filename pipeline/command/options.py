@@ -87,7 +87,9 @@ class PointsConfig(KernelOptions):
 
 def _ends(search: str, of: ValidationInfo) -> str:
     """A search that has an end, or none that is told one."""
-    ends = [name for name in ("trials", "seconds") if of.data.get(name, "wrong") is not None]
+    if not {"trials", "seconds"} <= of.data.keys():
+        return search  # one of them is wrong, and that is said
+    ends = [name for name in ("trials", "seconds") if of.data[name] is not None]
     if search == "exhaustive" and ends:
         raise ValueError(f"exhaustive measures every point; write search=tpe, or leave {ends[0]}= out")
     if search != "exhaustive" and not ends:

@@ -135,7 +135,9 @@ class _Estimate:
             )
         self._is_ordered = np.array([_is_ordered(values) for values in self._levels.values()])
         self._most_steps = np.array([len(values) - 1 for values in self._levels.values()])
-        self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(n_startup_trials=0, seed=seed))
+        # Each parameter by itself: with so few trials that found more than estimating them together.
+        sampler = optuna.samplers.TPESampler(n_startup_trials=0, seed=seed, multivariate=False)
+        self._study = optuna.create_study(sampler=sampler)
         self._trials: dict[Point, Trial] = {}
 
     def know(self, told: Mapping[Point, float | None], pending: Iterable[Point]) -> None:
