@@ -27,6 +27,7 @@ from pipeline.command.options import SearchReplayConfig
 from pipeline.command.run import console, run_stage
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
 from pipeline.points.plan import chosen_providers
 from pipeline.points.point import Point
 from pipeline.points.search import Sampler
@@ -86,19 +87,21 @@ def ledgers(config: SearchReplayConfig, entry: Entry) -> Iterator[tuple[str, lis
 
 
 def grids(config: SearchReplayConfig, entry: Entry, rows: Sequence[Measurement]) -> list[Grid]:
-    """The grids of a ledger that are large enough, of the providers that are asked for."""
+    """The grids of a ledger that are large enough, of the providers that are asked for; of rows by several
+    settings those by the settings that most were measured by."""
     chosen = {one.name: one for one in chosen_providers(entry, config.provider)}
-    found: dict[object, dict[Point, float | None]] = {}
+    found: dict[tuple[str, Values], dict[str, dict[Point, float | None]]] = {}
     for row in rows:
         timing = row.outcome.timing
-        grid = found.setdefault((row.point.provider, row.point.problem, row.parts.settings), {})
-        grid[row.point] = None if timing is None else timing.median_us
-    made = []
-    for times in found.values():
-        provider = chosen.get(next(iter(times)).provider)
-        if provider is not None and len(times) >= config.fewest:
-            made.append(Grid(times, provider.interpreted))
-    return [grid for grid in made if not isinf(grid.best)]
+        by_settings = found.setdefault((row.point.provider, row.point.problem), {})
+        times = by_settings.setdefault(row.parts.settings, {})
+        times[row.point] = None if timing is None else timing.median_us
+    made = [
+        Grid(max(by_settings.values(), key=len), chosen[provider].interpreted)
+        for (provider, _), by_settings in found.items()
+        if provider in chosen
+    ]
+    return [grid for grid in made if len(grid.times) >= config.fewest and not isinf(grid.best)]
 
 
 def play(found: Sequence[Grid], share: float, sampler: Sampler, seed: int, ahead: int) -> list[float]:
