@@ -78,6 +78,8 @@ def plan(
         told: dict[str, Configurations] = {"*": "all"} if every else group.configurations
         for workload in group.workloads:
             for problem in problems.of_workload(entry, entry.config.workloads[workload], pins):
+                if every and values_of(problem) in sharing:
+                    continue  # by another group, and in every configuration
                 found = sharing.setdefault(values_of(problem), {})
                 try:
                     entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
@@ -245,7 +247,8 @@ def configurations(provider: Provider, told: Mapping[str, Configurations], pins:
         return
     wanted: Configurations = told.get(provider.name, told.get("*"))
     lists = []
-    for name, variable in provider.variables().items():
+    variables = provider.variables()
+    for name, variable in variables.items():
         if name in pins:
             lists.append([value for value in pins[name] if _takes(variable, value)])
         elif wanted == "all":
@@ -255,7 +258,7 @@ def configurations(provider: Provider, told: Mapping[str, Configurations], pins:
         else:
             lists.append([_default(provider, variable)])
     for values in product(*lists):
-        yield problems.make(provider.parameters, dict(zip(provider.variables(), values, strict=True)))
+        yield problems.make(provider.parameters, dict(zip(variables, values, strict=True)))
 
 
 def _takes(variable: Variable, value: Value) -> bool:
