@@ -4,16 +4,21 @@
     python -m pipeline.sweep kernel=matmul m=16 n=8192 k=[4096,8192] provider=[torch,triton_tiled]
     python -m pipeline.sweep kernel=gelu,softmax
     python -m pipeline.sweep experiment=llm_vocab_softmax
+    python -m pipeline.sweep kernel=matmul size=4096 dtype=bfloat16 provider=triton_tiled search=tpe trials=60
 
 Measures the points that each kernel's ledger does not hold yet, appends each as it is measured, and ends with
 a table. Stopped in any way, the same command goes on where it was.
+
+With search=tpe or search=random it measures some of all configurations that the providers declare, whatever
+the preset's lists are; pins bind. One search is one provider at one problem. trials=N counts the
+configurations of each search, with those that the ledger holds already. seconds=N is the time of all searches
+of a kernel together, which they share evenly.
 """
 
 from __future__ import annotations
 
 from bdb import BdbQuit
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -23,8 +28,9 @@ from pipeline import ROOT, UserError
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each
 from pipeline.execution import controls, debugging
+from pipeline.execution.agenda import Agenda
 from pipeline.execution.beside import Beside
-from pipeline.execution.compile_pool import CompilePool
+from pipeline.execution.compile_pool import Ahead
 from pipeline.execution.controls import Steadiness
 from pipeline.execution.crew import Crew
 from pipeline.execution.identity import Identity
@@ -37,8 +43,17 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points import problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
+from pipeline.points.searches import Searches
 from pipeline.reporting.progress import Progress
-from pipeline.reporting.swept import Found, Swept, counted, failures_of_own, told
+from pipeline.reporting.swept import (
+    Found,
+    Swept,
+    best_so_far,
+    counted,
+    failures_of_own,
+    nothing_to_measure,
+    told,
+)
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.environment import Environment
@@ -96,13 +111,15 @@ def run(configs: Sequence[SweepConfig]) -> None:
 def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]:
     """The points of every kernel. Raises UserError for a mistake about any of them."""
     target = Target(chosen.kind, device.capabilities(chosen))
+    every = configs[0].budget is not None
     plans = [
-        plan(config.entry, config.preset.name, target, config.pin, config.provider) for config in configs
+        plan(config.entry, config.preset.name, target, config.pin, config.provider, every)
+        for config in configs
     ]
     if configs[0].debug:
         return plans
     return [
-        with_baseline(wanted, config.entry, config.preset.name, target, config.pin)
+        with_baseline(wanted, config.entry, config.preset.name, target, config.pin, every)
         for config, wanted in zip(configs, plans, strict=True)
     ]
 
@@ -182,6 +199,8 @@ class Sweep:
         self.beside = Beside(
             self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
         )
+        self.ahead = Ahead(self.loaded, environment.compute_capability)
+        self.searches: Searches | None = None
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
         self.steadiness = Steadiness()
@@ -207,40 +226,40 @@ class Sweep:
         if any(change(row) is not row for row in self.ledger.rows()):
             self.ledger.compact(change)
 
-    def missing(self) -> list[Point]:
-        """The points that have to be measured."""
-        if self.config.remeasure:
-            return list(self.plan.points)
-        known = {row.key: row for row in self.ledger.rows() if row.origin.gpu == self.slug}
+    def missing(self) -> Agenda:
+        """What has to be measured."""
+        known = {} if self.config.remeasure else self.known()
+        found = Agenda(self.plan.points, known, self.config.retry, self.config.budget, self.ahead)
+        self.searches = found.searches
+        return found
 
-        def is_due(point: Point) -> bool:
-            row = known.get(self.identity.key(point))
-            return row is None or retry.is_due(row, self.config.retry)
+    def known(self) -> dict[Point, Measurement]:
+        """What the ledger holds of what would be measured now."""
+        rows = (row for row in self.ledger.rows() if row.point in self.plan.workloads)
+        here = (row for row in rows if row.origin.gpu == self.slug)
+        return {row.point: row for row in here if row.key == self.identity.key(row.point)}
 
-        return [point for point in self.plan.points if is_due(point)]
-
-    def measure(self, points: Sequence[Point], workers: Sequence[Supervisor], stack: ExitStack) -> None:
-        """Measure the points and append each to the ledger; ``stack`` ends what else runs meanwhile."""
-        if not points:
+    def measure(self, wanted: Agenda, workers: Sequence[Supervisor], stack: ExitStack) -> None:
+        """Measure what is wanted and append each point to the ledger; ``stack`` ends what else runs
+        meanwhile."""
+        if wanted.is_empty:
             if self.plan.points:
-                console.print(
-                    f"Nothing to measure: {self.ledger.path} holds every point. "
-                    "Write remeasure=true to measure again.",
-                    highlight=False,
-                )
+                console.print(nothing_to_measure(self.ledger.path, wanted.searches), highlight=False)
                 if not self.beside.is_there():
                     self.beside.write(workers[0])
             return
         for worker in workers:
             worker.changes.clear()
             worker.start()
-        compiling = self.compile_ahead(points, stack)
+        stack.enter_context(self.ahead)
+        total, expected = wanted.total, wanted.expected
+        points = wanted.refill(wanted.due)
         ceilings = self.ceilings = self.beside.write(workers[0])
         if ceilings.is_disturbed:
             warn(DISTURBED)
         for worker in workers:
             worker.overhead = ceilings.overhead
-        broken = self.build(points)
+        broken = self.build(wanted.examples)
         if runs.is_ad_hoc(self.output):
             heading = Heading(
                 run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings
@@ -248,7 +267,7 @@ class Sweep:
             self.recorder = stack.enter_context(Recorder(self.output, heading))
         else:
             runs.note(self.run)
-        with Progress(console, f"{self.entry.name} on {self.slug}", len(points)) as progress:
+        with Progress(console, f"{self.entry.name} on {self.slug}", total) as progress:
 
             def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:
                 row = self.measurement(point, outcome, measured_on, ceilings)
@@ -257,15 +276,18 @@ class Sweep:
                 if self.recorder is not None:
                     self.recorder.append(row, None if before is None else before.parts)
                 self.measured.add(point)
-                progress.advance(str(point))
+                best = wanted.tell(row)
+                progress.advance(str(point), "" if best is None else best_so_far(*best))
 
-            for point in points:
-                if reason := broken.get(point.provider):
+            for provider, reason in broken.items():
+                of_it = [point for point in points if point.provider == provider]
+                for point in (*of_it, *wanted.give_up(provider)):
                     report(point, Outcome(status="compile_error", error=reason), self.devices[0])
             sound = [point for point in points if point.provider not in broken]
-            crew = Crew(self.loaded.where, workers, self.control(points), report)
-            schedule = Schedule(sound, compiling, self.compiles_itself, len(workers))
-            self.steadiness = crew.measure(schedule, len(sound))
+            crew = Crew(self.loaded.where, workers, self.control(wanted.examples), report)
+            schedule = Schedule(sound, self.ahead.futures, self.compiles_itself, len(workers), wanted.refill)
+            wanted.start()
+            self.steadiness = crew.measure(schedule, expected)
         for provider, what in {name: what for one in workers for name, what in one.changes.items()}.items():
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
 
@@ -286,16 +308,6 @@ class Sweep:
     def compiles_itself(self, point: Point) -> bool:
         """Whether the point is compiled by the worker that measures it."""
         return self.loaded.kernel.provider(point.provider).compiled
-
-    def compile_ahead(self, points: Sequence[Point], stack: ExitStack) -> Mapping[Point, Future[None]]:
-        """Start to compile the Triton points, where there is a GPU to compile for."""
-        if self.environment.compute_capability is None:
-            return {}
-        triton = [point for point in points if self.loaded.kernel.provider(point.provider).interpreted]
-        if not triton:
-            return {}
-        pool = stack.enter_context(CompilePool(self.environment.compute_capability))
-        return pool.submit(self.loaded.where, triton)
 
     def finish(self) -> None:
         """Compact the ledger, and write again what was removed from beside it meanwhile."""
@@ -367,9 +379,14 @@ class Sweep:
             self.recorder.finish(settled)
 
     def rows(self) -> list[Measurement]:
-        """What the ledger holds of this sweep's points."""
+        """What the ledger holds of this sweep's points; of searches, which don't come to every point, no old
+        rows."""
         found = (self.ledger.get(point, self.identity.settings_digest) for point in self.plan.points)
-        return [row for row in found if row is not None]
+        return [
+            row
+            for row in found
+            if row is not None and (self.searches is None or row.key == self.identity.key(row.point))
+        ]
 
     def swept(self) -> Swept:
         """What this sweep has to say at its end."""
@@ -383,6 +400,7 @@ class Sweep:
             seconds=monotonic() - self.begin,
             noise_floor=self.steadiness.noise_floor,
             run=self.run,
+            searches=self.searches,
         )
 
 

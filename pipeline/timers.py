@@ -33,7 +33,6 @@ from pipeline.execution import instance
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import problems
-from pipeline.points.catalog import Group
 from pipeline.points.choice import few_problems
 from pipeline.points.frozen import Record, Values
 from pipeline.points.notation import extent, label, words
@@ -116,14 +115,13 @@ def configured(config: TimersConfig, target: Target) -> list[Point]:
     entry, kernel = config.entry, config.entry.loaded.kernel
     (provider,) = chosen_providers(entry, [config.provider or kernel.baseline])
     pins = checked_pins(entry, config.pin, [provider.name])
-    defaults = Group(workloads=entry.groups(config.preset.name)[0].workloads)
     points = []
     reason = unavailable(provider, target)
     if reason is None and target.kind not in provider.devices:
         reason = "needs a GPU"
     for values in few_problems(entry, config.preset.name, pins, [provider.name]):
         problem = problems.make(kernel.problem, values)
-        for parameters in configurations(provider, defaults, pins):
+        for parameters in configurations(provider, {}, pins):
             against = reason or provider.fits(problem, parameters, target.gpu)
             if against:
                 raise UserError(f"{provider.name} of {entry.name} can't be timed: {against}.")

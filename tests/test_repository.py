@@ -315,7 +315,7 @@ def test_planning_and_help_start_without_torch() -> None:
         "from pipeline.points import catalog; from pipeline.points.plan import Target, plan\n"
         "for name in kernels.names():\n"
         "    plan(catalog.find(name), 'standard', Target('cuda')), explanation.of_kernel(name)\n"
-        "print(sorted({'torch', 'triton', 'pandas', 'mlflow', 'matplotlib'} & set(sys.modules)))"
+        "print(sorted({'torch', 'triton', 'pandas', 'mlflow', 'matplotlib', 'optuna'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False

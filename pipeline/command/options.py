@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from pipeline.command.values import Architecture, AsWritten, Pin, Place, Seed, Sets, Several, Some, Tool
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.choice import EVERY, LARGEST
 from pipeline.points.frozen import Record
+from pipeline.points.search import Sampler
+from pipeline.points.searches import Budget
 from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
+
+MOST_AHEAD = 1000
+"""More configurations than this a search that learns from times would ask for blindly."""
 
 FEWEST_ROUNDS = 2
 """One round's ratio says nothing of how much ratios differ."""
@@ -80,17 +85,42 @@ class PointsConfig(KernelOptions):
     seed: Seed
 
 
+def _ends(search: str, of: ValidationInfo) -> str:
+    """A search that has an end, or none that is told one."""
+    if not {"trials", "seconds"} <= of.data.keys():
+        return search  # one of them is wrong, and that is said
+    ends = [name for name in ("trials", "seconds") if of.data[name] is not None]
+    if search == "exhaustive" and ends:
+        raise ValueError(f"exhaustive measures every point; write search=tpe, or leave {ends[0]}= out")
+    if search != "exhaustive" and not ends:
+        raise ValueError(f"{search} needs an end; write trials=N, seconds=N or both")
+    if search != "exhaustive" and of.data.get("debug"):
+        raise ValueError(f"{search} chooses by times, and debug=true takes none; leave one of them out")
+    return search
+
+
 class SweepConfig(PointsConfig):
     """conf/sweep.yaml. ``allow`` None lets no failure of an own provider pass for success."""
 
     tracking: TrackingConfig = Field(exclude=True)
     device: Several[str]
+    trials: int | None = Field(ge=1)
+    seconds: float | None = Field(gt=0)
+    ahead: int = Field(ge=1, le=MOST_AHEAD)
     remeasure: bool
     retry: Retry
     allow: Pin[Literal["incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout", "all"]]
     debug: bool
+    search: Annotated[Literal["exhaustive", Sampler], AfterValidator(_ends)]
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
+
+    @property
+    def budget(self) -> Budget | None:
+        """How to search; None for measuring every point."""
+        if self.search == "exhaustive":
+            return None
+        return Budget(self.search, self.trials, self.seconds, self.ahead, self.seed)
 
 
 class CodegenConfig(PointsConfig):
@@ -220,6 +250,18 @@ class VerifyConfig(Record):
     input: Place
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
+
+
+class SearchReplayConfig(Record):
+    """conf/search_replay.yaml."""
+
+    kernel: Pin[str]
+    provider: Pin[str]
+    search: Several[Sampler]
+    seeds: int = Field(ge=1)
+    ahead: int = Field(ge=1, le=MOST_AHEAD)
+    fewest: int = Field(ge=2)
+    input: Place
 
 
 class CompareConfig(PointsConfig):

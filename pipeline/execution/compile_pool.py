@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
-from threading import Thread
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
 
+from kernels import Loaded
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import under_warden
@@ -42,26 +43,37 @@ class CompilePool:
         )
         theirs.close()
         self._connection = Connection(ours.detach())
-        self._futures: dict[Point, Future[None]] = {}
+        self._compiling: dict[Point, Future[None]] = {}
+        self._is_dead = False
+        self._lock = Lock()
         self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def submit(self, where: str, points: Sequence[Point]) -> dict[Point, Future[None]]:
         """Compile what points of the kernel that ``where`` names launch; a future each, done when a launch
-        would find its kernel compiled or would have to compile it itself. Once a pool."""
-        self._futures = {point: Future() for point in points}
+        would find its kernel compiled or would have to compile it itself."""
+        futures: dict[Point, Future[None]] = {point: Future() for point in points}
+        with self._lock:
+            is_dead = self._is_dead
+            self._compiling |= {} if is_dead else futures
+        if is_dead:
+            _finish(futures.values())
+            return futures
         with suppress(ConnectionError):  # it is dead; the reader sees that
             send(self._connection, Wanted(where=where, points=tuple(points)))
-        self._reader.start()
-        return self._futures
+        return futures
 
     def _read(self) -> None:
-        waiting = dict(self._futures)
         with suppress(EOFError, OSError):
-            while waiting:
-                for point in receive(self._connection, Compiled).points:
-                    waiting.pop(point).set_result(None)
-        for future in waiting.values():
-            future.set_result(None)
+            while True:
+                points = receive(self._connection, Compiled).points
+                with self._lock:
+                    done = [self._compiling.pop(point) for point in points]
+                _finish(done)
+        with self._lock:
+            self._is_dead = True
+            rest = list(self._compiling.values())
+        _finish(rest)
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +83,45 @@ class CompilePool:
     ) -> None:
         self._process.terminate()
         self._process.wait()
-        if self._reader.ident is not None:
-            self._reader.join()
+        self._reader.join()
         self._connection.close()
+
+
+class Ahead:
+    """Compiles what can be compiled ahead of one kernel's points. A context manager.
+
+    Nothing is without a GPU to compile for: ``capability`` is then None.
+    """
+
+    def __init__(self, loaded: Loaded, capability: str | None) -> None:
+        self.futures: dict[Point, Future[None]] = {}
+        self._loaded = loaded
+        self._capability = capability
+        self._stack = ExitStack()
+        self._pool: CompilePool | None = None
+
+    def is_of(self, point: Point) -> bool:
+        """Whether a point is compiled ahead."""
+        return self._capability is not None and self._loaded.kernel.provider(point.provider).interpreted
+
+    def submit(self, points: Iterable[Point]) -> None:
+        """Begin to compile those of the points that are compiled ahead, and add their futures."""
+        wanted = [point for point in points if self.is_of(point)]
+        if not wanted or self._capability is None:
+            return
+        if self._pool is None:
+            self._pool = self._stack.enter_context(CompilePool(self._capability))
+        self.futures |= self._pool.submit(self._loaded.where, wanted)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def _finish(futures: Iterable[Future[None]]) -> None:
+    for future in futures:
+        future.set_result(None)

@@ -9,6 +9,14 @@ from threading import Lock
 
 from pipeline.points.point import Point
 
+Refill = Callable[[Sequence[Point]], Sequence[Point]]
+"""Says which points are to wait in place of those that do."""
+
+
+def _as_they_are(waiting: Sequence[Point]) -> Sequence[Point]:
+    return waiting
+
+
 COMPILING_WEIGHT = 35
 """How many times longer a point takes that the worker compiles: about 0.9 s with torch.compile against 26 ms
 for a softmax on an H200."""
@@ -24,6 +32,8 @@ class Schedule:
             torch.compile seconds more the first time: as few of several workers as can be done by take all
             such points, and take them before others.
         workers: how many there are; they are named by the numbers from 0.
+        refill: is called before each point that is handed out. It may leave out points that wait, and add
+            others, also to ``compiling``.
     """
 
     def __init__(
@@ -32,6 +42,7 @@ class Schedule:
         compiling: Mapping[Point, Future[None]],
         compiles_itself: Callable[[Point], bool] = lambda point: False,
         workers: int = 1,
+        refill: Refill = _as_they_are,
     ) -> None:
         self._waiting = list(points)
         self._compiling = compiling
@@ -39,6 +50,7 @@ class Schedule:
         self._last: list[Point | None] = [None] * workers
         self._compilers: set[int] = set()
         self._most_compilers = _compilers(sum(map(compiles_itself, points)), len(points), workers)
+        self._refill = refill
         self._lock = Lock()
 
     def next(self, worker: int) -> Point | None:
@@ -50,6 +62,7 @@ class Schedule:
         """
         while True:
             with self._lock:
+                self._waiting = list(self._refill(self._waiting))
                 mine = [point for point in self._waiting if self._may_have(worker, point)]
                 if not mine:
                     return None

@@ -12,7 +12,7 @@ from typing import Any
 from kernels.contract import Gpu, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
 from pipeline.points import author, problems
-from pipeline.points.catalog import Configurations, Entry, Group
+from pipeline.points.catalog import Configurations, Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, values_of
@@ -58,8 +58,10 @@ def plan(
     target: Target,
     pins: Pins | None = None,
     providers: Sequence[str] | None = None,
+    every: bool = False,
 ) -> Plan:
-    """The points of a preset, with pinned values in place of the YAML's.
+    """The points of a preset, with pinned values in place of the YAML's; with ``every`` those of every value
+    that a provider declares for a parameter, in place of the values that the preset chooses.
 
     A pin of a number among the dimensions, or of ``size``, is one of the preset's first group alone: the
     others were chosen for their numbers. Raises UserError for names and values that the kernel does not have.
@@ -73,21 +75,26 @@ def plan(
     refused: Counter[tuple[str, str]] = Counter()
     sharing: dict[Any, dict[Point, str]] = {}
     for group in groups:
+        told: dict[str, Configurations] = {"*": "all"} if every else group.configurations
         for workload in group.workloads:
             for problem in problems.of_workload(entry, entry.config.workloads[workload], pins):
+                if every and values_of(problem) in sharing:
+                    continue  # by another group, and in every configuration
                 found = sharing.setdefault(values_of(problem), {})
                 try:
                     entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
                 except Exception as error:  # whatever an author's function raises
                     raise _raised(entry, "work", error) from error
                 for provider in chosen:
-                    for point in _of_provider(entry, group, provider, problem, pins, target, refused):
+                    for point in _of_provider(entry, told, provider, problem, pins, target, refused):
                         found.setdefault(point, workload)
     workloads = {point: workload for points in sharing.values() for point, workload in points.items()}
     return Plan(tuple(workloads), workloads, refused)
 
 
-def with_baseline(wanted: Plan, entry: Entry, preset: str, target: Target, pins: Pins) -> Plan:
+def with_baseline(
+    wanted: Plan, entry: Entry, preset: str, target: Target, pins: Pins, every: bool = False
+) -> Plan:
     """A plan, and at its problems the kernel's baseline, which a choice of providers has left out: what a
     table compares with. Torch's own calls, not compiled, bring nothing along: nobody compares torch with
     itself."""
@@ -101,7 +108,7 @@ def with_baseline(wanted: Plan, entry: Entry, preset: str, target: Target, pins:
         return wanted
     of_problems = {name: some for name, some in pins.items() if name == SIZE or name in kernel.dimensions()}
     baseline: dict[Values, list[Point]] = {}
-    for point in plan(entry, preset, target, of_problems, [kernel.baseline]).points:
+    for point in plan(entry, preset, target, of_problems, [kernel.baseline], every).points:
         baseline.setdefault(point.problem, []).append(point)
     workloads: dict[Point, str] = {}
     for point, workload in wanted.workloads.items():
@@ -195,7 +202,7 @@ def unknown_name(entry: Entry, name: str, options: Iterable[str] = ()) -> UserEr
 
 def _of_provider(
     entry: Entry,
-    group: Group,
+    told: Mapping[str, Configurations],
     provider: Provider,
     problem: Any,
     pins: Pins,
@@ -204,7 +211,7 @@ def _of_provider(
 ) -> Iterator[Point]:
     """The provider's points at a problem; what is none is counted."""
     reason = unavailable(provider, target)
-    for parameters in configurations(provider, group, pins):
+    for parameters in configurations(provider, told, pins):
         try:
             against = reason or provider.fits(problem, parameters, target.gpu)
         except Exception as error:  # whatever an author's function raises
@@ -233,16 +240,16 @@ def unavailable(provider: Provider, target: Target) -> str | None:
     return provider.runs_on(target.gpu) if target.gpu is not None else None
 
 
-def configurations(provider: Provider, group: Group, pins: Pins) -> Iterator[Any]:
-    """The parameters in which a group measures a provider, with pinned values in place of the group's; None
-    for a provider without any."""
+def configurations(provider: Provider, told: Mapping[str, Configurations], pins: Pins) -> Iterator[Any]:
+    """The parameters in which a provider is measured, as a group of a preset has ``told``, with pinned values
+    in place of the group's; None for a provider without any."""
     if provider.parameters is None:
         yield None
         return
-    told = group.configurations
     wanted: Configurations = told.get(provider.name, told.get("*"))
     lists = []
-    for name, variable in provider.variables().items():
+    variables = provider.variables()
+    for name, variable in variables.items():
         if name in pins:
             lists.append([value for value in pins[name] if _takes(variable, value)])
         elif wanted == "all":
@@ -252,7 +259,7 @@ def configurations(provider: Provider, group: Group, pins: Pins) -> Iterator[Any
         else:
             lists.append([_default(provider, variable)])
     for values in product(*lists):
-        yield problems.make(provider.parameters, dict(zip(provider.variables(), values, strict=True)))
+        yield problems.make(provider.parameters, dict(zip(variables, values, strict=True)))
 
 
 def _takes(variable: Variable, value: Value) -> bool:

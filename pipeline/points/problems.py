@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
-from kernels.contract import Kernel, Value, Variable
-from kernels.contract import variables as declared_variables
+from kernels.contract import Kernel, Value, Variable, variables
 from pipeline import UserError
 from pipeline.points.catalog import Entry, Workload
 from pipeline.points.frozen import Values
@@ -15,6 +15,9 @@ from pipeline.points.point import Point
 
 SIZE = "size"
 """What stands for a kernel's size dimensions together."""
+
+declared_variables = cache(variables)
+"""The fields of a problem's or a parameters' dataclass; of one with thousands of configurations read once."""
 
 
 def make(declared: type, values: Mapping[str, Value]) -> Any:

@@ -35,13 +35,17 @@ class Progress:
         )
         self._task = self._bar.add_task(title, total=total, step="")
 
-    def advance(self, step: str) -> None:
-        """A step is done."""
+    def advance(self, step: str, best: str = "") -> None:
+        """A step is done; ``best`` is what a search has found so far. One more than were expected was
+        expected then."""
         self.done += 1
-        self._bar.update(self._task, advance=1, step=step)
+        if self.done > self.total:
+            self.expect(1)
+        self._bar.update(self._task, advance=1, step=best or step)
         if not self.console.is_terminal and monotonic() - self._spoke > LINE_EVERY_S:
             self._spoke = monotonic()
-            self.console.print(f"{self.title}: {self.done} of {self.total}", highlight=False)
+            line = "; ".join(filter(None, [f"{self.title}: {self.done} of {self.total}", best]))
+            self.console.print(line, highlight=False, soft_wrap=True)
 
     def expect(self, more: int) -> None:
         """So many more steps will come."""

@@ -10,10 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from pipeline.execution.identity import Identity
+from pipeline.points import notation
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Plan
 from pipeline.points.point import Point
+from pipeline.points.searches import Searches
 from pipeline.reporting import table
+from pipeline.reporting.numbers import number
 from pipeline.store import retry
 from pipeline.store.record import Measurement, Outcome
 
@@ -32,13 +35,15 @@ class Swept:
     seconds: float
     noise_floor: float | None
     run: str
+    searches: Searches | None = None
 
     def show(self, console: Console) -> None:
         """Print all of it."""
         baselines = {self.entry.name: self.entry.loaded.kernel.baseline}
         table.show(console, self.rows, baselines, str(self.ledger))
         doubts = table.disturbances(row for row in self.rows if row.origin.run == self.run)
-        for line in (*self.plan.refusals(), self.closing_line(), *doubts, *self.failures()):
+        searched = [] if not self.searches else [_searched(self.searches)]
+        for line in (*self.plan.refusals(), self.closing_line(), *searched, *doubts, *self.failures()):
             console.print(line, highlight=False, soft_wrap=True)
 
     def closing_line(self) -> str:
@@ -83,6 +88,31 @@ class Swept:
         )
         reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
         return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
+
+
+def nothing_to_measure(ledger: Path, searches: Searches | None) -> str:
+    """That there is nothing to measure, and what to write to measure all the same."""
+    if searches and searches.budget.trials is not None:
+        return (
+            f"Nothing to measure: {ledger} holds {searches.budget.trials} trials of each search. "
+            "Write a larger trials= for more of them, or remeasure=true to measure again."
+        )
+    return f"Nothing to measure: {ledger} holds every point. Write remeasure=true to measure again."
+
+
+def best_so_far(point: Point, us: float) -> str:
+    """The fastest point of a search, as progress shows it."""
+    problem = " ".join(filter(None, [notation.extent(point), notation.words(point)]))
+    return f"best so far of {problem}: {number(us)} us, {notation.label(point)}"
+
+
+def _searched(searches: Searches) -> str:
+    """How many trials there were, and among how many configurations."""
+    count = len(searches)
+    return (
+        f"search={searches.budget.sampler}: {count} search{'es' * (count != 1)} among {searches.size} "
+        f"configurations. Trials: {searches.known} known from the ledger, {searches.measured} measured."
+    )
 
 
 Found = tuple[Entry, Point, Outcome]

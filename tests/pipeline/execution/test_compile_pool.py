@@ -69,6 +69,14 @@ def test_what_a_point_launches_is_compiled_when_its_future_is_done(cache: Path) 
     assert servers() == []
 
 
+def test_points_that_are_submitted_later_are_compiled_too(cache: Path) -> None:
+    with CompilePool("9.0") as pool:
+        for half in (POINTS[::2], POINTS[1::2]):
+            done, _ = wait(pool.submit("softmax", half).values(), timeout=300)
+            assert len(done) == len(half)
+    assert len(list(cache.rglob("*.cubin"))) == len(BLOCK_SIZES)
+
+
 def test_a_point_that_does_not_compile_holds_up_no_other() -> None:
     unknown = POINTS[0].model_copy(update={"parameters": Values({"no_such": 1})})
     with CompilePool("9.0") as pool:
@@ -94,6 +102,8 @@ def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
         server.send_signal(signal.SIGKILL)
         done, _ = wait(futures.values(), timeout=120)
         assert len(done) == len(POINTS)
+        later, _ = wait(pool.submit("softmax", POINTS[:1]).values(), timeout=120)
+        assert len(later) == 1, "also those that are submitted to a dead one"
 
 
 ASKED = [one.model_dump() for one in POINTS]

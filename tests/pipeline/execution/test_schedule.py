@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 
@@ -94,6 +95,27 @@ def test_a_compiler_that_failed_or_was_cancelled_holds_up_no_point() -> None:
     futures[cancelled].cancel()
     schedule = Schedule([failed, cancelled], futures)
     assert [schedule.next(0) for _ in range(3)] == [failed, cancelled, None]
+
+
+def test_what_waits_is_refilled_before_each_point_is_handed_out() -> None:
+    """A search adds points when it knows more, to be compiled or not, and takes back what it asked for."""
+    first, taken_back, added, compiled = point("first", 1), point("back", 1), point("added", 2), point("c", 1)
+    compiling: dict[Point, Future[None]] = {}
+    seen: list[list[Point]] = []
+
+    def refill(waiting: Sequence[Point]) -> list[Point]:
+        seen.append(list(waiting))
+        if len(seen) == 2:
+            compiling[compiled] = Future()
+            return [added, compiled]
+        return list(waiting)
+
+    schedule = Schedule([first, taken_back], compiling, refill=refill)
+    assert schedule.next(0) == first
+    assert schedule.next(0) == added, "the other one is not compiled yet"
+    compiling[compiled].set_result(None)
+    assert [schedule.next(0), schedule.next(0)] == [compiled, None]
+    assert seen == [[first, taken_back], [taken_back], [compiled], []]
 
 
 def test_several_threads_get_each_point_once() -> None:

@@ -231,6 +231,22 @@ def test_groups_add_points_and_a_point_belongs_to_the_first_workload_that_has_it
     assert [found.workloads[point] for point in found.points] == ["few"] * 4 + ["many"]
 
 
+def test_a_search_chooses_among_all_that_a_provider_declares_and_pins_bind() -> None:
+    presets = [{"workloads": "one", "tile": {"block": [64]}}, {"workloads": "one", "tile": {"block": [128]}}]
+    planted = entry(presets, one=ONE)
+    pins = {"num_warps": (8,)}
+    found = plan(planted, "smoke", GPU, pins, ["tile", "row"], every=True)
+    assert [(one["block"], one["reverse"]) for one in parameters_of(found, "tile")] == [
+        (block, reverse) for block in (64, 128) for reverse in (False, True)
+    ]
+    assert {point.parameters["num_warps"] for point in found.points} == {8}
+    assert found.refused == {("tile", "too much shared memory"): 2}, "of a problem in two groups once"
+    beside = with_baseline(found, planted, "smoke", GPU, pins, every=True)
+    assert {*beside.points} - {*found.points} == {
+        Point(kernel="planted", provider="torch", problem=found.points[0].problem)
+    }
+
+
 def test_points_that_share_inputs_are_neighbours() -> None:
     presets = [{"workloads": "one", "*": "all"}, {"workloads": "two", "*": {"num_warps": [2, 4]}}]
     one, two = {"x": "size", "size": [64, 128, 256]}, {"x": "size", "size": [128, 512], "dtype": "float32"}

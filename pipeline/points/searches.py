@@ -1,0 +1,190 @@
+"""The searches of a sweep: a study for each provider at each problem, and how long they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
+
+from pipeline.points.point import Point
+from pipeline.points.search import Sampler, Study
+
+OF_THE_LAST = 3
+"""A search by ``tpe`` begins with so many configurations, the fastest of the problem before."""
+
+SHARE = 4
+"""Of few trials at most one of so many is of these, or is asked for before the device comes to it."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How studies choose, and when they end: after ``trials`` of each, those that the ledger holds among
+    them, or after ``seconds`` of all together.
+
+    Of providers that are compiled ahead, ``ahead`` points are asked for before the device comes to them; of
+    others one.
+    """
+
+    sampler: Sampler
+    trials: int | None
+    seconds: float | None
+    ahead: int
+    seed: int
+
+    @property
+    def fewest(self) -> int:
+        """So many points are worth a study: of fewer each is measured."""
+        return 2 if self.trials is None else self.trials + 1
+
+
+@dataclass(eq=False)
+class _Search:
+    """A study, whether its provider is compiled ahead, its number of trials, the seconds that it took, and
+    whether it is over."""
+
+    study: Study
+    is_ahead: bool
+    trials: int
+    took: float = 0.0
+    is_over: bool = False
+
+    @property
+    def left(self) -> int:
+        """How many points may still be asked for."""
+        return max(0, self.trials - self.study.tried)
+
+
+class Searches:
+    """Studies that are worked through in their order, by several threads."""
+
+    def __init__(self, budget: Budget, clock: Callable[[], float] = monotonic) -> None:
+        self.budget = budget
+        self.known = 0
+        self.measured = 0
+        self._clock = clock
+        self._searches: list[_Search] = []
+        self._of: dict[Point, _Search] = {}
+        self._told_at: float | None = None
+        self._lock = Lock()
+
+    def add(
+        self,
+        points: Sequence[Point],
+        is_ahead: bool,
+        known: Mapping[Point, float | None],
+        again: Sequence[Point] = (),
+        trials: int | None = None,
+    ) -> bool:
+        """A study of these points. Returns whether it has any left to ask for.
+
+        ``is_ahead`` says whether its provider is compiled ahead. Of what is ``known`` the time is there, None
+        for a failure. What is measured ``again`` was tried before, and is handed out by the caller.
+        ``trials`` are this study's own, in place of the budget's.
+        """
+        study = Study(points, self.budget.sampler, self.budget.seed)
+        for point, us in known.items():
+            study.know(point, us)
+        for point in again:
+            study.begin(point)
+        self.known += len(known)
+        search = _Search(study, is_ahead, min(trials or self.budget.trials or study.size, study.size))
+        self._searches.append(search)
+        self._of |= dict.fromkeys(points, search)
+        return search.left > 0
+
+    def __len__(self) -> int:
+        return len(self._searches)
+
+    @property
+    def size(self) -> int:
+        """How many points the studies choose from."""
+        return len(self._of)
+
+    @property
+    def left(self) -> int | None:
+        """How many points will be asked for; None where the end is a time."""
+        if self.budget.trials is None:
+            return None
+        return sum(search.left for search in self._searches)
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether a study has a point left to ask for."""
+        return any(search.left for search in self._searches)
+
+    def start(self) -> None:
+        """The device begins to measure."""
+        self._told_at = self._clock()
+
+    def refill(self, waiting: Sequence[Point]) -> list[Point]:
+        """The points that are to wait for the device: those that wait, less those of studies whose time is
+        up, and new ones."""
+        with self._lock:
+            self._end_by_time()
+            kept = [point for point in waiting if point not in self._of or not self._of[point].is_over]
+            for is_ahead in (True, False):
+                waits = sum(point in self._of and self._of[point].is_ahead is is_ahead for point in kept)
+                kept += self._ask(is_ahead, waits)
+            return kept
+
+    def tell(self, point: Point, us: float | None) -> None:
+        """What a point took, None for one that failed. Its study is charged with the time since the last
+        point was told, also if that was of no study."""
+        with self._lock:
+            now = self._clock()
+            if (search := self._of.get(point)) is not None:
+                self.measured += 1
+                search.took += 0.0 if self._told_at is None else now - self._told_at
+                search.study.tell(point, us)
+            self._told_at = now
+
+    def best(self, point: Point) -> tuple[Point, float] | None:
+        """The fastest so far of the study that a point is of."""
+        search = self._of.get(point)
+        return None if search is None else search.study.best
+
+    def give_up(self, provider: str) -> list[Point]:
+        """What is left to ask of a provider that can't be measured; a single point of a study that has no
+        number of trials."""
+        with self._lock:
+            found = []
+            for search in self._searches:
+                if search.study.provider == provider:
+                    count = min(1, search.left) if self.budget.trials is None else search.left
+                    found += [search.study.ask() for _ in range(count)]
+                    search.is_over = True
+            return found
+
+    def _ask(self, is_ahead: bool, waits: int) -> list[Point]:
+        """New points of the first studies that have any left, beside those that wait."""
+        found: list[Point] = []
+        for search in self._searches:
+            if search.is_ahead is not is_ahead or search.is_over or not search.left:
+                continue
+            # What is asked later is chosen better.
+            most = min(self.budget.ahead, max(1, search.trials // SHARE)) if is_ahead else 1
+            count = min(most - waits - len(found), search.left)
+            if count <= 0:
+                break
+            if search.study.tried == 0 and self.budget.sampler == "tpe":
+                self._prefer(search)
+            found += [search.study.ask() for _ in range(count)]
+        return found
+
+    def _prefer(self, search: _Search) -> None:
+        """Let a study begin with what was fastest at the problem before."""
+        for other in self._searches[: self._searches.index(search)][::-1]:
+            if other.study.provider == search.study.provider and other.study.best is not None:
+                count = min(OF_THE_LAST, search.trials // SHARE)
+                search.study.prefer(point.parameters for point in other.study.fastest(count))
+                return
+
+    def _end_by_time(self) -> None:
+        """End each study that took its share: all that go on share what is left evenly."""
+        if self.budget.seconds is None:
+            return
+        going_on = [one for one in self._searches if not one.is_over and one.left]
+        left = self.budget.seconds - sum(one.took for one in self._searches if one not in going_on)
+        for search in going_on:
+            search.is_over = search.took >= left / len(going_on)

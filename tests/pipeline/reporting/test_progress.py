@@ -1,0 +1,29 @@
+"""What progress says in a file, where there is no bar."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pipeline.reporting import progress
+from pipeline.reporting.progress import Progress
+from pipeline.reporting.swept import best_so_far
+from pipeline.reporting.terminal import Terminal
+from tests import factory
+
+
+def test_a_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", -1.0)
+    written = io.StringIO()
+    point = factory.made_point(provider="triton_online", size=4096, block_size=1024, num_warps=8)
+    with Progress(Terminal(file=written, width=80), "softmax on h200", 2) as shown:
+        shown.advance("first")
+        for _ in range(2):
+            shown.advance("again", best_so_far(point, 12.345))
+    best = "best so far of 4096 float32: 12.3 us, triton_online 1024x8w"
+    assert written.getvalue().splitlines() == [
+        "softmax on h200: 1 of 2",
+        f"softmax on h200: 2 of 2; {best}",
+        f"softmax on h200: 3 of 3; {best}",
+    ]

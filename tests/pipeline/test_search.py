@@ -1,0 +1,125 @@
+"""Searches by the real command: which configurations are measured, and what the same command does again."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline.store.record import Measurement
+from tests.planted.tree import Tree, cpu_tree
+
+SEARCH = ("kernel=tuned", "size=64", "search=tpe")
+
+pytestmark = pytest.mark.xdist_group("search")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
+    """A checkout in which a search of 12 trials has ended, and what it printed."""
+    tree = cpu_tree(tmp_path_factory.mktemp("first"), "tuned")
+    done = tree.sweep(*SEARCH, "trials=12")
+    assert (done.returncode, done.stderr) == (0, "")
+    return tree, done.stdout
+
+
+@pytest.fixture
+def searched(tmp_path: Path, first: tuple[Tree, str]) -> Tree:
+    """A tree of its own in which it has."""
+    return first[0].copy(tmp_path)
+
+
+def trials(tree: Tree) -> list[Measurement]:
+    """The ledger's rows of the provider that has a grid; each once."""
+    rows = [row for row in tree.rows("tuned") if row.point.provider == "grid"]
+    assert len({row.slot for row in rows}) == len(rows)
+    return rows
+
+
+def without_optuna(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever imports it fails."""
+    (tree.root / "optuna.py").write_text("raise RuntimeError('Optuna is imported')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tree.root))
+
+
+def test_a_search_measures_its_trials_and_the_baseline_as_rows_like_others(first: tuple[Tree, str]) -> None:
+    tree, said = first
+    rows = trials(tree)
+    assert len(rows) == 12 and len(tree.rows("tuned")) == 13
+    for row in rows:
+        grid = row.point.parameters
+        assert int(grid["block"]) < 256 or int(grid["stages"]) <= 2, "what does not fit is no trial"
+        failed = {4: "runtime_error"}.get(int(grid["stages"]), "incorrect" if grid["block"] == 16 else "ok")
+        assert row.outcome.status == failed
+    assert "13 points measured" in said
+    assert "13 of 33 are in outputs/timings/tuned/" in said
+    assert (
+        "search=tpe: 1 search among 32 configurations. Trials: 0 known from the ledger, 12 measured." in said
+    )
+
+
+def test_a_finished_search_has_nothing_to_do_and_imports_no_optuna(
+    searched: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = searched.ledger("tuned").read_bytes()
+    without_optuna(searched, monkeypatch)
+    done = searched.sweep(*SEARCH, "trials=12")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Nothing to measure: outputs/timings/tuned/" in done.stdout
+    assert "holds 12 trials of each search. Write a larger trials=" in done.stdout
+    assert searched.ledger("tuned").read_bytes() == ledger
+
+
+def test_a_sweep_of_every_point_goes_on_from_a_search_and_imports_no_optuna(
+    searched: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {row.point: row for row in trials(searched)}
+    without_optuna(searched, monkeypatch)
+    every = ("block=16,32,64,128,256", "stages=1,2,3,4", "order=rows,columns")
+    done = searched.sweep("kernel=tuned", "size=64", *every)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "20 points measured" in done.stdout and "33 of 33 are in " in done.stdout
+    after = {row.point: row for row in trials(searched)}
+    assert len(after) == 32 and all(after[point] == row for point, row in before.items())
+    done = searched.sweep(*SEARCH, "seconds=600")
+    assert "holds every point" in done.stdout, "and of a whole grid nothing is left to search"
+
+
+def test_pins_bind_and_a_search_that_is_stopped_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    tree = cpu_tree(tmp_path, "tuned")
+    pinned = ("kernel=tuned", "size=64,128", "search=tpe", "trials=7", "stages=2,3", "order=rows")
+    process = tree.start(*pinned)
+    while process.poll() is None and not list(tree.root.glob("outputs/timings/tuned/*.jsonl")):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    known = len(trials(tree))
+    done = tree.sweep(*pinned)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 searches among 18 configurations" in done.stdout
+    assert f"Trials: {known} known from the ledger, {14 - known} measured." in done.stdout
+    rows = trials(tree)
+    assert Counter(row.point.problem["elements"] for row in rows) == {64: 7, 128: 7}
+    assert {row.point.parameters["stages"] for row in rows} <= {2, 3}
+    assert {row.point.parameters["order"] for row in rows} == {"rows"}
+
+
+def test_a_search_ends_by_time(searched: Tree) -> None:
+    """A point takes longer than the time that there is."""
+    before = {row.point for row in trials(searched)}
+    done = searched.sweep(*SEARCH, "seconds=0.000001")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Trials: 12 known from the ledger, 1 measured." in done.stdout
+    assert len({row.point for row in trials(searched)} - before) == 1
+
+
+def test_a_mistake_about_a_search_is_said(first: tuple[Tree, str]) -> None:
+    tree, _ = first
+    done = tree.sweep(*SEARCH, "trials=4", "debug=true")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: search: tpe chooses by times, and debug=true takes none; leave one of them out.\n",
+    )
