@@ -62,8 +62,9 @@ class Loaded:
         )
 
     def address(self, provider: str) -> str:
-        """What ``load`` finds this kernel by, with the inputs in the form that a provider takes. Raises KeyError
-        for a name that is no provider."""
+        """What ``load`` finds this kernel by, with the inputs in the form that a provider takes.
+
+        Raises KeyError for a name that is no provider."""
         form = self.kernel.provider(provider).reference
         return self.where if form is None else f"{self.where}{FORM}{form}"
 
