@@ -7,26 +7,23 @@
 //
 // A block has 16 * kTiles rows of w, and its warps take turns along k. Their sums meet in shared memory. Blocks that share
 // k leave sums in float32, which a second kernel adds.
-#include <algorithm>
 #include <cstring>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "../include/common.cuh"
+#include "../include/few_rows.cuh"
 
 namespace matmul_int4 {
 
+using kernels::kRowsOfTile;
+using kernels::kRowsOfX;
+using kernels::most_warps;
 using kernels::Tensor;
 
 constexpr int kTileK = 128;
-constexpr int kRowsOfTile = 16;   // of w, in an instruction of the tensor cores
-constexpr int kRowsOfX = 8;       // the same of x
-constexpr int kMostRows = 32;     // of x in a block
-constexpr int kChannel = 0;       // as a group: one scale for a row
-
-// Warps of a block at most: with more rows of x a thread has more sums, and needs more registers.
-constexpr int most_warps(int blocks_of_x) { return blocks_of_x > 2 ? 8 : 16; }
+constexpr int kMostRows = 32;  // of x in a block
+constexpr int kChannel = 0;    // as a group: one scale for a row
 
 // 16-bit arithmetic on pairs. A weight q beneath kMagic is the number kMagic + q: q is in the lowest bits of the fraction.
 template <typename T>
@@ -148,7 +145,6 @@ template <typename T, typename Out, int kGroup, int kBlocksOfX, int kTiles>
 __global__ void __launch_bounds__(32 * most_warps(kBlocksOfX))
     product(const T* x, const uint4* packed, const uint32_t* scales, Out* out, int64_t m, int64_t n, int64_t k) {
   constexpr int kGroups = kGroup == kChannel ? 1 : kTileK / kGroup;
-  constexpr int kSums = kTiles * kBlocksOfX * 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -192,46 +188,7 @@ __global__ void __launch_bounds__(32 * most_warps(kBlocksOfX))
     now = next;
   }
 
-  extern __shared__ float shared[];  // warps x kSums x 32
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int block = 0; block < kBlocksOfX; ++block) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        shared[(warp * kSums + (tile * kBlocksOfX + block) * 4 + i) * 32 + lane] = sums[tile][block][i];
-      }
-    }
-  }
-  __syncthreads();
-  out += static_cast<int64_t>(blockIdx.y) * m * n;
-  for (int place = static_cast<int>(threadIdx.x); place < kSums * 32; place += static_cast<int>(blockDim.x)) {
-    float total = 0.0f;
-    for (int other = 0; other < warps; ++other) {
-      total += shared[other * kSums * 32 + place];
-    }
-    const int i = place / 32 % 4;
-    const int block = place / 128 % kBlocksOfX;
-    const int tile = place / 128 / kBlocksOfX;
-    const int of_lane = place % 32;
-    const int64_t row_of_x = kRowsOfX * block + 2 * (of_lane % 4) + i % 2;
-    if (row_of_x < m) {
-      out[row_of_x * n + row + kRowsOfTile * tile + of_lane / 4 + 8 * (i / 2)] = static_cast<Out>(total);
-    }
-  }
-}
-
-// The sum of what the blocks that share k left, always in the same order.
-template <typename T>
-__global__ void add_parts(const float* parts, T* out, int64_t elements, int split_k) {
-  const int64_t place = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (place < elements) {
-    float total = 0.0f;
-    for (int part = 0; part < split_k; ++part) {
-      total += parts[part * elements + place];
-    }
-    out[place] = static_cast<T>(total);
-  }
+  kernels::write_sums(sums, out, m, n, row);
 }
 
 struct Arguments {
@@ -248,7 +205,7 @@ void launch(const Arguments& given, Out* out, cudaStream_t stream) {
   const int64_t n = given.scales.size(1);
   const dim3 grid(static_cast<unsigned>(n / (kRowsOfTile * kTiles)), static_cast<unsigned>(given.split_k));
   const dim3 block(static_cast<unsigned>(32 * given.warps));
-  const auto shared = static_cast<int>(given.warps * kTiles * kBlocksOfX * 4 * 32 * sizeof(float));
+  const int shared = kernels::bytes_of_sums(static_cast<int>(given.warps), kTiles, kBlocksOfX);
   const auto function = product<T, Out, kGroup, kBlocksOfX, kTiles>;
   constexpr int kSharedOfAnyBlock = 48 << 10;
   if (shared > kSharedOfAnyBlock) {
@@ -333,7 +290,7 @@ Tensor cuda(const Tensor& x, const Tensor& packed, const Tensor& scales, int64_t
     with_group<T>(given, group, tiles_n, kernels::output<float>(parts), stream);
     constexpr unsigned kThreads = 256;
     const dim3 grid(static_cast<unsigned>(kernels::ceil_div(out.numel(), int64_t{kThreads})));
-    add_parts<T><<<grid, kThreads, 0, stream>>>(kernels::input<float>(parts), kernels::output<T>(out), out.numel(),
+    kernels::add_parts<T><<<grid, kThreads, 0, stream>>>(kernels::input<float>(parts), kernels::output<T>(out), out.numel(),
                                                 static_cast<int>(split_k));
     kernels::record_launch("add_parts", "add_parts", grid, dim3(kThreads));
   };
