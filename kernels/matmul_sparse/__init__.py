@@ -14,7 +14,8 @@ one by the tensor cores, which skip what is not kept.
 
 ``torch`` is the dense product of the same weights. ``torch_cusparselt`` is torch's semi-structured product,
 whose ``alg_id`` is cuSPARSELt's choice of a kernel. Both take their weights in a form of their own, made
-before any call, as for inference. ``cuda`` is written here by ``mma.sp``, for few rows.
+before any call, as for inference. ``cuda`` is written here by ``mma.sp``, for few rows. ``triton_gemm`` reads
+the sparse weights and multiplies dense ones.
 
 The pattern and its instruction: Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021; PTX ISA,
 "mma.sp".
@@ -68,6 +69,17 @@ class Algorithm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """A Triton program's tile of the output, block_k products a step."""
+
+    block_m: int = one_of(16, 32, 64, 128, default=16, unit="")
+    block_n: int = one_of(32, 64, 128, default=64, unit="")
+    block_k: int = one_of(64, 128, default=128, unit="")
+    num_warps: int = one_of(4, 8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=3, unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Warps:
     """Warps of a CUDA block that take turns along k, and blocks that share k."""
 
@@ -81,8 +93,8 @@ MOST_ROWS = 32
 FEW_ROWS = 16
 """Rows of x up to which a CUDA block has any number of warps."""
 
-MOST_INTERPRETED = 160
-"""The largest dimension where there is no GPU."""
+MOST_INTERPRETED = 72
+"""The largest dimension that Triton's interpreter is given: tiles of 16 to 64, the last in part."""
 
 
 def work(problem: Problem) -> Work:
@@ -114,12 +126,25 @@ def tolerance(problem: Problem) -> Tolerance:
 
 
 def interpreted(problem: Problem) -> Problem:
-    """The problem as small as a host without a GPU can do it; what was odd stays odd."""
+    """The problem for Triton's interpreter, which is slow; what was odd stays odd."""
     small = {
         name: value if (value := getattr(problem, name)) <= MOST_INTERPRETED else MOST_INTERPRETED + value % 2
         for name in ("m", "n", "k")
     }
     return dataclasses.replace(problem, **small)
+
+
+def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
+    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    for name, smallest in (("m", 16), ("n", 64), ("k", 128)):
+        extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
+        if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
+            return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
+    # x, and of w the values and metadata, in each stage.
+    needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + tiles.block_n + tiles.block_n // 8)
+    if gpu is not None and needed > gpu.shared_memory:
+        return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
+    return None
 
 
 def cusparselt_fits(problem: Problem, parameters: Algorithm, gpu: Gpu | None) -> str | None:
@@ -166,6 +191,7 @@ kernel = Kernel(
             needs="sm_80",
             reference="cusparselt.py",
         ),
+        Provider("triton_gemm", "triton.py:gemm", Tiles, tiles_fit),
         Provider("cuda", "cuda.py:cuda", Warps, warps_fit, extension="cuda.cu", needs="sm_80"),
     ),
 )

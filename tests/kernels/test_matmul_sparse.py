@@ -9,7 +9,16 @@ import pytest
 import torch
 
 import kernels
-from kernels.matmul_sparse import Algorithm, Problem, Warps, cusparselt_fits, tolerance, warps_fit
+from kernels.matmul_sparse import (
+    Algorithm,
+    Problem,
+    Tiles,
+    Warps,
+    cusparselt_fits,
+    tiles_fit,
+    tolerance,
+    warps_fit,
+)
 from kernels.matmul_sparse.reference import PLACES, dense, pack, patterns, unpack
 
 SPARSE = kernels.load("matmul_sparse")
@@ -124,6 +133,8 @@ BASE = Problem(m=16, n=8192, k=8192)
             Algorithm(),
             "cuSPARSELt takes multiples of 16 for m and of 32 for n and k: m is 1",
         ),
+        ({}, tiles_fit, Tiles(), None),
+        ({}, tiles_fit, Tiles(block_m=32), "a smaller block does: block_m 32 > 16 for m = 16"),
         ({}, warps_fit, Warps(), None),
         ({"k": 8256}, warps_fit, Warps(), "k must be a multiple of 128: 8256 is none"),
         ({"n": 8200}, warps_fit, Warps(), "n must be a multiple of 16: 8200 is none"),
@@ -136,6 +147,7 @@ def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sente
     assert fits(dataclasses.replace(BASE, **dimensions), parameters, None) == sentence
 
 
+@pytest.mark.parametrize("name", ["triton_gemm", "cuda"])
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -146,11 +158,14 @@ def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sente
         (lambda x, values, metadata: (x.half(), values, metadata), "got float16, bfloat16, int32"),
     ],
 )
-def test_refuses(changed: Any, sentence: str) -> None:
-    provider = SPARSE.kernel.provider("cuda")
+def test_refuses(name: str, changed: Any, sentence: str) -> None:
+    provider = SPARSE.kernel.provider(name)
+    assert provider.parameters is not None
     inputs = changed(*SPARSE.inputs(Problem(m=2, n=16, k=64), CPU, 0))
     with pytest.raises(ValueError, match=sentence):
-        SPARSE.module(provider.file).cuda(*inputs, **dataclasses.asdict(Warps()))
+        getattr(SPARSE.module(provider.file), provider.function)(
+            *inputs, **dataclasses.asdict(provider.parameters())
+        )
 
 
 def test_work_counts_what_is_kept() -> None:
