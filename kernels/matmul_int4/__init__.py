@@ -180,8 +180,8 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
     sums = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
     if sums > 128:
         return f"too much for the registers: {sums} sums a thread > 128"
-    # x in 16 bits and w in four, in each stage.
-    needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + tiles.block_n // 2)
+    # In each stage x in 16 bits and w in four, and a scale with its zero for each word of eight weights.
+    needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + tiles.block_n)
     if gpu is not None and needed > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
     return None

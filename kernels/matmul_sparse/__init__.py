@@ -140,8 +140,8 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
         extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
             return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
-    # x, and of w the values and metadata, in each stage.
-    needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + tiles.block_n + tiles.block_n // 8)
+    # In each stage x, half of w in 16 bits, and a word of metadata for each four of it.
+    needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + 2 * tiles.block_n)
     if gpu is not None and needed > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
     return None

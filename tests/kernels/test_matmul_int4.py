@@ -150,7 +150,7 @@ BASE = Problem(m=16, n=8192, k=8192)
             {"m": 4096},
             tiles_fit,
             Tiles(block_m=256, block_n=64, block_k=256, num_warps=8),
-            "too much for the shared memory: 417792 bytes > 232448",
+            "too much for the shared memory: 442368 bytes > 232448",
         ),
         ({"k": 256}, split_fits, Split(split_k=4), "fewer parts do: split_k 4 > 2 steps"),
         ({"m": 1}, rows_fit, Rows(), None),
