@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     import torch
 
 ROOT = Path(__file__).parent
+
+FORM = ":"
+"""Stands between where a kernel is found and the file of a form of its inputs."""
 
 Tensors = tuple["torch.Tensor", ...]
 
@@ -56,6 +61,13 @@ class Loaded:
             f"{self.package}.{Path(file).with_suffix('').as_posix().replace('/', '.')}"
         )
 
+    def address(self, provider: str) -> str:
+        """What ``load`` finds this kernel by, with the inputs in the form that a provider takes.
+
+        Raises KeyError for a name that is no provider."""
+        form = self.kernel.provider(provider).reference
+        return self.where if form is None else f"{self.where}{FORM}{form}"
+
     def inputs(self, problem: Any, device: torch.device, seed: int) -> Tensors:
         """Seeded inputs of a problem on a device; without data on ``meta``."""
         made: Tensors = tuple(self.module(self.kernel.reference).inputs(problem, device, seed))
@@ -63,7 +75,7 @@ class Loaded:
 
     def outputs(self, problem: Any) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         """Shape and dtype of each output."""
-        declared = self.module(self.kernel.reference).outputs(problem)
+        declared = self.module(load(self.where).kernel.reference).outputs(problem)
         return tuple((tuple(shape), dtype) for shape, dtype in declared)
 
     def expected(self, problem: Any, inputs: Tensors) -> Tensors:
@@ -99,11 +111,15 @@ _loaded: dict[str, Loaded] = {}
 
 
 def load(where: str) -> Loaded:
-    """The kernel of that name, or in that folder.
+    """The kernel of that name, or in that folder; where ``Loaded.address`` names one, with the inputs in a
+    provider's form.
 
     Raises KeyError when there is none of that name, FileNotFoundError for a folder without ``__init__.py``,
     and ContractError, with the file, for a declaration that can't be.
     """
+    base, _, form = where.rpartition(FORM)
+    if base and form.endswith(".py"):
+        return _in_form(base, form)
     if where not in _loaded:
         if "/" in where or where.startswith("."):
             _loaded[where] = _from_folder(where)
@@ -112,6 +128,12 @@ def load(where: str) -> Loaded:
         else:
             raise KeyError(where)
     return _loaded[where]
+
+
+@functools.cache
+def _in_form(where: str, form: str) -> Loaded:
+    loaded = load(where)
+    return dataclasses.replace(loaded, kernel=dataclasses.replace(loaded.kernel, reference=form))
 
 
 def known() -> list[Loaded]:

@@ -205,6 +205,11 @@ class Provider:
         gives is verified like any other's, but its limits are its own.
     textbook:
         Whether it is written here as everybody writes it: one that the others are compared with.
+    reference:
+        The file that has ``inputs`` and ``reference`` of its own, where the provider takes its inputs in
+        another form than the kernel's: weights that are dequantised, packed or compressed once, before any
+        call. It makes the same problem from the same seed, and its outputs are the kernel's. Nothing of the
+        change of form is timed, and the cold cache is that of the inputs that the provider takes.
     compile_weight:
         How long a configuration takes to compile beside the others; those that take longest are begun first.
     """
@@ -220,6 +225,7 @@ class Provider:
     needs: str | None = None
     package: str | None = None
     textbook: bool = False
+    reference: str | None = None
     compile_weight: Callable[[Any], float] | None = None
 
     def __post_init__(self) -> None:

@@ -157,7 +157,7 @@ class Profile:
             "instrument": self.instrument,
         }
         try:
-            found = instance.of(self.subject.entry.loaded.where, point)
+            found = instance.standalone(self.subject.entry.loaded.where, point)
             inputs = found.inputs(torch.device(kind), self.config.seed)
             seen = record(found.call, inputs, key, self.config.stacks, self.config.tensorboard)
         except Exception as error:  # whatever a provider raises is its own row's fate

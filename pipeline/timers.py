@@ -162,7 +162,7 @@ def sampled(stopwatch: Stopwatch, timer: str, rotation: Rotation, bytes_: int) -
 
 def measure(config: TimersConfig, point: Point, where: torch.device, watches: dict[str, Watch]) -> list[Row]:
     """One point by every timer, the timers in turn so that a drift of the device reaches all alike."""
-    found = instance.of(config.entry.loaded.where, point)
+    found = instance.standalone(config.entry.loaded.where, point)
     inputs = found.inputs(where, config.seed)
     outputs = found.loaded.outputs(found.problem)
     bytes_ = sum(x.nbytes for x in inputs) + sum(prod(shape) * dtype.itemsize for shape, dtype in outputs)

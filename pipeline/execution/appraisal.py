@@ -7,9 +7,10 @@ from math import log2
 
 import torch
 
+import kernels
 from kernels import Tensors
 from pipeline.execution.judge import Judge
-from pipeline.execution.protocol import Appraise, Appraised, Repeat, Repeated
+from pipeline.execution.protocol import Appraise, Appraised, Prepare, Prepared, Release, Repeat, Repeated
 from pipeline.points.frozen import Record
 
 CHUNK = 1 << 24
@@ -19,7 +20,8 @@ REQUESTS = (Appraise, Repeat)
 
 
 class Appraiser(Judge):
-    """A judge that also says how right outputs are."""
+    """A judge that gives each provider the inputs in the form that it takes, and also says how right outputs
+    are."""
 
     _kept: Tensors = ()
 
@@ -30,6 +32,15 @@ class Appraiser(Judge):
         if isinstance(request, Repeat):
             return self.repeat()
         return super().answer(request)
+
+    def prepare(self, request: Prepare) -> Prepared:
+        """Find room for a problem's inputs, in the form that the provider takes, and its outputs."""
+        loaded = kernels.load(request.where)
+        address = loaded.address(request.point.provider)
+        if self._case is not None and self._case.loaded != kernels.load(address):
+            # One problem's case in another form: its key is the same, its inputs are not.
+            self.release(Release())
+        return super().prepare(request.model_copy(update={"where": address}))
 
     def appraise(self, request: Appraise) -> Appraised:
         """The distance of the outputs from the answer to an edition; they are kept."""

@@ -45,9 +45,9 @@ def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
     from pipeline.execution import instance, verification
 
     on = torch.device(device.kind)
-    loaded = instance.of(where, point).loaded
+    loaded = instance.standalone(where, point).loaded
     provider = loaded.kernel.provider(point.provider)
-    found = instance.of(where, point, interpreted=device.kind == "cpu" and provider.interpreted)
+    found = instance.standalone(where, point, interpreted=device.kind == "cpu" and provider.interpreted)
     inputs, copies = (found.inputs(on, seed) for _ in range(2))
     declared = loaded.outputs(found.problem)
     tolerance = loaded.kernel.tolerance(found.problem)

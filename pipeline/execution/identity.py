@@ -138,7 +138,8 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
     """
     kernel, folder = loaded.kernel, loaded.folder
     reference = folder / kernel.reference
-    entries = [(reference, name) for name in ("inputs", "reference", "outputs")]
+    form = folder / (provider.reference or kernel.reference)
+    entries = [(reference, "outputs"), *((form, name) for name in ("inputs", "reference"))]
     entries += [_definition(kernel.tolerance), (_file(kernel.problem), f"{kernel.problem.__qualname__}.*")]
     if provider.interpreted:
         entries.append(_definition(kernel.interpreted))
@@ -153,7 +154,7 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
         of_text: dict[str, Any] = {
             "python": closure.closure(entries, roots),
             # Which of the definitions are called, where one file holds several that could be.
-            "called": [provider.entry, kernel.reference, kernel.tolerance.__qualname__],
+            "called": [provider.entry, form.relative_to(folder).as_posix(), kernel.tolerance.__qualname__],
             "arguments": kernel.arguments,
             "in_place": kernel.in_place,
             "compiled": provider.compiled,

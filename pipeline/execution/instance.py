@@ -35,6 +35,11 @@ class Instance:
         return self.loaded.inputs(self.problem, device, seed)
 
 
+def standalone(where: str, point: Point, interpreted: bool = False) -> Instance:
+    """The same as ``of`` of a point whose inputs nobody else makes: they are in the provider's form."""
+    return of(kernels.load(where).address(point.provider), point, interpreted)
+
+
 def of(where: str, point: Point, interpreted: bool = False) -> Instance:
     """The instance of a point of the kernel that ``where`` names, with the small problem that an interpreter
     is given if it is ``interpreted``.

@@ -72,5 +72,5 @@ def compile_point(where: str, point: Point) -> None:
 
     from pipeline.execution import instance
 
-    found = instance.of(where, point)
+    found = instance.standalone(where, point)
     found.call(*found.inputs(torch.device("meta"), 0))

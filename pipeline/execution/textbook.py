@@ -39,7 +39,7 @@ def sweep(plan: Mapping[str, Any], device: torch.device, bench: Callable[[Callab
         point = Point.model_validate(
             {"kernel": Path(plan["where"]).name, "provider": plan["provider"], **one}
         )
-        found = instance.of(plan["where"], point)
+        found = instance.standalone(plan["where"], point)
         if point.problem != problem:
             problem = point.problem
             inputs = found.inputs(device, SEED)

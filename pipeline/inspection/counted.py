@@ -35,7 +35,7 @@ def main(plan: Path, failures: Path) -> None:
 def _count(where: str, key: str, point: Point, seed: int) -> None:
     nvtx: Any = torch.cuda.nvtx
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    found = instance.of(where, point)
+    found = instance.standalone(where, point)
     inputs = found.inputs(torch.device("cuda"), seed)
     found.call(*inputs)  # compiles and loads, unseen
     torch.cuda.synchronize()

@@ -23,7 +23,7 @@ def generated(where: str, point: Point, device: torch.device, seed: int) -> str:
     os.environ |= variables()
     from torch._inductor.utils import run_and_get_code
 
-    found = instance.of(where, point)
+    found = instance.standalone(where, point)
     _, sources = run_and_get_code(found.call, *found.inputs(device, seed))
     return "\n\n".join(sources)
 

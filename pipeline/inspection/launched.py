@@ -41,7 +41,7 @@ def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict
     found: dict[str, tuple[Launch, ...]] = {}
     for key, point in points:
         with suppress(RuntimeError, ValueError):
-            made = instance.of(where, point)
+            made = instance.standalone(where, point)
             inputs = made.inputs(torch.device("cuda"), seed)
             with recorded(made) as told:
                 made.call(*inputs)

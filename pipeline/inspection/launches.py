@@ -90,7 +90,7 @@ def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         for key, point in points:
             try:
-                found = instance.of(where, point)
+                found = instance.standalone(where, point)
                 inputs = found.inputs(torch.device("cuda"), seed)
                 torch.cuda.synchronize()
                 with record_function(RANGE + key):

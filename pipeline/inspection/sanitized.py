@@ -33,7 +33,7 @@ def main(plan: Path, failures: Path) -> None:
 
 
 def _call(where: str, point: Point, seed: int) -> None:
-    found = instance.of(where, point)
+    found = instance.standalone(where, point)
     # Made by the host, so that no kernel but the provider's is checked.
     inputs = [x.to("cuda") for x in found.inputs(torch.device("cpu"), seed)]
     found.call(*inputs)

@@ -86,7 +86,7 @@ def test_replays_in_a_cuda_graph(case: Case) -> None:
         tensor.copy_(other)
     graph.replay()
     torch.cuda.synchronize()
-    case.check(out, case.loaded.expected(problem, others), problem)
+    case.check(out, case.in_form.expected(problem, others), problem)
 
 
 @pytest.mark.parametrize("case", cases(lambda case: on_gpu(case) and case.compiles_slowly, slow=True))

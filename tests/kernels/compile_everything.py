@@ -83,7 +83,7 @@ def compile_all(case: Case, binaries: list[Any]) -> None:
         compile_for(architecture)
         asked = problem(case, size, words)
         binaries.clear()
-        case.call(asked, case.loaded.inputs(asked, META, 0), parameters)
+        case.call(asked, case.in_form.inputs(asked, META, 0), parameters)
         for binary in binaries:
             row = {
                 "kernel": case.loaded.name,

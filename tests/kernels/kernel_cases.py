@@ -140,6 +140,11 @@ class Case:
         return self.loaded.kernel
 
     @property
+    def in_form(self) -> Loaded:
+        """The kernel with the inputs in the form that the provider takes."""
+        return kernels.load(self.loaded.address(self.provider.name))
+
+    @property
     def device(self) -> torch.device:
         return torch.device("cuda" if ON_GPU and "cuda" in self.provider.devices else "cpu")
 
@@ -176,7 +181,7 @@ class Case:
         return problem
 
     def inputs(self, problem: Any, seed: int = 0) -> Tensors:
-        return self.loaded.inputs(problem, self.device, seed)
+        return self.in_form.inputs(problem, self.device, seed)
 
     def configuration(
         self,
@@ -241,7 +246,7 @@ class Case:
 
     def verify(self, problem: Any, inputs: Tensors, parameters: Mapping[str, Any]) -> None:
         """Fails unless a call gives what the reference does and leaves alone what it only reads."""
-        expected = self.loaded.expected(problem, inputs)
+        expected = self.in_form.expected(problem, inputs)
         before = [tensor.clone() for tensor in inputs]
         outputs = self.call(problem, inputs, parameters)
         written = len(outputs) if self.kernel.in_place else 0

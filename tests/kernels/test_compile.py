@@ -49,18 +49,25 @@ def test_every_architecture_word_and_size(case: Case, compiled: list[dict[str, A
     assert all(row["cubin_bytes"] > 0 for row in rows)
     asked = list(wanted(case))
     assert {(row["target"], row["words"]) for row in rows} == {(one[0], label(one[1])) for one in asked}
-    assert {row["size"] for row in rows} == set(SIZES)
+    assert {row["size"] for row in rows} == {one[2] for one in asked}
+    assert {one[2] for one in asked} <= set(SIZES)
     assert len(rows) >= len(asked)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_parameters_reach_the_compiler(case: Case, compiled: list[dict[str, Any]]) -> None:
+    """Those of one launch at least, where a call makes several."""
+    calls: dict[str, list[dict[str, Any]]] = {}
     for row in of(case, compiled):
-        for name, value in row["parameters"].items():
+        asked = [row[name] for name in ("architecture", "words", "size", "parameters")]
+        calls.setdefault(json.dumps(asked), []).append(row)
+    assert calls
+    for binaries in calls.values():
+        for name, value in binaries[0]["parameters"].items():
             if name in ("num_warps", "num_stages"):
-                assert row[name] == value
+                assert any(row[name] == value for row in binaries), name
             elif name.startswith("block"):
-                assert value in row["constants"], name
+                assert any(value in row["constants"] for row in binaries), name
 
 
 @pytest.mark.parametrize("case", params(case for case in TRITON if isinstance(case, MatrixCase)))

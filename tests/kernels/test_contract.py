@@ -135,10 +135,29 @@ def test_an_entry_is_there_and_takes_the_inputs_and_its_parameters(
     path = loaded.folder / provider.file
     assert path.is_file()
     names = (python_names if path.suffix == ".py" else operator_names)(path, provider.function)
-    inputs = len(loaded.inputs(problem_of(loaded), META, 0))
+    in_form = kernels.load(loaded.address(provider.name))
+    inputs = len(in_form.inputs(problem_of(loaded), META, 0))
     assert set(names[inputs:]) == {*loaded.kernel.arguments, *provider.variables()}
     assert len(names) == len(set(names))
     assert provider.extension is None or (loaded.folder / provider.extension).is_file()
+
+
+@pytest.mark.parametrize(
+    ("loaded", "provider"), [one for one in PROVIDERS if one.values[1].reference is not None]
+)
+def test_another_form_of_the_inputs_has_the_same_answer(loaded: Loaded, provider: Provider) -> None:
+    """As far as the change of form rounds, which the tolerance allows for."""
+    problem = interpreted(loaded, problem_of(loaded, 256))
+    in_form = kernels.load(loaded.address(provider.name))
+    try:
+        inputs = in_form.inputs(problem, CPU, 3)
+    except RuntimeError as error:
+        pytest.skip(f"this host can't make the form: {error}")
+    expected = loaded.expected(problem, loaded.inputs(problem, CPU, 3))
+    given = in_form.expected(problem, inputs)
+    allowed = tolerances(loaded.kernel, problem, len(expected))
+    for out, right, within in zip(given, expected, allowed, strict=True):
+        torch.testing.assert_close(out, right, rtol=within.rtol, atol=within.atol)
 
 
 @pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)

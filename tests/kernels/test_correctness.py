@@ -147,7 +147,7 @@ def test_writes_all_of_its_output_and_nothing_beside_it(case: Case, monkeypatch:
 
     problem = case.problem(261)
     inputs = case.inputs(problem)
-    expected = case.loaded.expected(problem, inputs)
+    expected = case.in_form.expected(problem, inputs)
     parameters = case.configuration(problem, preferred=SMALL)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch, "empty_like", empty_like)

@@ -68,6 +68,7 @@ kernel = Kernel(
         Provider("cuda", "cuda.cu:run", Tile),
         Provider("cpp", "cpp.cpp:run"),
         Provider("peer", "peers.py:run", language="torch", package="planted-peer"),
+        Provider("formed", "torch.py:kept", reference="form.py"),
     ),
 )
 ''',
@@ -88,6 +89,18 @@ def reference(x):
 
 def added(x):
     return x + x
+
+def kept(x):
+    return x
+""",
+    "form.py": """from .reference import inputs as whole
+from .reference import reference as right
+
+def inputs(problem, device, seed):
+    return [2 * x for x in whole(problem, device, seed)]
+
+def reference(x):
+    return right(x) / 2
 """,
     "triton.py": '''from .steps import WIDTH, step
 
@@ -114,7 +127,7 @@ int two() { return 2; }
     "kernel.yaml": "workloads: {one: {x: size, size: [64]}}\npresets: {smoke: {workloads: [one]}}\n",
 }
 
-EVERY = {"torch", "compiled", "triton", "cuda", "cpp", "peer"}
+EVERY = {"torch", "compiled", "triton", "cuda", "cpp", "peer", "formed"}
 H200 = factory.environment(factory.H200)
 CPU = factory.environment(factory.CPU)
 SETTINGS = TimingSettings()
@@ -180,6 +193,8 @@ def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
         pytest.param("step.cuh", "return 1", "return 2", {"cuda"}, id="a header"),
         pytest.param("cpp.cpp", "3", "4", {"cpp"}, id="C++"),
         pytest.param("peers.py", "run(x)\n", "go(x)\n", {"peer"}, id="how a peer is called"),
+        pytest.param("form.py", "[2 * x for", "[x + x for", {"formed"}, id="a form of the inputs"),
+        pytest.param("form.py", "/ 2", "* 0.5", {"formed"}, id="the reference of a form"),
         pytest.param("reference.py", "double() * 2", "double() + 2", EVERY, id="the reference"),
         pytest.param("reference.py", "seed)\n", "seed + 1)\n", EVERY, id="the inputs"),
         pytest.param("reference.py", "dtype_of(problem.dtype)", "None", EVERY, id="the outputs"),

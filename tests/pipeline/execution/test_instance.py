@@ -65,6 +65,19 @@ def test_a_kernel_outside_of_the_repository_is_found_by_its_folder(tmp_path: Pat
     assert made.loaded.expected(made.problem, (x,))[0].dtype == torch.float64
 
 
+def test_inputs_are_in_the_form_that_a_provider_takes() -> None:
+    problem = Values({"rows": 2, "columns": 64, "group": 32, "dtype": "float32"})
+    packed, bytewise = (
+        instance.standalone(str(PLANTED / "packed"), Point(kernel="packed", provider=name, problem=problem))
+        for name in ("whole", "bytewise")
+    )
+    (given, _), (formed, _) = packed.inputs(CPU, 3), bytewise.inputs(CPU, 3)
+    assert (given.shape, formed.shape) == ((2, 32), (2, 64))
+    assert torch.equal(formed[:, 1::2] * 16 + formed[:, ::2], given)
+    assert bytewise.loaded.outputs(bytewise.problem) == packed.loaded.outputs(packed.problem)
+    assert [x.shape for x in bytewise.inputs(META, 3)] == [x.shape for x in bytewise.inputs(CPU, 3)]
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

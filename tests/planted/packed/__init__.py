@@ -56,5 +56,7 @@ kernel = Kernel(
         Provider("scale_of_the_next_group", "torch.py:scale_of_the_next_group"),
         Provider("sum_unwritten", "torch.py:sum_unwritten"),
         Provider("sum_off_by_one", "torch.py:sum_off_by_one"),
+        Provider("bytewise", "torch.py:bytewise", reference="bytewise.py"),
+        Provider("bytewise_unasked", "torch.py:bytewise"),
     ),
 )

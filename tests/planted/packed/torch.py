@@ -39,6 +39,11 @@ def sum_off_by_one(packed: torch.Tensor, scales: torch.Tensor, group: int) -> Tw
     return weights, sums
 
 
+def bytewise(nibbles: torch.Tensor, scales: torch.Tensor, group: int) -> Two:
+    """Right for weights that take a byte each."""
+    return _made_whole(nibbles, scales, group)
+
+
 def _made_whole(nibbles: torch.Tensor, scales: torch.Tensor, group: int) -> Two:
     nibbles = nibbles.reshape(nibbles.shape[0], -1)
     weights = (nibbles.float() - 8) * scales.float().repeat_interleave(group, dim=1)

@@ -1,0 +1,47 @@
+"""Which inputs the providers written here take, and how they are made ready."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_int4 import GROUPS, TILE_K, TILE_N, up
+
+ENDLESS = 1 << 30
+"""Weights of the one group of a channel."""
+
+
+def checked(
+    x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """The inputs as they lie in rows without gaps, and the weights that share a scale: ``ENDLESS`` for a
+    channel, whose one group a kernel need not know the end of.
+
+    Raises ValueError for inputs that belong not together, and for a dtype that would not be served in full.
+    """
+    dtype = str(x.dtype).removeprefix("torch.")
+    if dtype not in ("bfloat16", "float16") or scales_and_zeros.dtype != x.dtype:
+        other = str(scales_and_zeros.dtype).removeprefix("torch.")
+        raise ValueError(f"needs bfloat16 or float16 for x and scales_and_zeros, got {dtype} and {other}")
+    if x.dim() != 2 or scales_and_zeros.dim() != 3 or packed.dtype != torch.int32:
+        raise ValueError(
+            f"matmul_int4 needs x (m, k), int32 weights and scales (groups, n, 2), got shapes "
+            f"{tuple(x.shape)} and {tuple(scales_and_zeros.shape)}, and {packed.dtype}"
+        )
+    k, n = x.shape[1], scales_and_zeros.shape[1]
+    group = GROUPS[granularity] or up(k, TILE_K)
+    wanted = (up(n, TILE_N) // TILE_N, up(k, TILE_K) // TILE_K, 32, 4), (up(k, group) // group, n, 2)
+    if (tuple(packed.shape), tuple(scales_and_zeros.shape)) != wanted:
+        raise ValueError(
+            f"matmul_int4 needs weights {wanted[0]} and scales {wanted[1]} for x of {tuple(x.shape)}, got "
+            f"{tuple(packed.shape)} and {tuple(scales_and_zeros.shape)}"
+        )
+    told = ENDLESS if granularity == "channel" else group
+    return x.contiguous(), packed.contiguous(), scales_and_zeros.contiguous(), told
+
+
+def as_pairs(scales_and_zeros: torch.Tensor) -> torch.Tensor:
+    """Each scale with its zero as one number of 32 bits, the scale in the lower half."""
+    aligned = scales_and_zeros
+    if not aligned.is_meta and aligned.data_ptr() % 4:
+        aligned = aligned.clone()
+    return aligned.view(torch.int32)

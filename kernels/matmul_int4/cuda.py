@@ -1,0 +1,35 @@
+"""The four-bit product's operator in CUDA C++, for few rows of x."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_int4 import GROUPS
+from kernels.matmul_int4.checks import checked
+
+
+def cuda(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales_and_zeros: torch.Tensor,
+    granularity: str,
+    tiles_n: int,
+    warps_k: int,
+    split_k: int,
+) -> torch.Tensor:
+    """The product of up to 32 rows of x.
+
+    Raises ValueError for inputs that don't belong together and for a dtype that would not be served in full,
+    RuntimeError for weights that are no whole tiles.
+    """
+    x, packed, scales, _ = checked(x, packed, scales_and_zeros, granularity)
+    x, packed, scales = aligned(x, 4), aligned(packed, 16), aligned(scales, 4)
+    out: torch.Tensor = torch.ops.matmul_int4.cuda(
+        x, packed, scales, GROUPS[granularity], tiles_n, warps_k, split_k
+    )
+    return out
+
+
+def aligned(x: torch.Tensor, multiple: int) -> torch.Tensor:
+    """The tensor, or a copy of it, that begins at a multiple of so many bytes."""
+    return x.clone() if not x.is_meta and x.data_ptr() % multiple else x

@@ -1,0 +1,25 @@
+"""The weights dequantised before any call, for the product in 16 bits."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_int4 import Problem
+from kernels.matmul_int4.reference import dequantised, unpack
+from kernels.matmul_int4.reference import inputs as packed_inputs
+from kernels.tensors import dtype_of
+
+
+def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """x, and the weights in its dtype, n by k."""
+    x, packed, scales = packed_inputs(problem, device, seed)
+    if device.type == "meta":
+        return x, torch.empty((problem.n, problem.k), dtype=x.dtype, device=device)
+    q = unpack(packed, problem.n, problem.k)
+    return x, dequantised(q, scales, problem.granularity).to(dtype_of(problem.dtype))
+
+
+def reference(x: torch.Tensor, w: torch.Tensor, granularity: str) -> torch.Tensor:
+    """The product in float64."""
+    del granularity
+    return x.double() @ w.double().t()

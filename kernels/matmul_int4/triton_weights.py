@@ -1,0 +1,78 @@
+"""Four-bit weights out of the packing, in Triton: what the kernels of this folder share.
+
+A weight at bits 4 s of a word is moved to the four highest bits of a float32's fraction, beneath the exponent
+of 16: that float32 is 16 + q, and no whole number is converted.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def words_at(
+    packed: tl.tensor, row: tl.tensor, column: tl.tensor, tiles_k: tl.tensor, BLOCK_K: tl.constexpr
+) -> tl.tensor:
+    """Pointers to the words of some rows of w that hold ``BLOCK_K`` columns from one on.
+
+    The 16 words of a row in a tile of the packing are neighbours.
+    """
+    word = tl.arange(0, BLOCK_K // 8)[None, :]
+    tile = row // 8 * tiles_k + column // 128 + word // 16
+    return packed + tile * 128 + row % 8 * 16 + word % 16
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def pairs_at(
+    scales: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    n: tl.tensor,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Pointers to the scale and zero of each of these words, as one number of 32 bits, and its group: word
+    4 t + p of a tile has weights of columns 32 p to 32 p + 31."""
+    word = tl.arange(0, BLOCK_K // 8)[None, :]
+    group = (column + word // 16 * 128 + word % 4 * 32) // GROUP
+    return scales + group.to(tl.int64) * n + row, group
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scale_and_zero(pair: tl.tensor, BFLOAT16: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Both in float32."""
+    if BFLOAT16:
+        scale = (pair << 16).to(tl.float32, bitcast=True)
+        zero = (pair & -65536).to(tl.float32, bitcast=True)
+    else:
+        scale = pair.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        zero = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return scale, zero
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def weight(words: tl.tensor, scale: tl.tensor, zero: tl.tensor, PLACE: tl.constexpr) -> tl.tensor:
+    """One weight of each word, that at bits 4 PLACE, in float32."""
+    moved = words << 19 - 4 * PLACE if PLACE < 5 else words >> 4 * PLACE - 19
+    raised = ((moved & 0x780000) | 0x41800000).to(tl.float32, bitcast=True)
+    return (raised - 24.0) * scale + zero
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def weights(
+    words: tl.tensor, scale: tl.tensor, zero: tl.tensor, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+) -> tl.tensor:
+    """All weights of the words of BLOCK_N rows, in their rows' order, in float32.
+
+    A thread that has a word has its weights, as a tensor core wants them of it: none has to move.
+    """
+    # PLACE is 4 b + 2 h + e.
+    of_00 = tl.join(weight(words, scale, zero, 0), weight(words, scale, zero, 4))
+    of_01 = tl.join(weight(words, scale, zero, 1), weight(words, scale, zero, 5))
+    of_10 = tl.join(weight(words, scale, zero, 2), weight(words, scale, zero, 6))
+    of_11 = tl.join(weight(words, scale, zero, 3), weight(words, scale, zero, 7))
+    every = tl.join(tl.join(of_00, of_01), tl.join(of_10, of_11))
+    apart = every.reshape(BLOCK_N, BLOCK_K // 128, 4, 4, 2, 2, 2)
+    # Row, tile, t, p, b, e, h as they are; a column is 128 tile + 32 p + 16 h + 8 e + 2 t + b.
+    return tl.permute(apart, (0, 1, 3, 6, 5, 2, 4)).reshape(BLOCK_N, BLOCK_K)

@@ -1,0 +1,34 @@
+"""Which inputs the providers written here take."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_sparse import TILE_K, TILE_N, up
+
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def checked(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> Three:
+    """The inputs as they lie in rows without gaps.
+
+    Raises ValueError for inputs that don't belong together, and for a dtype that would not be served in full.
+    """
+    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in (x, values, metadata)]
+    if dtypes[0] not in ("bfloat16", "float16") or dtypes[1] != dtypes[0] or dtypes[2] != "int32":
+        raise ValueError(
+            f"needs bfloat16 or float16 for x and values and int32 for metadata, got {', '.join(dtypes)}"
+        )
+    if x.dim() != 2 or values.dim() != 2:
+        raise ValueError(
+            f"matmul_sparse needs x (m, k) and values (n, k / 2), got {tuple(x.shape)} "
+            f"and {tuple(values.shape)}"
+        )
+    n, k = values.shape[0], up(x.shape[1], TILE_K)
+    wanted = (n, k // 2), (up(n, TILE_N) // TILE_N, k // TILE_K, 32)
+    if (tuple(values.shape), tuple(metadata.shape)) != wanted:
+        raise ValueError(
+            f"matmul_sparse needs values {wanted[0]} and metadata {wanted[1]} for x of {tuple(x.shape)}, got "
+            f"{tuple(values.shape)} and {tuple(metadata.shape)}"
+        )
+    return x.contiguous(), values.contiguous(), metadata.contiguous()

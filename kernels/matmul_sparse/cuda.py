@@ -1,0 +1,26 @@
+"""The sparse product's operator in CUDA C++, for few rows of x."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_sparse.checks import checked
+
+
+def cuda(
+    x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor, warps_k: int, split_k: int
+) -> torch.Tensor:
+    """The product of up to 32 rows of x.
+
+    Raises ValueError for inputs that don't belong together and for a dtype that would not be served in full,
+    RuntimeError for weights that are no whole tiles.
+    """
+    x, values, metadata = checked(x, values, metadata)
+    ready = (aligned(x, 4), aligned(values, 16), aligned(metadata, 4))
+    out: torch.Tensor = torch.ops.matmul_sparse.cuda(*ready, warps_k, split_k)
+    return out
+
+
+def aligned(x: torch.Tensor, multiple: int) -> torch.Tensor:
+    """The tensor, or a copy of it, that begins at a multiple of so many bytes."""
+    return x.clone() if not x.is_meta and x.data_ptr() % multiple else x

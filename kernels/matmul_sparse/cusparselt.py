@@ -1,0 +1,38 @@
+"""The weights as cuSPARSELt compresses them, which only a GPU can do.
+
+How its metadata lies is its own affair. So the reference takes the weights back out of it, as a product with
+the identity, which rounds nothing; as they are compressed it is looked that they are the kernel's.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_sparse import Problem
+from kernels.matmul_sparse.dense import inputs as dense_inputs
+
+
+def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """x, and the compressed weights as whole numbers, for values and metadata are in one tensor.
+
+    Raises RuntimeError on a CPU, and for weights that compressing has changed.
+    """
+    x, w = dense_inputs(problem, device, seed)
+    if device.type == "meta":
+        return x, torch.empty(problem.n * problem.k // 16 * 9, dtype=torch.int16, device=device)
+    compressed = torch._cslt_compress(w)
+    found = compressed.view(torch.int16)
+    if not torch.equal(_dense(found, x.dtype, problem.k), w):
+        raise RuntimeError("cuSPARSELt's compressed weights are not those that it was given")
+    return x, found
+
+
+def reference(x: torch.Tensor, compressed: torch.Tensor) -> torch.Tensor:
+    """The product in float64."""
+    return x.double() @ _dense(compressed, x.dtype, x.shape[1]).double().t()
+
+
+def _dense(compressed: torch.Tensor, dtype: torch.dtype, k: int) -> torch.Tensor:
+    identity = torch.eye(k, dtype=dtype, device=compressed.device)
+    w: torch.Tensor = torch._cslt_sparse_mm(compressed.view(dtype), identity)
+    return w

@@ -1,0 +1,74 @@
+"""The sparse product's inputs and its right answer."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_sparse import TILE_K, TILE_N, Problem, up
+from kernels.tensors import dtype_of, normal
+
+PLACES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+"""Which two of four neighbours are kept."""
+
+
+def patterns(problem: Problem, device: torch.device, seed: int) -> torch.Tensor:
+    """The four bits of each four neighbours of w, as int32, n by k / 4, any pattern as often as another."""
+    shape = (problem.n, up(problem.k, TILE_K) // 4)
+    if device.type == "meta":
+        return torch.empty(shape, dtype=torch.int32, device=device)
+    generator = torch.Generator(device=device).manual_seed(seed + 1)
+    codes = torch.tensor([first + 4 * second for first, second in PLACES], dtype=torch.int32, device=device)
+    return codes[torch.randint(0, len(PLACES), shape, generator=generator, device=device)]
+
+
+def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """x, the values that are kept, and which they are."""
+    shapes = [(problem.m, problem.k), problem.values_shape]
+    return *normal(shapes, problem.dtype, device, seed), pack(patterns(problem, device, seed))
+
+
+def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """One m by n matrix of x's dtype."""
+    return [((problem.m, problem.n), dtype_of(problem.dtype))]
+
+
+def pack(codes: torch.Tensor) -> torch.Tensor:
+    """Patterns, n by k / 4, as words for tiles of 16 rows and 64 columns; see the kernel."""
+    n, groups = codes.shape
+    rows, columns = up(n, TILE_N) // TILE_N, groups * 4 // TILE_K
+    if codes.is_meta:
+        return torch.empty((rows, columns, 32), dtype=torch.int32, device=codes.device)
+    first = PLACES[0][0] + 4 * PLACES[0][1]
+    whole = torch.nn.functional.pad(codes.long(), (0, 0, 0, rows * TILE_N - n), value=first)
+    # Row tile, half, row, column tile, place in the half, f
+    parts = whole.view(rows, 2, 8, columns, 4, 4)
+    shifts = 16 * torch.arange(2).view(2, 1, 1, 1, 1) + 4 * torch.arange(4).view(4, 1)
+    words = (parts << shifts.to(codes.device)).sum(dim=(1, 4))  # row tile, row, column tile, f
+    return words.permute(0, 2, 1, 3).reshape(rows, columns, 32).to(torch.int32).contiguous()
+
+
+def unpack(metadata: torch.Tensor, n: int) -> torch.Tensor:
+    """The patterns of words, n by k / 4."""
+    rows, columns = metadata.shape[:2]
+    words = metadata.view(rows, columns, 8, 4).permute(0, 2, 1, 3)
+    halves = [
+        torch.stack([words >> (16 * half + 4 * place) & 15 for place in range(4)], dim=3) for half in range(2)
+    ]
+    # Row tile, half, row, column tile, place, f
+    return torch.stack(halves, dim=1).reshape(rows * TILE_N, columns * 16)[:n]
+
+
+def dense(values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
+    """The weights with the zeros between them, n by k filled up."""
+    n = values.shape[0]
+    codes = unpack(metadata, n).long()
+    w = values.new_zeros((n, codes.shape[1], 4))
+    places = torch.stack([codes & 3, codes >> 2], dim=2)
+    w.scatter_(2, places, values.view(n, -1, 2))
+    return w.view(n, -1)
+
+
+def reference(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
+    """The product in float64."""
+    w = dense(values.contiguous(), metadata.contiguous())[:, : x.shape[1]]
+    return x.double() @ w.double().t()

@@ -1,0 +1,18 @@
+"""The product by torch: dense, and semi-structured through cuSPARSELt."""
+
+from __future__ import annotations
+
+import torch
+
+
+def dense(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The product with the zeros: cuBLAS on a GPU."""
+    return torch.mm(x, w.t())
+
+
+def cusparselt(x: torch.Tensor, compressed: torch.Tensor, alg_id: int) -> torch.Tensor:
+    """The sparse matrix times x's transpose, written as the transpose of that."""
+    out: torch.Tensor = torch._cslt_sparse_mm(
+        compressed.view(x.dtype), x.t(), transpose_result=True, alg_id=alg_id
+    )
+    return out

@@ -1,0 +1,215 @@
+"""What is particular to the four-bit product: the packing, the tolerance, what fits, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import kernels
+from kernels.contract import Gpu
+from kernels.matmul_int4 import (
+    Problem,
+    Rows,
+    Split,
+    Tiles,
+    Warps,
+    int4pack_fits,
+    rows_fit,
+    split_fits,
+    tiles_fit,
+    tolerance,
+    warps_fit,
+)
+from kernels.matmul_int4.reference import MIDDLE, dequantised, pack, unpack
+
+INT4 = kernels.load("matmul_int4")
+CPU = torch.device("cpu")
+H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
+
+
+def drawn(n: int, k: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(0, 16, (n, k), dtype=torch.int32, generator=generator)
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 128), (16, 256), (19, 300), (1, 1)])
+def test_what_is_packed_can_be_unpacked(n: int, k: int) -> None:
+    q = drawn(n, k)
+    assert torch.equal(unpack(pack(q), n, k), q)
+
+
+def test_what_is_lacking_to_whole_tiles_stands_for_the_zero() -> None:
+    whole = unpack(pack(drawn(19, 300)), 24, 384)
+    assert (whole[19:] == MIDDLE).all()
+    assert (whole[:, 300:] == MIDDLE).all()
+
+
+@pytest.mark.parametrize("row", [0, 7, 8, 13])
+@pytest.mark.parametrize("column", [0, 1, 2, 8, 9, 15, 16, 31, 32, 127, 128, 201])
+def test_where_a_weight_lies(row: int, column: int) -> None:
+    """As a lane of a warp holds it for mma.m16n8k16: by torch's matrix_to_m16n8k16_Bint4_layout."""
+    q = torch.zeros(16, 256, dtype=torch.int32)
+    q[row, column] = 15
+    packed = pack(q)
+    lane = row % 8 * 4 + column % 8 // 2
+    # Of the eight values that a lane holds of two steps of 16 columns, even ones come first.
+    value = column % 32 // 8 * 2 + column % 2
+    place = (0, 2, 4, 6, 1, 3, 5, 7).index(value)
+    word = int(packed[row // 8, column // 128, lane, column % 128 // 32]) & 0xFFFFFFFF
+    assert word == 15 << 4 * place
+    assert packed.count_nonzero() == 1
+
+
+def test_a_tensor_core_gets_its_operand_as_the_cuda_kernel_takes_it_apart() -> None:
+    """The registers of mma.m16n8k16's first operand, lane by lane as PTX defines them, out of two words."""
+    q = drawn(16, 128)
+    packed = pack(q)
+    for lane in range(32):
+        g, t = divmod(lane, 4)
+        for p in range(4):
+            upper, lower = (int(packed[half, 0, lane, p]) for half in range(2))
+            for h in range(2):
+                registers = [(upper, 2 * h), (lower, 2 * h), (upper, 2 * h + 1), (lower, 2 * h + 1)]
+                corners = [(g, 0), (g + 8, 0), (g, 8), (g + 8, 8)]
+                for (word, place), (row, column) in zip(registers, corners, strict=True):
+                    pair = (word >> 4 * place) & 0x000F000F
+                    first = 32 * p + 16 * h + column + 2 * t
+                    assert [pair & 15, pair >> 16] == q[row, first : first + 2].tolist()
+
+
+Made = tuple[Problem, tuple[torch.Tensor, ...], torch.Tensor]
+
+
+def made(**dimensions: Any) -> Made:
+    problem = Problem(**{"m": 24, "n": 64, "k": 2048} | dimensions)
+    inputs = INT4.inputs(problem, CPU, 0)
+    (exact,) = INT4.expected(problem, inputs)
+    return problem, inputs, exact
+
+
+def wrong(out: torch.Tensor, exact: torch.Tensor, problem: Problem) -> torch.Tensor:
+    allowed = tolerance(problem)
+    return (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("granularity", ["group_128", "group_32", "channel"])
+class TestTolerance:
+    def test_allows_weights_rounded_twice(self, dtype: str, granularity: str) -> None:
+        problem, (x, packed, scales), exact = made(dtype=dtype, granularity=granularity)
+        q = unpack(packed, problem.n, problem.k)
+        scaled = dequantised(q, scales * torch.tensor([1, 0], dtype=x.dtype), granularity).to(x.dtype)
+        zeros = dequantised(q, scales * torch.tensor([0, 1], dtype=x.dtype), granularity)
+        w = (scaled.double() + zeros).to(x.dtype)
+        assert not wrong((x.double() @ w.double().t()).to(x.dtype), exact, problem).any()
+
+    def test_refuses_the_next_groups_scales(self, dtype: str, granularity: str) -> None:
+        problem, (x, packed, scales), exact = made(dtype=dtype, granularity=granularity)
+        rolled = scales.roll(1, dims=1 if granularity == "channel" else 0)
+        (out,) = INT4.expected(problem, (x, packed, rolled))
+        assert wrong(out, exact, problem).double().mean() > 0.5
+
+    def test_refuses_weights_read_in_another_order(self, dtype: str, granularity: str) -> None:
+        problem, (x, packed, scales), exact = made(dtype=dtype, granularity=granularity)
+        for spoilt in (packed.flip(3), packed.roll(1, dims=2), packed << 4 | (packed >> 28 & 15)):
+            (out,) = INT4.expected(problem, (x, spoilt, scales))
+            assert wrong(out, exact, problem).double().mean() > 0.5
+
+    def test_refuses_a_step_left_out(self, dtype: str, granularity: str) -> None:
+        problem, (x, packed, scales), exact = made(dtype=dtype, granularity=granularity)
+        x = x.clone()
+        x[:, 128:256] = 0
+        (out,) = INT4.expected(problem, (x, packed, scales))
+        assert wrong(out, exact, problem).double().mean() > 0.5
+
+
+def test_the_inputs_weights_have_a_variance_of_one() -> None:
+    problem, (_, packed, scales), _ = made(n=512)
+    w = dequantised(unpack(packed, problem.n, problem.k), scales, problem.granularity)
+    assert w.var().item() == pytest.approx(1.0, abs=0.05)
+
+
+BASE = Problem(m=16, n=8192, k=8192)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "fits", "parameters", "sentence"),
+    [
+        ({}, tiles_fit, Tiles(), None),
+        ({}, tiles_fit, Tiles(block_m=64), "a smaller block does: block_m 64 > 16 for m = 16"),
+        (
+            {"m": 4096},
+            tiles_fit,
+            Tiles(block_m=256, block_n=128, num_warps=4),
+            "too much for the registers: 256 sums a thread > 128",
+        ),
+        (
+            {"m": 4096},
+            tiles_fit,
+            Tiles(block_m=256, block_n=64, block_k=256, num_warps=8),
+            "too much for the shared memory: 442368 bytes > 232448",
+        ),
+        ({"k": 256}, split_fits, Split(split_k=4), "fewer parts do: split_k 4 > 2 steps"),
+        ({"m": 1}, rows_fit, Rows(), None),
+        ({}, rows_fit, Rows(), "reads all weights for each row of x: m 16 > 4"),
+        ({}, warps_fit, Warps(), None),
+        ({"k": 8193}, warps_fit, Warps(), "k must be a multiple of 128: 8193 is none"),
+        ({"n": 8200}, warps_fit, Warps(), "n must be a multiple of 16: 8200 is none"),
+        ({"n": 8208}, warps_fit, Warps(tiles_n=2), "n must be a multiple of 32: 8208 is none"),
+        ({"m": 33}, warps_fit, Warps(), "keeps the sums of all rows of x in registers: m 33 > 32"),
+        (
+            {"m": 17},
+            warps_fit,
+            Warps(tiles_n=2),
+            "too much for the registers: tiles_n 2 x warps_k 8 at m 17",
+        ),
+        (
+            {"k": 512},
+            warps_fit,
+            Warps(tiles_n=1, warps_k=8),
+            "fewer warps do: warps_k 8 x split_k 1 > 4 steps",
+        ),
+        ({}, int4pack_fits, None, None),
+        ({"dtype": "float16"}, int4pack_fits, None, "_weight_int4pack_mm knows bfloat16 alone, not float16"),
+        (
+            {"granularity": "channel"},
+            int4pack_fits,
+            None,
+            "_weight_int4pack_mm knows groups of 32 to 256 weights, not a channel",
+        ),
+    ],
+)
+def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sentence: str | None) -> None:
+    assert fits(dataclasses.replace(BASE, **dimensions), parameters, H200) == sentence
+
+
+@pytest.mark.parametrize(
+    "name", ["triton_gemm", "triton_split_k", "triton_gemv", "triton_dequantise", "cuda"]
+)
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (lambda x, packed, scales: (x[0], packed, scales), r"needs x \(m, k\)"),
+        (lambda x, packed, scales: (x, packed.long(), scales), "int32 weights"),
+        (lambda x, packed, scales: (x, packed[:1], scales), r"needs weights \(2, 1, 32, 4\)"),
+        (lambda x, packed, scales: (x, packed, scales[:, :, :1]), r"and scales \(1, 16, 2\)"),
+        (lambda x, packed, scales: (x.half(), packed, scales), "got float16 and bfloat16"),
+    ],
+)
+def test_refuses(name: str, changed: Any, sentence: str) -> None:
+    problem = Problem(m=2, n=16, k=128)
+    provider = INT4.kernel.provider(name)
+    assert provider.parameters is not None
+    inputs = changed(*INT4.inputs(problem, CPU, 0))
+    entry = getattr(INT4.module(provider.file), provider.function)
+    with pytest.raises(ValueError, match=sentence):
+        entry(*inputs, granularity=problem.granularity, **dataclasses.asdict(provider.parameters()))
+
+
+def test_work_counts_the_weights_in_four_bits() -> None:
+    work = INT4.kernel.work(BASE)
+    assert work.operations == {"bfloat16": 2 * 16 * 8192 * 8192}
+    assert work.bytes == 8192 * 8192 // 2 + 64 * 8192 * 2 * 2 + 2 * 16 * 8192 * 2
