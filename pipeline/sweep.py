@@ -286,7 +286,7 @@ class Sweep:
         """Start to compile the Triton points, where there is a GPU to compile for."""
         if self.environment.compute_capability is None:
             return {}
-        triton = [point for point in points if self.loaded.kernel.provider(point.provider).interpreted]
+        triton = [point for point in points if self.loaded.kernel.provider(point.provider).compiles_ahead]
         if not triton:
             return {}
         pool = stack.enter_context(CompilePool(self.environment.compute_capability))

@@ -23,7 +23,7 @@ from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.inspection.disassembler import Analysis, analyse_bytes
 from pipeline.inspection.lines import Sources
 from pipeline.machine.device import cpu_threads
-from pipeline.machine.process import die_with
+from pipeline.machine.process import INTERPRETERS, die_with
 from pipeline.points.point import Point
 
 FORKS = get_context("forkserver")
@@ -99,7 +99,8 @@ def _prepare(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ.pop("TRITON_INTERPRET", None)
+    for name in INTERPRETERS:
+        os.environ.pop(name, None)
     only_compile(_launched.append)
 
 

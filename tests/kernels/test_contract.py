@@ -144,7 +144,7 @@ def test_an_entry_is_there_and_takes_the_inputs_and_its_parameters(
 @pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
 def test_a_provider_has_a_language_and_its_devices(loaded: Loaded, provider: Provider) -> None:
     assert provider.language in LANGUAGES
-    known = {"triton": ("cuda",), "gluon": ("cuda",), "cuda": ("cuda",), "cpp": ("cpu",)}
+    known = {"triton": ("cuda",), "gluon": ("cuda",), "cuda": ("cuda",), "cpp": ("cpu",), "numba": ("cuda",)}
     if provider.language in known:
         assert provider.devices == known[provider.language]
     assert set(provider.devices) <= {"cpu", "cuda"}
