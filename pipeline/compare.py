@@ -70,7 +70,7 @@ from pipeline.verdicts.statistics import Estimate, Rule, deviation
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 say = partial(console.print, highlight=False, soft_wrap=True)
 
-CODE = ("triton", "gluon", "cuda")
+CODE = ("triton", "gluon", "numba", "cuda")
 """Languages whose compiled code has numbers."""
 
 TREE = "tree"

@@ -1,5 +1,5 @@
-"""Where there is no GPU, Triton runs under its interpreter and Numba under its simulator, which must be chosen
-before a kernel's import."""
+"""Where there is no GPU, Triton runs under its interpreter and Numba under its simulator, which must be
+chosen before a kernel's import."""
 
 from __future__ import annotations
 

@@ -43,9 +43,11 @@ def _tiled(tile: int) -> Any:
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> torch.Tensor:
-    """The product of an (m, k) and a (k, n) matrix, a block a ``tile`` by ``tile`` tile. Raises ValueError for
-    inputs that are no such matrices, for a dtype that Numba does not take, and for an arithmetic but
-    ``ieee``."""
+    """The product of an (m, k) and a (k, n) matrix, a block a ``tile`` by ``tile`` tile.
+
+    Raises ValueError for inputs that are no such matrices, for a dtype that Numba does not take, and for an
+    arithmetic but ``ieee``.
+    """
     check_ieee(a, b, arithmetic)
     check_numba(a)
     a, b = a.contiguous(), b.contiguous()

@@ -16,7 +16,6 @@ from numba import cuda, float32
 from kernels.numba_launch import check_numba, launch
 from kernels.tensors import check_matrix
 
-
 LANES = 32
 """How many numbers of a block its threads reduce each by themselves."""
 

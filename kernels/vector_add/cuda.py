@@ -8,8 +8,8 @@ from kernels.vector_add.checks import check_vectors
 
 
 def add(x: torch.Tensor, y: torch.Tensor, threads: int) -> torch.Tensor:
-    """The sum, a thread an element, in blocks of so many threads. Raises ValueError for inputs that are no two
-    vectors of one length and dtype."""
+    """The sum, a thread an element, in blocks of so many threads. Raises ValueError for inputs that are no
+    two vectors of one length and dtype."""
     check_vectors(x, y)
     out: torch.Tensor = torch.ops.vector_add.cuda(x, y, threads)
     return out

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,17 @@ from pipeline.store.files import write_atomically
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
-TRITON = ("triton", "gluon")
-"""The languages that Triton's compiler compiles."""
+LAUNCHED = ("triton", "gluon", "numba")
+"""The languages whose functions are compiled as a call launches them: by Triton's compiler and by Numba."""
 
 LONGEST_NAME = 150
 """Most characters of a text's name: file systems take 255 bytes, and a C++ template's name may be longer."""
 
 
 def has_code(provider: Provider) -> bool:
-    """Whether there is code of a provider to show: it is written here in Triton, Gluon or CUDA, or compiled
-    by Inductor."""
-    return provider.compiled or (provider.is_own and provider.language in (*TRITON, "cuda"))
+    """Whether there is code of a provider to show: it is written here in Triton, Gluon, Numba or CUDA, or
+    compiled by Inductor."""
+    return provider.compiled or (provider.is_own and provider.language in (*LAUNCHED, "cuda"))
 
 
 @cache
@@ -109,22 +110,21 @@ class CodeRows:
     def rows(self, points: Sequence[Point], shown: Sequence[Point]) -> list[CodeRow]:
         """All rows of the points, in an order that does not depend on which were kept; ``shown`` are the
         points at which compiled providers are looked into."""
-        triton = [point for point in points if self._provider(point).language in TRITON]
+        launched = [point for point in points if self._provider(point).language in LAUNCHED]
         cuda = [point for point in points if self._provider(point).language == "cuda"]
-        rows = self.triton(triton)
-        rows += self.cuda(cuda, alone=not triton and not shown)
+        rows = self.launched(launched)
+        rows += self.cuda(cuda, alone=not launched and not shown)
         return rows + [self.inductor(point) for point in shown]
 
-    def triton(self, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for each program that a Triton or Gluon point launches, for each architecture."""
-        compiler = f"triton {self.scope.identity.environment.triton}"
+    def launched(self, points: Sequence[Point]) -> list[CodeRow]:
+        """A row for each program that a Triton, Gluon or Numba point launches, for each architecture."""
         asked = [
             (point, architecture)
             for architecture in self.scope.architectures
             for point in points
             if self._provider(point).runs_on(_gpu(architecture)) is None
         ]
-        found = {one: self._kept(*one, compiler, reader()) for one in asked}
+        found = {one: self._kept(*one, self._compiler(one[0]), reader()) for one in asked}
         for rows in found.values():
             for row in rows or ():
                 self._names[_stem(row.artifact)] = ""
@@ -132,15 +132,21 @@ class CodeRows:
         missing = [one for one in asked if found[one] is None]
         with closing(programs.compile_points(self.scope.loaded.where, missing)) as every:
             for one in every:
-                found[one.point, one.architecture] = self._compiled(one, compiler, written)
+                found[one.point, one.architecture] = self._compiled(one, written)
         return [row for one in asked for row in found[one] or ()]
 
-    def _compiled(self, compiled: programs.Compiled, compiler: str, written: dict[str, str]) -> list[CodeRow]:
+    def _compiler(self, point: Point) -> str:
+        """What compiles a point's functions, with its version."""
+        if self._provider(point).language == "numba":
+            return f"numba-cuda {metadata.version('numba-cuda')}"
+        return f"triton {self.scope.identity.environment.triton}"
+
+    def _compiled(self, compiled: programs.Compiled, written: dict[str, str]) -> list[CodeRow]:
         """A row for each program of a point, or for why there are none. ``written``: the listings by what
         identifies a program, which those that are new join."""
         rows: list[CodeRow] = []
         point, architecture = compiled.point, compiled.architecture
-        common = self._common(point, architecture, compiler)
+        common = self._common(point, architecture, self._compiler(point))
         if compiled.error:
             rows.append(CodeRow(function="", error=compiled.error, **common))
         sources = Sources.of(self.scope.loaded)

@@ -21,8 +21,9 @@ FLAGS = {
     "numba": ("NUMBA_",),
 }
 """Environment variables that change results or speed, by how they begin, and who feels them: every provider,
-those on a CPU, what Triton compiles, what torch.compile does, and what Numba compiles. ``torch.set_float32_matmul_precision`` has
-no variable: a provider that calls it says so in its source, which its key covers."""
+those on a CPU, what Triton compiles, what torch.compile does, and what Numba compiles.
+``torch.set_float32_matmul_precision`` has no variable: a provider that calls it says so in its source, which
+its key covers."""
 
 PLACES = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH"),

@@ -25,9 +25,11 @@ Numbers = Mapping[str, int]
 
 
 def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str, Numbers]:
-    """The numbers of each function that a tree compiles for a point's provider: of a Triton provider those of
-    the point, of a CUDA one all that its library has. Raises UserError with codegen's sentence where there is
-    none."""
+    """The numbers of each function that a tree compiles for a point's provider: of a Triton or Numba provider
+    those of the point, of a CUDA one all that its library has.
+
+    Raises UserError with codegen's sentence where there is none.
+    """
     pins = {**point.problem, **point.parameters}
     with tempfile.TemporaryDirectory() as folder:
         command = [

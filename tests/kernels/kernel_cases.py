@@ -288,7 +288,8 @@ class MatrixCase(Case):
         return {name: wanted.get(name, SMALL[name]) for name in self.provider.variables()}
 
     def run(self, *inputs: torch.Tensor, **wanted: int) -> torch.Tensor:
-        """The provider's output, launched as ``launch`` says; skips the test of a dtype that it never takes."""
+        """The provider's output, launched as ``launch`` says; skips the test of a dtype that it never
+        takes."""
         if self.provider.language == "numba" and inputs[0].dtype == torch.bfloat16:
             pytest.skip("Numba takes no bfloat16")
         self.load()
