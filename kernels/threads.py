@@ -16,7 +16,7 @@ NUMBA_DTYPES = ("float32", "float16")
 class Threads:
     """How many threads a block is launched with."""
 
-    threads: int = one_of(32, 64, 128, 256, 512, 1024, default=256, unit="t")
+    threads: int = one_of(32, 64, 128, 256, 512, 1024, default=128, unit="t")
 
 
 def numba_fits(problem: Any, parameters: object, gpu: Gpu | None) -> str | None:
