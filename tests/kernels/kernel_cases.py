@@ -148,10 +148,12 @@ class Case:
 
     @property
     def runs_here(self) -> bool:
+        if not self.provider.is_installed:
+            return False
         if self.device.type == "cuda":
             here = gpu()
             return here is not None and self.provider.runs_on(here) is None
-        return "cpu" in self.provider.devices or (self.provider.interpreted and self.provider.is_installed)
+        return "cpu" in self.provider.devices or self.provider.interpreted
 
     @property
     def is_own(self) -> bool:
