@@ -112,11 +112,11 @@ class CodeRows:
         points at which compiled providers are looked into."""
         launched = [point for point in points if self._provider(point).language in LAUNCHED]
         cuda = [point for point in points if self._provider(point).language == "cuda"]
-        rows = self.launched(launched)
+        rows = self.as_launched(launched)
         rows += self.cuda(cuda, alone=not launched and not shown)
         return rows + [self.inductor(point) for point in shown]
 
-    def launched(self, points: Sequence[Point]) -> list[CodeRow]:
+    def as_launched(self, points: Sequence[Point]) -> list[CodeRow]:
         """A row for each program that a Triton, Gluon or Numba point launches, for each architecture."""
         asked = [
             (point, architecture)
