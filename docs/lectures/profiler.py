@@ -27,8 +27,8 @@ print("torch.autograd.profiler:")
 print(older.key_averages().table(sort_by=f"self_{x.device.type}_time_total", row_limit=8))
 
 # %% [markdown]
-# torch.profiler has a schedule: one step passes with the profiler switched off (wait). In the next it is on, and what it
-# records is thrown away, since switching it on costs time (warm-up). Two steps are kept (active).
+# torch.profiler has a schedule: one step passes with the profiler switched off (wait). In the next it is on,
+# and what it records is thrown away, since switching it on costs time (warm-up). Two steps are kept (active).
 # %%
 plan = schedule(wait=1, warmup=1, active=2, repeat=1)
 for step in range(4):
