@@ -68,6 +68,7 @@ $(VENV)/.ready-%:
 	@# The pipeline's own search decides whether a CUDA compiler is there.
 	@python -c 'from pipeline.machine.compilers import find_nvcc; find_nvcc()' 2>/dev/null || \
 		$(INSTALL) nvcc $(FROM)
+	@$(INSTALL) numba $(FROM) || echo 'note: Numba is not there: its providers are left out, its tests skipped'
 	@python -c 'import pathlib, sysconfig as s; exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' || \
 		echo 'note: Python.h is missing, torch.compile and Triton need it (apt-get install python3-dev)'
 	@touch "$@"

@@ -26,6 +26,9 @@ Value = int | bool | str
 LANGUAGES = ("torch", "triton", "gluon", "cuda", "cpp", "numba")
 """What a provider may be written in."""
 
+LANGUAGE_PACKAGES = {"numba": "numba-cuda[cu13]"}
+"""What has to be installed for a language, as pip is told; what the others need is always there."""
+
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """The distance from 1 to the next number, by dtype: torch.finfo without torch."""
 
@@ -196,8 +199,8 @@ class Provider:
     extension:
         The C++ or CUDA source that has to be built and loaded before a Python entry is called.
     devices:
-        Device types that can time it; read off the language. A Triton provider is verified on a CPU by the
-        interpreter.
+        Device types that can time it; read off the language. On a CPU a Triton provider is verified by
+        Triton's interpreter, a Numba provider by Numba's simulator.
     needs:
         The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``.
     package:
@@ -265,18 +268,29 @@ class Provider:
         return self.package is None and self.language != "torch"
 
     @property
+    def requires(self) -> str | None:
+        """What has to be installed for it, as pip is told: its package, or what its language needs."""
+        return self.package or LANGUAGE_PACKAGES.get(self.language)
+
+    @property
     def is_installed(self) -> bool:
-        """Whether the package that it needs is there; imports nothing."""
-        if self.package is None:
+        """Whether what it requires is there; imports nothing."""
+        if self.requires is None:
             return True
         try:
-            return bool(importlib.metadata.version(self.package))
+            return bool(importlib.metadata.version(self.requires.partition("[")[0]))
         except importlib.metadata.PackageNotFoundError:
             return False
 
     @property
     def interpreted(self) -> bool:
-        """Whether an interpreter can verify it where there is no GPU."""
+        """Whether an interpreter or a simulator can verify it where there is no GPU."""
+        return self.language in ("triton", "numba") and self.package is None
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """Whether Triton's compiler, which takes a second for each configuration, can do its work before the
+        measurement. Numba compiles a function once for each dtype, whatever its launch."""
         return self.language == "triton" and self.package is None
 
     def variables(self) -> dict[str, Variable]:

@@ -4,9 +4,9 @@
     python -m pipeline.codegen kernel=softmax a=triton_online/1024x8w b=triton_online/1024x4w
     python -m pipeline.codegen kernel=matmul provider=triton_tiled show=sass
 
-Compiles every Triton variant of the kernel's plan and takes its CUDA libraries apart, for each architecture
-and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed of is kept.
-One provider alone prints its annotated listing as well.
+Compiles every Triton and Numba variant of the kernel's plan and takes its CUDA libraries apart, for each
+architecture and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed
+of is kept. One provider alone prints its annotated listing as well.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class Codegen:
         names = [provider.name for provider in chosen if has_code(provider)]
         if not names:
             raise UserError(
-                f"{self.loaded.name} has no provider in Triton, Gluon or CUDA, and none compiled."
+                f"{self.loaded.name} has no provider in Triton, Gluon, Numba or CUDA, and none compiled."
             )
         compiled = {provider.name for provider in chosen if provider.compiled}
-        # A Triton or CUDA point needs no GPU to be compiled for one.
+        # A Triton, Numba or CUDA point needs no GPU to be compiled for one.
         gpu = device.capabilities(self.device) if self.native in self.scope.architectures else None
         for_gpus = self._plan(names, Target("cuda", gpu))
         here = self._plan(names, Target(self.device.kind, device.capabilities(self.device)))

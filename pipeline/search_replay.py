@@ -97,7 +97,7 @@ def grids(config: SearchReplayConfig, entry: Entry, rows: Sequence[Measurement])
         times = by_settings.setdefault(row.parts.settings, {})
         times[row.point] = None if timing is None else timing.median_us
     made = [
-        Grid(max(by_settings.values(), key=len), chosen[provider].interpreted)
+        Grid(max(by_settings.values(), key=len), chosen[provider].compiles_ahead)
         for (provider, _), by_settings in found.items()
         if provider in chosen
     ]

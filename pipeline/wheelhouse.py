@@ -58,7 +58,9 @@ def gather(folder: Path, python: str, with_torch: bool) -> int:
     Raises UserError when a package is not to be had, or not with its hash.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {**_lock("runtime", python), **_lock("dev", python), **_lock("nvcc", python)}
+    wanted: dict[str, str] = {}
+    for name in ("runtime", "dev", "nvcc", "numba"):
+        wanted |= _lock(name, python)
     if with_torch:
         wanted |= _download_torch(folder, python)
     _download(folder, wanted, python)

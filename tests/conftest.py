@@ -1,4 +1,5 @@
-"""Where there is no GPU, Triton runs under its interpreter, which must be chosen before a kernel's import."""
+"""Where there is no GPU, Triton runs under its interpreter and Numba under its simulator, which must be
+chosen before a kernel's import."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from pipeline.machine.process import INTERPRETERS
+
 if TYPE_CHECKING:
     from tests.project import Project
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.update(INTERPRETERS)
 
 
 # What Inductor's C++ needs is built once for all processes, whatever their folder for temporary files.
@@ -30,8 +33,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The interpreter computes in NumPy, which warns of the infinities and NaN that the tests ask for."""
-    config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning:triton.runtime.interpreter")
+    """Interpreter and simulator compute in NumPy, which warns of the infinities and NaN that the tests ask
+    for."""
+    for module in (r"triton.runtime.interpreter", r"kernels\.\w+\.numba", r"numba\.cuda\.simulator"):
+        config.addinivalue_line("filterwarnings", f"ignore::RuntimeWarning:{module}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -195,9 +195,16 @@ def test_every_command_is_in_the_documentation() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_debugging_a_kernel(tmp_path: Path) -> None:
-    """The script, the command and the output of the last section of docs/why.md."""
-    section = text_of("docs/why.md").split("## Debugging a Triton kernel")[1]
+@pytest.mark.parametrize(
+    ("page", "title", "last"),
+    [
+        ("docs/why.md", "## Debugging a Triton kernel", "0.8438"),
+        ("docs/first-kernel.md", "## Without a GPU: the interpreter", "1198."),
+    ],
+)
+def test_the_example_of_debugging_a_kernel(tmp_path: Path, page: str, title: str, last: str) -> None:
+    """The script, the command and the output of a section."""
+    section = text_of(page).split(title)[1].split("\n## ")[0]
     script, command, output = re.findall(r"```(?:python|sh)?\n(.*?)```", section, re.DOTALL)
     (tmp_path / "look.py").write_text(script)
     (tmp_path / "kernels").symlink_to(ROOT / "kernels")
@@ -211,7 +218,18 @@ def test_the_example_of_debugging_a_kernel(tmp_path: Path) -> None:
         check=False,
     )
     assert output.strip() in done.stdout, done.stdout + done.stderr
-    assert "0.8438" in done.stdout, "and the kernel goes on to its end"
+    assert last in done.stdout, "and the kernel goes on to its end"
+
+
+def test_the_code_of_the_first_kernel_is_what_its_files_have() -> None:
+    """A page may leave out types and docstrings, and no more."""
+    blocks = re.findall(r"```(python|c\+\+)\n(.*?)```", text_of("docs/first-kernel.md"), re.DOTALL)
+    of_file = {"triton.py": blocks[0], "cuda.cu": blocks[2], "numba.py": blocks[3]}
+    for name, (_, shown) in of_file.items():
+        code = (ROOT / "kernels" / "vector_add" / name).read_text().splitlines()
+        lines = {line.split("  # type:")[0].strip() for line in code}
+        missing = [line for line in shown.splitlines() if line.strip() not in lines]
+        assert [line for line in missing if not line.startswith("def _add(")] == [], name
 
 
 def test_the_query_of_registers_against_time_runs(monkeypatch: pytest.MonkeyPatch) -> None:

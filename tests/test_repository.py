@@ -69,13 +69,20 @@ def test_the_locks_hold_the_constraints_pins_each_with_its_hashes() -> None:
 
 
 def test_no_package_is_in_two_locks_that_are_installed_together_but_those_the_compiler_shares() -> None:
-    runtime, dev, torch, nvcc = (
-        pinned(ROOT / "locks" / f"{name}.lock") for name in ("runtime", "dev", "torch-cuda", "nvcc")
+    runtime, dev, torch, nvcc, numba = (
+        pinned(ROOT / "locks" / f"{name}.lock") for name in ("runtime", "dev", "torch-cuda", "nvcc", "numba")
     )
     assert not runtime & dev and not runtime & torch and not dev & torch
     assert {pin.partition("==")[0] for pin in nvcc & (runtime | dev | torch)} <= {
         "cuda-toolkit",
         "nvidia-cuda-runtime",
+    }
+    # Torch's CPU build brings no bindings of CUDA, and a host with a compiler needs no nvcc.
+    assert {pin.partition("==")[0] for pin in numba & (runtime | dev | torch | nvcc)} <= {
+        "cuda-bindings",
+        "cuda-pathfinder",
+        "nvidia-cuda-cccl",
+        "nvidia-nvvm",
     }
 
 
@@ -400,6 +407,7 @@ case "$*" in *install*) echo "$@" >>installed ;; *find_nvcc*) exit 1 ;; esac"""
         "locks/install.py runtime dev torch",
         "-m pip install --quiet --no-index --no-deps --no-build-isolation --editable .",
         "locks/install.py nvcc",
+        "locks/install.py numba",
     ]
     with (copy / "locks" / "dev.lock").open("a") as lock:
         lock.write("one-more==1.0\n")
@@ -431,7 +439,18 @@ case "$*" in *locks/install*) echo "$@" >>installed; [ -e network ] ;; esac"""
     assert make(copy, *command).returncode != 0
     (copy / "network").touch()
     assert make(copy, *command).returncode == 0
-    assert len((copy / "installed").read_text().splitlines()) == 2
+    calls = (copy / "installed").read_text().splitlines()
+    assert calls == ["locks/install.py runtime dev torch"] * 2 + ["locks/install.py numba"]
+
+
+def test_setup_goes_on_where_numba_is_not_to_be_had(copy: Path) -> None:
+    fake = """[ "$*" = "-m venv --clear .venv" ] && mkdir -p .venv/bin && cp "$0" .venv/bin/python
+case "$*" in *numba*) exit 1 ;; esac"""
+    done = make(copy, "setup", f"PYTHON={program(copy / 'my-python', fake)}")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "note: Numba is not there: its providers are left out, its tests skipped\n",
+    )
 
 
 @pytest.mark.parametrize(

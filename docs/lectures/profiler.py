@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 2. The profiler's table, schedule and trace
 # %%
-"""Torch.square under torch.profiler: which steps are recorded, the table, and the trace."""
+"""Torch.square under both of torch's profilers: the table, which steps are recorded, and the trace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,17 @@ trace = Path("outputs/lectures/trace.json")
 trace.parent.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# The schedule: one step passes with the profiler switched off (wait). In the next it is on, and what it
-# records is thrown away, since switching it on costs time (warm-up). Two steps are kept (active).
+# The autograd profiler, the older one: everything within the `with` is recorded, and the table is all there
+# is to see.
+# %%
+with torch.autograd.profiler.profile(use_device="cuda" if on_gpu else None) as older:
+    torch.square(x)
+print("torch.autograd.profiler:")
+print(older.key_averages().table(sort_by=f"self_{x.device.type}_time_total", row_limit=8))
+
+# %% [markdown]
+# torch.profiler has a schedule: one step passes with the profiler switched off (wait). In the next it is on,
+# and what it records is thrown away, since switching it on costs time (warm-up). Two steps are kept (active).
 # %%
 plan = schedule(wait=1, warmup=1, active=2, repeat=1)
 for step in range(4):
@@ -32,6 +41,7 @@ for step in range(4):
 def keep(profiler: profile) -> None:
     """Print the table and keep the trace."""
     by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    print(f"torch.profiler, at step {profiler.step_num}:")
     print(profiler.key_averages().table(sort_by=by, row_limit=8))
     profiler.export_chrome_trace(str(trace))
 

@@ -23,6 +23,7 @@ import math
 from dataclasses import dataclass
 
 from kernels.contract import EPSILON, ITEM_BYTES, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from kernels.threads import numba_fits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,5 +207,6 @@ kernel = Kernel(
         Provider("cuda_naive", "cuda.py:cuda_naive", None, ieee_fits, extension="cuda.cu"),
         Provider("cuda_tiled", "cuda.py:cuda_tiled", Square, ieee_fits, extension="cuda.cu"),
         Provider("cpp", "cpp.py:cpp", None, ieee_fits, extension="cpp.cpp"),
+        Provider("numba", "numba.py:tiled", Square, numba_fits),
     ),
 )

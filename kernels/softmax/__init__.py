@@ -18,6 +18,7 @@ from __future__ import annotations
 from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
 from kernels.rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
 from kernels.rows_plan import RowsPlan, plan_fits
+from kernels.threads import Threads, numba_fits
 
 TOLERANCES = {
     "float32": Tolerance(rtol=2e-5, atol=2e-38),
@@ -60,6 +61,7 @@ kernel = Kernel(
         ),
         Provider("cuda", "cuda.cu:cuda", RowsPlan, plan_fits),
         Provider("cpp", "cpp.cpp:cpp"),
+        Provider("numba", "numba.py:softmax", Threads, numba_fits),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),
         Provider("liger", "peers.py:liger", None, row_fits, "triton", package="liger-kernel"),
     ),

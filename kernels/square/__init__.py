@@ -1,7 +1,7 @@
 """Square of every element: ``out = x * x``.
 
 The smallest kernel that is still worth measuring, from the first lecture of GPU MODE: torch's own
-ways to say it, what torch.compile makes of them, and the same loop in Triton, CUDA C++ and C++.
+ways to say it, what torch.compile makes of them, and the same loop in Triton, CUDA C++, C++ and Numba.
 
 One flop an element, the multiplication. An element costs one read, one write and one multiplication, so
 memory limits it everywhere: the least time is bytes over bandwidth, and a provider is only as good
@@ -15,6 +15,7 @@ from __future__ import annotations
 from kernels.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of
 from kernels.elementwise import Matrix, few_rows
 from kernels.rows import Row, Tile, elements_a_thread, row_fits
+from kernels.threads import Threads, numba_fits
 
 SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
 """The smallest number of a dtype that is not subnormal."""
@@ -53,6 +54,7 @@ kernel = Kernel(
         Provider("cuda_naive", "cuda.py:cuda_naive", extension="cuda.cu"),
         Provider("cuda", "cuda.cu:cuda", Tile),
         Provider("cpp", "cpp.cpp:cpp"),
+        Provider("numba", "numba.py:square", Threads, numba_fits),
     ),
     baseline="torch_square",
 )

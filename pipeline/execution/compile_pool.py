@@ -102,7 +102,7 @@ class Ahead:
 
     def is_of(self, point: Point) -> bool:
         """Whether a point is compiled ahead."""
-        return self._capability is not None and self._loaded.kernel.provider(point.provider).interpreted
+        return self._capability is not None and self._loaded.kernel.provider(point.provider).compiles_ahead
 
     def submit(self, points: Iterable[Point]) -> None:
         """Begin to compile those of the points that are compiled ahead, and add their futures."""

@@ -7,6 +7,7 @@ import os
 import traceback
 
 from pipeline.machine.device import Device
+from pipeline.machine.process import INTERPRETERS
 from pipeline.points.point import Point
 from pipeline.store.record import Outcome
 
@@ -17,7 +18,7 @@ def prepare(device: Device) -> None:
         assert device.uuid is not None, "a GPU has one"
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
     else:
-        os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
+        os.environ |= {"CUDA_VISIBLE_DEVICES": ""} | INTERPRETERS
 
 
 def call(where: str, point: Point, device: Device, seed: int) -> Outcome:

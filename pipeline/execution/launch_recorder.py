@@ -1,7 +1,7 @@
 """What a call launches, as its provider reports it: no function's name has to be guessed from a profile.
 
 A library built here reports its launches itself (``kernels/include/launch_record.h``). Of Triton's and
-Gluon's the compiled kernel tells all.
+Gluon's the compiled kernel tells all, and Numba is asked as it launches one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ def recorded(instance: Instance) -> Iterator[Callable[[], tuple[Launch, ...] | N
             found += [Launch.model_validate(one) for one in json.loads(told())]
     elif instance.provider.language in ("triton", "gluon"):
         with _triton(found):
+            yield lambda: tuple(found) or None
+    elif instance.provider.language == "numba":
+        with _numba(found):
             yield lambda: tuple(found) or None
     else:
         yield lambda: None
@@ -71,6 +74,32 @@ def _triton(found: list[Launch]) -> Iterator[None]:
         yield
     finally:
         JITFunction.run = run
+
+
+@contextmanager
+def _numba(found: list[Launch]) -> Iterator[None]:
+    from numba.cuda.core import config
+
+    if config.ENABLE_CUDASIM:  # nothing is launched
+        yield
+        return
+    from numba.cuda.dispatcher import _Kernel
+
+    launch = _Kernel.launch
+
+    def launch_and_record(
+        self: Any, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
+    ) -> None:
+        launch(self, args, griddim, blockdim, stream, sharedmem)
+        found.append(
+            Launch(function=self.py_func.__name__, grid=griddim, block=blockdim, shared_bytes=sharedmem)
+        )
+
+    _Kernel.launch = launch_and_record
+    try:
+        yield
+    finally:
+        _Kernel.launch = launch
 
 
 def _launch(compiled: Any, grid: Any) -> Launch:

@@ -18,7 +18,7 @@ from pipeline.execution.partner import FailedError, GoneError, Partner
 from pipeline.execution.protocol import Done, Echo, Echoed, Ended, Rate, Release, Setup, Time, Timed
 from pipeline.machine import load
 from pipeline.machine.device import Device
-from pipeline.machine.process import under_warden
+from pipeline.machine.process import INTERPRETERS, under_warden
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD, Rates
@@ -237,4 +237,4 @@ def _environment(device: Device) -> dict[str, str]:
     if device.kind == "cuda":
         assert device.uuid is not None
         return environment | {"CUDA_VISIBLE_DEVICES": device.uuid}
-    return environment | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
+    return environment | {"CUDA_VISIBLE_DEVICES": ""} | INTERPRETERS

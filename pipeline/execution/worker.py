@@ -52,7 +52,7 @@ def main(fd: int, memory: int) -> None:
     die_with(os.getppid())
     connection = Connection(fd)
     setup = receive(connection, Setup)
-    # Imported only now: a CPU worker has TRITON_INTERPRET in its environment, a GPU worker its one GPU.
+    # Imported only now: a CPU worker has INTERPRETERS in its environment, a GPU worker its one GPU.
     from pipeline.execution.endurance import Endurance
     from pipeline.execution.faults import failed
     from pipeline.execution.process_state import of_triton, put_back

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from pipeline.inspection import inductor_code
-from pipeline.inspection.code_scope import TRITON, Scope
+from pipeline.inspection.code_scope import LAUNCHED, Scope
 from pipeline.inspection.code_texts import Texts
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.known_code import KnownCode
-from pipeline.inspection.triton_code import TritonCode
+from pipeline.inspection.launched_code import LaunchedCode
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
 
@@ -33,8 +33,8 @@ class CodeRows:
     def rows(self, points: Sequence[Point], shown: Sequence[Point]) -> list[CodeRow]:
         """All rows of the points, in an order that does not depend on which were kept; ``shown`` are the
         points at which compiled providers are looked into."""
-        triton = [point for point in points if self.scope.provider(point).language in TRITON]
+        launched = [point for point in points if self.scope.provider(point).language in LAUNCHED]
         cuda = [point for point in points if self.scope.provider(point).language == "cuda"]
-        rows = TritonCode(self.known, self.texts).rows(triton)
-        rows += CudaCode(self.known, self.texts, self.warn).rows(cuda, alone=not triton and not shown)
+        rows = LaunchedCode(self.known, self.texts).rows(launched)
+        rows += CudaCode(self.known, self.texts, self.warn).rows(cuda, alone=not launched and not shown)
         return rows + [inductor_code.row(self.known, self.texts, point, self.warn) for point in shown]

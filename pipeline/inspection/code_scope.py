@@ -14,14 +14,14 @@ from pipeline.machine.device import Device
 from pipeline.points.point import Point
 from pipeline.store.evidence import joined
 
-TRITON = ("triton", "gluon")
-"""The languages that Triton's compiler compiles."""
+LAUNCHED = ("triton", "gluon", "numba")
+"""The languages whose functions are compiled as a call launches them: by Triton's compiler and by Numba."""
 
 
 def has_code(provider: Provider) -> bool:
-    """Whether there is code of a provider to show: it is written here in Triton, Gluon or CUDA, or compiled
-    by Inductor."""
-    return provider.compiled or (provider.is_own and provider.language in (*TRITON, "cuda"))
+    """Whether there is code of a provider to show: it is written here in Triton, Gluon, Numba or CUDA, or
+    compiled by Inductor."""
+    return provider.compiled or (provider.is_own and provider.language in (*LAUNCHED, "cuda"))
 
 
 @dataclass(frozen=True)

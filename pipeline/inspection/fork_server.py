@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 
+from pipeline.machine.process import INTERPRETERS
+
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Read as Triton's own functions are imported.
-os.environ.pop("TRITON_INTERPRET", None)
+for name in INTERPRETERS:
+    os.environ.pop(name, None)
 
-import torch  # noqa: F401
-import triton.compiler.code_generator  # noqa: F401
+import torch  # noqa: E402, F401
+import triton.compiler.code_generator  # noqa: E402, F401

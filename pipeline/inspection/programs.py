@@ -1,4 +1,4 @@
-"""Triton and Gluon variants compiled for any architecture, on a host with or without a GPU, and taken apart.
+"""Triton, Gluon and Numba variants compiled for any architecture, on any host, and taken apart.
 
 A stub stands in for Triton's driver, and the launch ends once its kernel is compiled, so that a provider's
 own code decides what is compiled. Processes of their own do it: no interpreter, no CUDA context.
@@ -20,11 +20,13 @@ from typing import Any
 from pipeline import UserError
 from pipeline.execution.compile_server import alike
 from pipeline.execution.offline import compile_for, compile_point, only_compile
+from pipeline.inspection import numba_code
 from pipeline.inspection.disassembler import Analysis, analyse_bytes
 from pipeline.inspection.lines import Sources
 from pipeline.machine.device import cpu_threads
-from pipeline.machine.process import die_with
+from pipeline.machine.process import INTERPRETERS, die_with
 from pipeline.points import author
+from pipeline.points.frozen import digest
 from pipeline.points.point import Point
 
 FORKS = get_context("forkserver")
@@ -38,8 +40,9 @@ of one has 107."""
 
 @dataclass(frozen=True)
 class Program:
-    """What one launch compiled to: its texts by kind (``ptx``, ``sass``, ``ttgir``), and the launch's threads
-    a block and bytes of shared memory. ``identity`` is the same for the same code."""
+    """What one launch compiled to: its texts by kind (``ptx``, ``sass``, of Triton ``ttgir``), and the
+    launch's threads a block and bytes of shared memory beside what the function declares. ``identity`` is the
+    same for the same code."""
 
     identity: str
     analysis: Analysis
@@ -59,8 +62,8 @@ class Compiled:
 
 
 def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator[Compiled, None, None]:
-    """Compile Triton points of the kernel that ``where`` names, each for the architecture it comes with, in
-    parallel, until the generator is closed.
+    """Compile Triton and Numba points of the kernel that ``where`` names, each for the architecture it comes
+    with, in parallel, until the generator is closed.
 
     Points that differ in their numbers alone mostly share a program, so that one process gets all of them and
     takes each program apart once. Raises UserError when cuobjdump or nvdisasm is missing.
@@ -100,7 +103,8 @@ def _prepare(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ.pop("TRITON_INTERPRET", None)
+    for name in INTERPRETERS:
+        os.environ.pop(name, None)
     only_compile(_launched.append)
 
 
@@ -113,26 +117,64 @@ def _end_with(sentinel: int) -> None:
 def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Compiled]:
     import kernels
 
-    compile_for(int(architecture))
-    sources = Sources.of(kernels.load(where))
+    loaded = kernels.load(where)
+    sources = Sources.of(loaded)
     known: dict[str, Program] = {}
     found = []
     for point in points:
-        _launched.clear()
+        language = loaded.kernel.provider(point.provider).language
+        compiled = _by_numba if language == "numba" else _by_triton
         try:
-            compile_point(where, point)
+            programs = compiled(where, point, architecture, sources, known)
         except Exception as error:  # whatever a compiler may raise is this point's fate and no other's
             found.append(Compiled(point, architecture, (), one_line(error)))
             continue
-        programs = []
-        for binary in _launched:
-            identity = str(binary.metadata.hash)
-            if identity not in known:
-                known[identity] = _take_apart(binary, architecture, sources)
-            programs.append(known[identity])
-        reason = None if programs else "its call launches no Triton kernel"
+        reason = None if programs else f"its call launches no kernel of {language.capitalize()}'s"
         found.append(Compiled(point, architecture, tuple(programs), reason))
     return found
+
+
+def _by_triton(
+    where: str, point: Point, architecture: str, sources: Sources, known: dict[str, Program]
+) -> list[Program]:
+    compile_for(int(architecture))
+    _launched.clear()
+    compile_point(where, point)
+    programs = []
+    for binary in _launched:
+        identity = str(binary.metadata.hash)
+        if identity not in known:
+            known[identity] = _take_apart(binary, architecture, sources)
+        programs.append(known[identity])
+    return programs
+
+
+def _by_numba(
+    where: str, point: Point, architecture: str, sources: Sources, known: dict[str, Program]
+) -> list[Program]:
+    programs = []
+    for launch in numba_code.compile_point(where, point, architecture):
+        identity = digest([launch.ptx, architecture, launch.threads, launch.shared])
+        if identity not in known:
+            cubin = numba_code.assembled(launch.ptx, architecture)
+            functions, sass = analyse_bytes(cubin, architecture, sources)
+            known[identity] = Program(
+                identity=identity,
+                analysis=_only(functions, launch.name),
+                threads=launch.threads,
+                shared=launch.shared,
+                texts={"ptx": launch.ptx, "sass": sass},
+            )
+        programs.append(known[identity])
+    return programs
+
+
+def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
+    """The function of that symbol. Raises UserError if there is not exactly one."""
+    ours = [function for function in functions if function.symbol == symbol]
+    if len(ours) != 1:
+        raise UserError(f"the cubin of {symbol} holds no function of that name.")
+    return ours[0]
 
 
 def one_line(error: Exception) -> str:
@@ -142,13 +184,10 @@ def one_line(error: Exception) -> str:
 
 def _take_apart(binary: Any, architecture: str, sources: Sources) -> Program:
     functions, sass = analyse_bytes(binary.asm["cubin"], architecture, sources)
-    ours = [function for function in functions if function.symbol == binary.metadata.name]
-    if len(ours) != 1:
-        raise UserError(f"the cubin of {binary.metadata.name} holds no function of that name.")
     texts = {"ptx": binary.asm["ptx"], "sass": sass, "ttgir": binary.asm["ttgir"]}
     return Program(
         identity=str(binary.metadata.hash),
-        analysis=ours[0],
+        analysis=_only(functions, binary.metadata.name),
         threads=32 * binary.metadata.num_warps,
         shared=binary.metadata.shared,
         texts=texts,

@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that started them."""
+"""Processes that must not outlive the one that started them, and what those without a GPU are told."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+
+INTERPRETERS = {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"}
+"""What lets a process run Triton under its interpreter and Numba under its simulator. Both are read when a
+kernel's module is imported."""
 
 WARDEN = Path(__file__).with_name("warden.py")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from kernels.contract import Gpu, Provider, Value, Variable, shown
+from kernels.contract import Gpu, Kernel, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
 from pipeline.points import author, problems
 from pipeline.points.catalog import Configurations, Entry
@@ -19,6 +19,11 @@ from pipeline.points.problems import SIZE, values_of
 
 Pins = Mapping[str, Sequence[Value]]
 """Values by name, in place of those that the YAML has."""
+
+
+MOST_SIMULATED = 200_000
+"""Most operations that Numba's simulator is given. Each thread of a block is one of Python's there, and a
+barrier waits for all of them: a product of 46 x 46 matrices takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +219,7 @@ def _of_provider(
     for parameters in configurations(provider, told, pins):
         try:
             against = reason or provider.fits(problem, parameters, target.gpu)
+            against = against or _too_long(entry.loaded.kernel, provider, problem, target)
         except Exception as error:  # whatever an author's function raises
             raise _raised(entry, f"fits of {provider.name}", error) from error
         if against:
@@ -231,12 +237,22 @@ def _raised(entry: Entry, what: str, error: Exception) -> UserError:
     return UserError(f"{what} of {entry.name} raised {author.told(error, [entry.loaded.folder])}")
 
 
+def _too_long(kernel: Kernel, provider: Provider, problem: Any, target: Target) -> str | None:
+    """Why Numba's simulator would not do a problem in seconds, or None when it would or is not asked to."""
+    if target.kind != "cpu" or provider.language != "numba":
+        return None
+    operations = kernel.work(kernel.interpreted(problem)).flops
+    if operations <= MOST_SIMULATED:
+        return None
+    return f"too long for Numba's simulator: {operations} operations > {MOST_SIMULATED}"
+
+
 def unavailable(provider: Provider, target: Target) -> str | None:
     """Why nothing of a provider can be measured on a device, or None when it can."""
     if target.kind not in provider.devices and not (target.kind == "cpu" and provider.interpreted):
         return "needs a GPU" if target.kind == "cpu" else "runs on a CPU only"
     if not provider.is_installed:
-        return f"package {provider.package} is not installed"
+        return f"needs {provider.requires}: pip install '{provider.requires}' -c constraints.txt"
     return provider.runs_on(target.gpu) if target.gpu is not None else None
 
 

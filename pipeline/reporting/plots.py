@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
     "triton": (("#d55e00", "#ff8433"), ("#e69f00", "#ffc445"), ("#8c2d04", "#d9795a")),
     "cuda": (("#009e73", "#2fd0a2"), ("#6fc3a0", "#a5ecd0"), ("#00594a", "#4f9c8b")),
     "cpp": (("#cc79a7", "#e79ac6"), ("#8e4585", "#bf7ab6")),
+    "numba": (("#8a8f00", "#d3d94a"),),
     "": (("#57606a", "#a5aeb8"), ("#9aa2ab", "#d0d6dc"), ("#24292f", "#818b96")),
 }
 """Colours on light and on dark by the first word of a provider's name, after Okabe and Ito, whose hues

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import metadata
 from typing import Any, Literal
@@ -17,10 +18,12 @@ FLAGS = {
     "cpu": ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "ATEN_", "MALLOC_", "LD_PRELOAD"),
     "triton": ("TRITON_", "PTXAS_", "LLVM_"),
     "inductor": ("TORCHINDUCTOR_", "TORCHDYNAMO_", "INDUCTOR_"),
+    "numba": ("NUMBA_",),
 }
 """Environment variables that change results or speed, by how they begin, and who feels them: every provider,
-those on a CPU, what Triton compiles, and what torch.compile does. ``torch.set_float32_matmul_precision`` has
-no variable: a provider that calls it says so in its source, which its key covers."""
+those on a CPU, what Triton compiles, what torch.compile does, and what Numba compiles.
+``torch.set_float32_matmul_precision`` has no variable: a provider that calls it says so in its source, which
+its key covers."""
 
 PLACES = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH"),
@@ -42,9 +45,14 @@ PLACES = (
         "TRITON_KERNEL_DUMP",
     ),
     *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_COMPILE_DEBUG", "LLVM_DIR"),
+    *("NUMBA_ENABLE_CUDASIM", "NUMBA_CACHE_DIR", "NUMBA_CUDA_LOG_LEVEL", "NUMBA_DUMP", "NUMBA_COLOR_SCHEME"),
 )
 """Those among them that only say where something lies or what is printed, and those that the pipeline
 sets."""
+
+
+NUMBA = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
+"""The packages that decide what Numba makes of a kernel; those of them that are installed count."""
 
 
 class Environment(Record):
@@ -100,6 +108,9 @@ class Environment(Record):
             found["nvcc"] = self.nvcc
         if provider.language == "cpp" or (provider.compiled and self.kind == "cpu"):
             found["cxx"] = self.cxx
+        if provider.language == "numba":
+            found["numba"] = _versions(NUMBA)
+            flags |= self._flags("numba")
         if provider.package:
             with suppress(metadata.PackageNotFoundError):
                 found["package"] = f"{provider.package} {metadata.version(provider.package)}"
@@ -114,6 +125,15 @@ class Environment(Record):
 
     def _flags(self, who: str) -> dict[str, str]:
         return {name: value for name, value in self.flags.items() if name.startswith(FLAGS[who])}
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those that are installed."""
+    found = {}
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 UNKEYED = {"image", "base_image"}

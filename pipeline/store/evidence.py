@@ -83,12 +83,13 @@ class CodeRow(Joined):
     ``native`` tells the code that this machine's GPU runs, so the rows whose key's time is about this very
     code. ``threads`` is the block's, ``shared`` its bytes of shared memory: all that a launch asks for where
     the launch is known (``launch_known``), else what the compiler knows. ``artifact`` is where its listing
-    lies, with PTX, SASS and TTGIR beside it. ``source`` is the file of a CUDA function, and ``strategy`` how
-    a launch goes about the problem, where its provider tells. ``basis`` is a digest of what the row rests on
-    beside its key: the code and the tools that took the function apart, and of a CUDA function its library.
+    lies, with PTX, SASS and of Triton TTGIR beside it. ``source`` is the file of a CUDA function, and
+    ``strategy`` how a launch goes about the problem, where its provider tells. ``basis`` is a digest of what
+    the row rests on beside its key: the code and the tools that took the function apart, and of a CUDA
+    function its library.
     """
 
-    language: Literal["triton", "gluon", "cuda", "inductor"]
+    language: Literal["triton", "gluon", "numba", "cuda", "inductor"]
     architecture: Text | None
     native: bool
     function: Text

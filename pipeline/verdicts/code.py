@@ -20,7 +20,7 @@ from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
 from pipeline.verdicts.contest import Contest, Match
 
-LANGUAGES = ("triton", "gluon", "cuda")
+LANGUAGES = ("triton", "gluon", "numba", "cuda")
 """Whose compiled code has numbers."""
 
 MOST = 8
@@ -63,9 +63,11 @@ def explained(match: Match, architecture: str) -> list[str]:
 
 
 def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str, Numbers]:
-    """The numbers of each function that a tree compiles for a point's provider: of a Triton provider those of
-    the point, of a CUDA one all that its library has. Raises UserError with codegen's sentence where there is
-    none."""
+    """The numbers of each function that a tree compiles for a point's provider: of a Triton or Numba provider
+    those of the point, of a CUDA one all that its library has.
+
+    Raises UserError with codegen's sentence where there is none.
+    """
     pins = {**point.problem, **point.parameters}
     with tempfile.TemporaryDirectory() as folder:
         command = [

@@ -30,12 +30,15 @@ CPU = torch.device("cpu")
 META = torch.device("meta")
 CONFIGURATIONS = kernels.ROOT.parent / "conf" / "kernel"
 
-SMALL = {"block_size": 128, "num_warps": 4}
+SMALL = {"block_size": 128, "num_warps": 4, "threads": 32, "tile": 16}
 """A launch that the providers over matrices can do, small so that rows of a few hundred columns take several
 steps."""
 
 MOST_OPERATIONS = 2 * 10**12
 """Beyond it the float64 reference takes seconds."""
+
+MOST_SIMULATED = 100_000
+"""Beyond it Numba's simulator takes seconds."""
 
 EVERY_KERNEL = [kernels.load(name) for name in kernels.names()]
 KERNELS = [pytest.param(loaded, id=loaded.name) for loaded in EVERY_KERNEL]
@@ -150,6 +153,8 @@ class Case:
 
     @property
     def runs_here(self) -> bool:
+        if not self.provider.is_installed:
+            return False
         if self.device.type == "cuda":
             here = gpu()
             return here is not None and self.provider.runs_on(here) is None
@@ -159,6 +164,11 @@ class Case:
     def is_own(self) -> bool:
         """Written in this repository, and not by torch."""
         return self.provider.is_own
+
+    @property
+    def is_simulated(self) -> bool:
+        """Each of its threads is one of Python's."""
+        return self.provider.language == "numba" and not ON_GPU
 
     @property
     def compiles_slowly(self) -> bool:
@@ -176,8 +186,11 @@ class Case:
             problem = interpreted(self.loaded, problem_of(self.loaded, size, **words))
         except ValueError as error:
             pytest.skip(f"no problem: {error}")
-        if self.kernel.work(problem).flops > MOST_OPERATIONS:
+        operations = self.kernel.work(problem).flops
+        if operations > MOST_OPERATIONS:
             pytest.skip("too much for the reference")
+        if self.is_simulated and operations > MOST_SIMULATED:
+            pytest.skip("too much for Numba's simulator")
         return problem
 
     def inputs(self, problem: Any, seed: int = 0) -> Tensors:
@@ -282,7 +295,10 @@ class MatrixCase(Case):
         return {name: wanted.get(name, SMALL[name]) for name in self.provider.variables()}
 
     def run(self, *inputs: torch.Tensor, **wanted: int) -> torch.Tensor:
-        """The provider's output, launched as ``launch`` says."""
+        """The provider's output, launched as ``launch`` says; skips the test of a dtype that it never
+        takes."""
+        if self.provider.language == "numba" and inputs[0].dtype == torch.bfloat16:
+            pytest.skip("Numba takes no bfloat16")
         self.load()
         out: torch.Tensor = self.loaded.entry(self.provider)(*inputs, **self.launch(**wanted))
         return out

@@ -163,7 +163,7 @@ def test_another_form_of_the_inputs_has_the_same_answer(loaded: Loaded, provider
 @pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
 def test_a_provider_has_a_language_and_its_devices(loaded: Loaded, provider: Provider) -> None:
     assert provider.language in LANGUAGES
-    known = {"triton": ("cuda",), "gluon": ("cuda",), "cuda": ("cuda",), "cpp": ("cpu",)}
+    known = {"triton": ("cuda",), "gluon": ("cuda",), "cuda": ("cuda",), "cpp": ("cpu",), "numba": ("cuda",)}
     if provider.language in known:
         assert provider.devices == known[provider.language]
     assert set(provider.devices) <= {"cpu", "cuda"}

@@ -98,6 +98,8 @@ def test_any_layout(
     ("case", "name", "value"), with_values(HERE, lambda values: dict.fromkeys((values[0], values[-1])))
 )
 def test_the_first_and_the_last_value_of_a_parameter(case: Case, name: str, value: Value) -> None:
+    if case.is_simulated and value == 1024:
+        pytest.skip("so many of Python's threads wait for each other for seconds")
     problem = case.problem(200)
     case.verify(problem, case.inputs(problem), case.configuration(problem, pinned={name: value}))
 

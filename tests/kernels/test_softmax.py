@@ -109,7 +109,7 @@ FINITE = st.floats(min_value=-(2.0**100), max_value=2.0**100, width=32)
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(row=st.lists(FINITE | st.just(-math.inf), min_size=1, max_size=80))
-@pytest.mark.parametrize("case", OWN)
+@pytest.mark.parametrize("case", [one for one in OWN if not any(case.is_simulated for case in one.values)])
 def test_any_row(case: MatrixCase, row: list[float]) -> None:
     x = torch.tensor([row], device=case.device)
     case.compare(case.run(x, block_size=32), x)

@@ -28,7 +28,7 @@ KNOWN = ", ".join(kernels.names())
 
 DIMENSIONS = (
     "Its dimensions: rows, columns, dtype (size stands for columns); "
-    "its providers' parameters: num_warps, block_size, strategy, cluster_size, stages."
+    "its providers' parameters: num_warps, block_size, strategy, cluster_size, stages, threads."
 )
 
 MISTAKES = {

@@ -53,7 +53,7 @@ def test_a_file_is_taken_by_its_hash_and_what_no_lock_names_goes(
     monkeypatch.setenv("PIP_FIND_LINKS", str(served))
     good = wheel(served, "first", "1.0", first="")
     lock_of(locks / "runtime.lock", good)
-    for name in ("dev", "nvcc"):
+    for name in ("dev", "nvcc", "numba"):
         lock_of(locks / f"{name}.lock")
     lock_of(locks / "torch-cpu.lock", wheel(tmp_path, "torch", "9.0+cpu", torch=""))
     lock_of(locks / "torch-cuda.lock", wheel(served, "torch", "9.0", torch=""))

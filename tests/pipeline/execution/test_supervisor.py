@@ -18,6 +18,7 @@ from pipeline.execution import partner
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, Supervisor
 from pipeline.machine import device, load
+from pipeline.machine.process import INTERPRETERS
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Rates
@@ -479,13 +480,15 @@ def test_a_worker_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(partner.subprocess, "Popen", Popen)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    for name in INTERPRETERS:
+        monkeypatch.delenv(name, raising=False)
     gpu = device.Device(kind="cuda", name="GPU", index=1, uuid="GPU-planted")
     for where in (device.cpu(), gpu):
         with Supervisor(where, SETTINGS, 0, 1.0) as worker:
             worker.start()
     cpu_env, gpu_env = seen
-    assert (cpu_env["CUDA_VISIBLE_DEVICES"], cpu_env["TRITON_INTERPRET"]) == ("", "1")
+    assert cpu_env["CUDA_VISIBLE_DEVICES"] == ""
+    assert cpu_env["TRITON_INTERPRET"] == cpu_env["NUMBA_ENABLE_CUDASIM"] == "1"
     assert gpu_env["CUDA_VISIBLE_DEVICES"] == "GPU-planted"
-    assert "TRITON_INTERPRET" not in gpu_env
+    assert not INTERPRETERS.keys() & gpu_env.keys()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "7", "its own environment stays"

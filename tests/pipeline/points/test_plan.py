@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import kernels
+from kernels import contract
 from kernels.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
 from pipeline import UserError
 from pipeline.points import catalog
@@ -386,7 +388,7 @@ def test_what_does_not_fit_and_what_is_not_for_this_device_is_counted() -> None:
             ("tile", "too much shared memory"): 3 * 6,
             ("wgmma", "needs sm_100a, this GPU is sm_90"): 3,
             ("cpp", "runs on a CPU only"): 3,
-            ("peer", "package no-such-package is not installed"): 3,
+            ("peer", "needs no-such-package: pip install 'no-such-package' -c constraints.txt"): 3,
         }
     )
     assert (
@@ -394,6 +396,30 @@ def test_what_does_not_fit_and_what_is_not_for_this_device_is_counted() -> None:
     )
     assert "tile: 18 configurations left out: too much shared memory" in found.refusals()
     assert not {point.provider for point in found.points} & {"wgmma", "cpp", "peer"}
+
+
+SIMULATED = dataclasses.replace(
+    KERNEL,
+    work=lambda problem: Work(1, {"float32": 1000 * problem.columns}),
+    providers=(KERNEL.providers[0], Provider("numba", "numba.py:f")),
+)
+
+
+def test_a_numba_provider_needs_its_package_and_on_a_cpu_a_small_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = {"x": "size", "size": [64, 2000]}
+    monkeypatch.setitem(contract.LANGUAGE_PACKAGES, "numba", "pytest[dev]")
+    assert len(made({"workloads": "two"}, kernel=SIMULATED, two=two, providers=["numba"]).points) == 2
+    on_a_cpu = made({"workloads": "two"}, Target("cpu"), SIMULATED, two=two, providers=["numba"])
+    assert [dict(point.problem)["columns"] for point in on_a_cpu.points] == [64]
+    sentence = "too long for Numba's simulator: 2000000 operations > 200000"
+    assert on_a_cpu.refused == Counter({("numba", sentence): 1})
+    monkeypatch.setitem(contract.LANGUAGE_PACKAGES, "numba", "no-such-package[cu13]")
+    for target in (GPU, Target("cpu")):
+        refused = made({"workloads": "two"}, target, SIMULATED, two=two, providers=["numba"]).refused
+        sentence = "needs no-such-package[cu13]: pip install 'no-such-package[cu13]' -c constraints.txt"
+        assert refused == Counter({("numba", sentence): 2})
 
 
 def test_one_configuration_is_one() -> None:

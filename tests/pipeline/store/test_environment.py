@@ -6,6 +6,7 @@ import pytest
 
 from kernels.contract import Provider
 from pipeline.machine.environment import flags
+from pipeline.store import environment as store
 from tests import factory
 
 H200, CPU = factory.environment(factory.H200), factory.environment(factory.CPU)
@@ -17,6 +18,7 @@ PROVIDERS = {
     "cuda": Provider("cuda", "cuda.cu:f"),
     "naive": Provider("naive", "cuda.py:f", extension="cuda.cu"),
     "cpp": Provider("cpp", "cpp.cpp:f"),
+    "numba": Provider("numba", "numba.py:f"),
 }
 OF_ALL = {"gpu", "compute_capability", "driver", "cuda", "torch", "flags"}
 OF_HOST = {"python", "cpu", "cpu_threads", "platform", "host"}
@@ -28,6 +30,7 @@ OWN = {
     "cuda": {"nvcc"},
     "naive": {"nvcc"},
     "cpp": {"cxx"},
+    "numba": {"numba"},
 }
 
 
@@ -43,6 +46,18 @@ def test_a_peer_that_is_not_installed_has_no_version() -> None:
     assert set(felt) == OF_ALL | {"triton"}
     felt = H200.felt_by(Provider("peer", "peers.py:f", language="torch", package="pydantic"))
     assert felt["package"].startswith("pydantic 2")
+
+
+def test_numba_feels_what_compiles_it_and_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "NUMBA", ("pydantic", "no-such-package"))
+    monkeypatch.setenv("NUMBA_OPT", "1")
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    told = H200.model_copy(update={"flags": flags("cuda")})
+    felt = told.felt_by(PROVIDERS["numba"])
+    assert list(felt["numba"]) == ["pydantic"]
+    assert felt["flags"].get("NUMBA_OPT") == "1"
+    assert "NUMBA_ENABLE_CUDASIM" not in felt["flags"]
+    assert "NUMBA_OPT" not in told.felt_by(PROVIDERS["triton"])["flags"]
 
 
 def test_what_only_tells_is_no_part_of_the_digest_or_of_the_devices_limits() -> None:

@@ -1,9 +1,10 @@
-"""Rows of what Triton's compiler makes of points, on any host."""
+"""Rows of what Triton's compiler and Numba make of points, on any host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from importlib import metadata
 
 from kernels.contract import Gpu
 from pipeline.inspection import programs
@@ -18,8 +19,8 @@ from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
 
 
-class TritonCode:
-    """The rows of Triton and Gluon points."""
+class LaunchedCode:
+    """The rows of points whose functions are compiled as a call launches them: in Triton, Gluon and Numba."""
 
     def __init__(self, known: KnownCode, texts: Texts) -> None:
         self.scope = known.scope
@@ -27,30 +28,35 @@ class TritonCode:
         self.texts = texts
 
     def rows(self, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for each program that a Triton or Gluon point launches, for each architecture."""
-        compiler = f"triton {self.scope.identity.environment.triton}"
+        """A row for each program that a point launches, for each architecture."""
         asked = [
             (point, architecture)
             for architecture in self.scope.architectures
             for point in points
             if self.scope.provider(point).runs_on(_gpu(architecture)) is None
         ]
-        found = {one: self.known.of_point(*one, compiler, self.known.reader) for one in asked}
+        found = {one: self.known.of_point(*one, self._compiler(one[0]), self.known.reader) for one in asked}
         for rows in found.values():
             self.texts.keep(rows or ())
         written: dict[str, str] = {}
         missing = [one for one in asked if found[one] is None]
         with closing(programs.compile_points(self.scope.loaded.where, missing)) as every:
             for one in every:
-                found[one.point, one.architecture] = self._compiled(one, compiler, written)
+                found[one.point, one.architecture] = self._compiled(one, written)
         return [row for one in asked for row in found[one] or ()]
 
-    def _compiled(self, compiled: programs.Compiled, compiler: str, written: dict[str, str]) -> list[CodeRow]:
+    def _compiler(self, point: Point) -> str:
+        """What compiles a point's functions, with its version."""
+        if self.scope.provider(point).language == "numba":
+            return f"numba-cuda {metadata.version('numba-cuda')}"
+        return f"triton {self.scope.identity.environment.triton}"
+
+    def _compiled(self, compiled: programs.Compiled, written: dict[str, str]) -> list[CodeRow]:
         """A row for each program of a point, or for why there are none. ``written``: the listings by what
         identifies a program, which those that are new join."""
         rows: list[CodeRow] = []
         point, architecture = compiled.point, compiled.architecture
-        common = self.scope.common(point, architecture, compiler, self.known.reader)
+        common = self.scope.common(point, architecture, self._compiler(point), self.known.reader)
         if compiled.error:
             rows.append(CodeRow(function="", error=compiled.error, **common))
         sources = Sources.of(self.scope.loaded)

@@ -1,0 +1,70 @@
+"""How a Numba kernel is launched: on torch's tensors and torch's stream, or in Numba's simulator on a CPU.
+
+Numba alone would launch on a stream of its own. Torch would not wait for it, and a CUDA graph that torch
+captures would not hold it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from numba.cuda.core import config
+
+from kernels.threads import NUMBA_DTYPES
+
+SIMULATED = bool(config.ENABLE_CUDASIM)
+"""Whether Numba's kernels run in its simulator: ``NUMBA_ENABLE_CUDASIM=1`` when Numba was imported."""
+
+SIMULATED_BLOCKS = 4
+"""Most blocks of a kernel that takes any number of them, where each thread is one of Python's."""
+
+SWITCH_S = 1e-4
+"""How long a simulated thread runs before another one's turn."""
+
+Shape = int | tuple[int, int]
+
+
+def check_numba(x: torch.Tensor) -> None:
+    """Raises ValueError for a tensor that Numba can't take, or that lies where nothing can run."""
+    dtype = str(x.dtype).removeprefix("torch.")
+    if dtype not in NUMBA_DTYPES:
+        raise ValueError(f"Numba needs {' or '.join(NUMBA_DTYPES)}, got {dtype}")
+    if x.device.type == "cpu" and not SIMULATED:
+        raise ValueError("on a CPU Numba needs its simulator: set NUMBA_ENABLE_CUDASIM=1")
+
+
+def blocks_for(elements: int, threads: int) -> int:
+    """Blocks of a kernel whose threads go on to further elements while there are any: one element a thread.
+    Raises ValueError for more blocks than CUDA can launch."""
+    blocks = -(-elements // threads)
+    if blocks > 2**31 - 1:
+        raise ValueError(f"a launch has at most 2**31 - 1 blocks, this needs {blocks}")
+    return min(blocks, SIMULATED_BLOCKS) if SIMULATED else blocks
+
+
+def launch(kernel: Any, blocks: Shape, threads: Shape, *arguments: Any, shared_bytes: int = 0) -> None:
+    """Launch a kernel on the current stream of torch; its arguments are contiguous tensors and numbers."""
+    device = next(one.device for one in arguments if isinstance(one, torch.Tensor))
+    if device.type == "cuda":
+        from numba import cuda
+
+        stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+        kernel[blocks, threads, stream, shared_bytes](*arguments)
+    elif device.type == "meta":  # it is compiled for, and not run
+        kernel[blocks, threads, 0, shared_bytes](*arguments)
+    else:
+        _simulate(kernel[blocks, threads, 0, shared_bytes], arguments)
+
+
+def _simulate(launched: Any, arguments: Sequence[Any]) -> None:
+    """Run a kernel in the simulator, whose threads wait for each other: with Python's own 5 ms between two
+    threads' turns that takes three times as long."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        launched(*(one.numpy() if isinstance(one, torch.Tensor) else one for one in arguments))
+    finally:
+        sys.setswitchinterval(interval)

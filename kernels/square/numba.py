@@ -1,0 +1,29 @@
+"""The square in Numba: a thread an element, in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numba import cuda, float32
+
+from kernels.numba_launch import blocks_for, check_numba, launch
+
+
+@cuda.jit  # type: ignore[untyped-decorator]
+def _square(out: Any, x: Any) -> None:
+    """A thread squares one element, and further ones while a grid has fewer threads than there are
+    elements."""
+    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+        value = float32(x[i])
+        out[i] = value * value
+
+
+def square(x: torch.Tensor, threads: int) -> torch.Tensor:
+    """The square, in blocks of so many threads. Raises ValueError for a dtype that Numba does not take."""
+    check_numba(x)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    if x.numel() > 0:
+        launch(_square, blocks_for(x.numel(), threads), threads, out.view(-1), x.view(-1))
+    return out

@@ -1,0 +1,71 @@
+"""Sum of two vectors: ``out = x + y``, element by element.
+
+The first kernel to read: ``docs/first-kernel.md`` goes through it in each language. Every element is on its
+own, so that all there is to learn is how a launch divides the vector into blocks and what the last block
+does with the elements that are not there.
+
+One operation an element, the addition. An element costs two reads and one write, so memory limits it
+everywhere: the least time is bytes over bandwidth.
+
+A sum beyond the dtype's largest number is infinity, as torch's is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from kernels.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from kernels.rows import Tile, elements_a_thread
+from kernels.threads import Threads, numba_fits
+
+SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
+"""The smallest number of a dtype that is not subnormal."""
+
+MOST_INTERPRETED = 2500
+"""The most elements that an interpreter is given: two blocks of 1024, and part of a third."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vectors:
+    """Two vectors of as many elements."""
+
+    elements: int
+    dtype: str = one_of("float32", "bfloat16", "float16")
+
+
+def work(problem: Vectors) -> Work:
+    """Both vectors read once and the sum written once; one operation an element."""
+    shape = (problem.elements,)
+    return Work(bytes_of(problem.dtype, shape, shape, shape), {"float32": problem.elements})
+
+
+def tolerance(problem: Vectors) -> Tolerance:
+    """How far a sum may be from the reference.
+
+    A sum is rounded once, by half an eps at most. A whole eps lets Triton's interpreter pass, which cuts
+    float32 to bfloat16 without rounding. The smallest normal number is for those who flush subnormals to
+    zero.
+    """
+    return Tolerance(rtol=EPSILON[problem.dtype], atol=SMALLEST_NORMAL[problem.dtype])
+
+
+def interpreted(problem: Vectors) -> Vectors:
+    """The problem for an interpreter, which is slow."""
+    return dataclasses.replace(problem, elements=min(problem.elements, MOST_INTERPRETED))
+
+
+kernel = Kernel(
+    problem=Vectors,
+    size=("elements",),
+    work=work,
+    tolerance=tolerance,
+    interpreted=interpreted,
+    providers=(
+        Provider("torch", "torch.py:add"),
+        Provider("triton", "triton.py:add", Tile, textbook=True, compile_weight=elements_a_thread),
+        Provider("cuda", "cuda.py:add", Threads, extension="cuda.cu"),
+        Provider("cpp", "cpp.py:add", extension="cpp.cpp"),
+        Provider("numba", "numba.py:add", Threads, numba_fits),
+    ),
+)

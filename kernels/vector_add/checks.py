@@ -1,0 +1,20 @@
+"""Which inputs the providers written here take."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.tensors import check_dtype
+
+
+def check_vectors(x: torch.Tensor, y: torch.Tensor) -> None:
+    """Raises ValueError for what are no two vectors of one shape, dtype and device, and for a dtype that
+    would not be served in full."""
+    if x.dim() != 1 or x.shape != y.shape:
+        raise ValueError(
+            f"vector_add needs two vectors of one length, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+        )
+    if x.dtype != y.dtype or x.device != y.device:
+        both = f"{x.dtype} on {x.device} and {y.dtype} on {y.device}"
+        raise ValueError(f"vector_add needs one dtype on one device, got {both}")
+    check_dtype(x)

@@ -1,0 +1,31 @@
+"""The sum of two vectors in Numba: a thread an element, in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numba import cuda, float32
+
+from kernels.numba_launch import check_numba, launch
+from kernels.vector_add.checks import check_vectors
+
+
+@cuda.jit  # type: ignore[untyped-decorator]
+def _add(out: Any, x: Any, y: Any) -> None:
+    """A thread adds one element; those of the last block that are past the end do nothing."""
+    i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    if i < out.size:
+        out[i] = float32(x[i]) + float32(y[i])
+
+
+def add(x: torch.Tensor, y: torch.Tensor, threads: int) -> torch.Tensor:
+    """The sum, in blocks of so many threads. Raises ValueError for inputs that are no two vectors of one
+    length and of a dtype that Numba takes."""
+    check_vectors(x, y)
+    check_numba(x)
+    x, y = x.contiguous(), y.contiguous()
+    out = torch.empty_like(x)
+    if x.numel() > 0:
+        launch(_add, -(-x.numel() // threads), threads, out, x, y)
+    return out

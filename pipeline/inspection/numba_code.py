@@ -1,0 +1,141 @@
+"""Numba kernels compiled for any architecture, on a host with or without a GPU.
+
+A launch ends once its kernel is compiled, so that a provider's own code decides what is compiled, as
+``programs`` does it for Triton. Numba and NVVM make PTX. A kernel that is launched is assembled by the same
+ptxas within nvJitLink; here it is the newest one that this machine has.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import util
+from math import prod
+from pathlib import Path
+from re import search
+from typing import Any
+
+import torch
+
+from pipeline import UserError
+from pipeline.machine.compilers import find_nvcc
+from pipeline.points.point import Point
+
+NO_PTXAS = "neither a CUDA toolkit nor Triton brought ptxas, which assembles what Numba compiles."
+
+
+OPTIONS = ("fastmath", "opt")
+"""What a kernel's own ``cuda.jit(...)`` may say of how it is compiled."""
+
+
+@dataclass(frozen=True)
+class NumbaLaunch:
+    """A kernel's name and its PTX, and what it is launched with: threads a block, and bytes of shared memory
+    beside what the kernel declares."""
+
+    name: str
+    ptx: str
+    threads: int
+    shared: int
+
+
+def compile_point(where: str, point: Point, architecture: str) -> list[NumbaLaunch]:
+    """What a point of the kernel that ``where`` names launches, compiled for an architecture in this process,
+    which can launch no Numba kernel from then on. Raises whatever the kernel's files or Numba raise."""
+    from pipeline.execution import instance
+
+    found: list[NumbaLaunch] = []
+    _only_compile(int(architecture), found)
+    called = instance.of(where, point)
+    called.call(*called.inputs(torch.device("meta"), 0))
+    return found
+
+
+def assembled(ptx: str, architecture: str) -> bytes:
+    """The cubin of PTX. Raises UserError with what ptxas says of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder, "numba.ptx"), Path(folder, "numba.cubin")
+        source.write_text(ptx)
+        done = subprocess.run(
+            [find_ptxas(), "-lineinfo", f"-arch=sm_{architecture}", source, "-o", cubin],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise UserError(f"ptxas: {' '.join((done.stderr or done.stdout).split())[:400]}")
+        return cubin.read_bytes()
+
+
+@cache
+def find_ptxas() -> Path:
+    """The newest ptxas. Raises UserError when there is none."""
+    found = []
+    for path in _candidates():
+        with suppress(OSError):
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+            if version := search(r"V(\d+)\.(\d+)", done.stdout):
+                found.append(((int(version[1]), int(version[2])), path))
+    if not found:
+        raise UserError(NO_PTXAS)
+    return max(found)[1]
+
+
+def _candidates() -> Iterator[Path]:
+    with suppress(UserError):
+        yield find_nvcc().path.resolve().parent / "ptxas"
+    triton = util.find_spec("triton")
+    if triton is not None and triton.origin is not None:
+        yield from Path(triton.origin).parent.glob("backends/nvidia/bin/ptxas*")
+
+
+def _only_compile(capability: int, made: list[NumbaLaunch]) -> None:
+    """Let a launch in this process compile its kernel for a compute capability, 90 for sm_90, and add what
+    came of it, instead."""
+    from numba.cuda import cuda_paths
+    from numba.cuda.cudadrv import nvrtc
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    # Numba asks NVRTC which architectures there are, even for a kernel without any C++. That is a library of
+    # 200 MB, which a host without a GPU need not have.
+    cuda_paths._get_nvrtc_path = lambda: None
+    nvrtc.get_arch_option = lambda major, minor, arch="": f"compute_{major}{minor}{arch}"
+
+    def configured(dispatcher: Any, blocks: Any, threads: Any, stream: Any = 0, shared: int = 0) -> Any:
+        del blocks, stream
+
+        def compile_instead(*arguments: Any) -> None:
+            ptx = _compiled(dispatcher, arguments, divmod(capability, 10))
+            block = threads if isinstance(threads, Sequence) else (threads,)
+            made.append(NumbaLaunch(dispatcher.py_func.__name__, ptx, prod(block), shared))
+
+        return compile_instead
+
+    CUDADispatcher.configure = configured
+
+
+def _compiled(dispatcher: Any, arguments: Sequence[Any], capability: tuple[int, int]) -> str:
+    """A kernel's PTX for arguments like these. Its symbol there is the function's name, in place of the one
+    that Numba makes of that and of all types, of some hundred characters."""
+    from numba import cuda, types
+
+    signature = types.void(*(_type_of(argument) for argument in arguments))
+    options = {name: dispatcher.targetoptions[name] for name in OPTIONS if name in dispatcher.targetoptions}
+    ptx, _ = cuda.compile_ptx(dispatcher.py_func, signature, cc=capability, lineinfo=True, **options)
+    entry = search(r"\.entry\s+(\S+?)\(", ptx)
+    assert entry is not None, "a kernel has an entry"
+    return str(ptx).replace(entry[1], dispatcher.py_func.__name__)
+
+
+def _type_of(argument: Any) -> Any:
+    """What Numba takes a launch's argument for; a contiguous tensor is an array."""
+    from numba import cuda, typeof, types
+
+    if isinstance(argument, torch.Tensor):
+        element = getattr(cuda.types, str(argument.dtype).removeprefix("torch."))
+        return types.Array(element, argument.dim(), "C")
+    return typeof(argument)
