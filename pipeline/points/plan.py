@@ -15,7 +15,7 @@ from pipeline.points import author, problems
 from pipeline.points.catalog import Configurations, Entry, Group
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.points.problems import SIZE, values_of
+from pipeline.points.problems import SIZE, identity_of, values_of
 
 Pins = Mapping[str, Sequence[Value]]
 """Values by name, in place of those that the YAML has."""
@@ -75,7 +75,7 @@ def plan(
     for group in groups:
         for workload in group.workloads:
             for problem in problems.of_workload(entry, entry.config.workloads[workload], pins):
-                found = sharing.setdefault(values_of(problem), {})
+                found = sharing.setdefault(identity_of(problem), {})
                 try:
                     entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
                 except Exception as error:  # whatever an author's function raises
@@ -214,7 +214,7 @@ def _of_provider(
             yield Point(
                 kernel=entry.name,
                 provider=provider.name,
-                problem=values_of(problem),
+                problem=identity_of(problem),
                 parameters=values_of(parameters),
             )
 

@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import kernels
 from kernels.contract import shown
 from pipeline import UserError
+from pipeline.points import problems
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
 
@@ -28,7 +30,8 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
     """The numbers of each function that a tree compiles for a point's provider: of a Triton provider those of
     the point, of a CUDA one all that its library has. Raises UserError with codegen's sentence where there is
     none."""
-    pins = {**point.problem, **point.parameters}
+    problem = problems.make(kernels.load(where).kernel.problem, point.problem)
+    pins = {**problems.values_of(problem), **point.parameters}
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "pipeline.codegen", f"kernel={where}", f"provider={point.provider}"),
