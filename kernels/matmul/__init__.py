@@ -4,8 +4,8 @@
 weight is; ``tn`` and ``tt``.
 
 ``arithmetic`` says how it is computed. ``ieee`` multiplies every bit of the inputs, and keeps sums in
-float32, which are rounded once. ``tf32`` lets the tensor cores round each float32 input to 11 bits. ``fast_accum``
-leaves the sums of float8 products in the tensor cores, which on Hopper keep 14 bits of them.
+float32, which are rounded once. ``tf32`` lets the tensor cores round each float32 input to 11 bits.
+``fast_accum`` leaves the sums of float8 products in the tensor cores, which on Hopper keep 14 bits of them.
 ``float8_e4m3fn`` comes with a scale of each matrix, and its product is bfloat16.
 
 Two operations a product, ``2 m n k`` in all; each input is read once and the output written once. A large

@@ -75,7 +75,6 @@ def _persistent(  # noqa: PLR0913, PLR0917  # what Triton reads
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PARTS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     BY_TMA: tl.constexpr,
@@ -83,10 +82,13 @@ def _persistent(  # noqa: PLR0913, PLR0917  # what Triton reads
     IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program takes every PROGRAMS-th tile. A_TRANSPOSED: the descriptor is that of a's transposed matrix,
-    whose rows lie in memory one after the other. The same for B_TRANSPOSED."""
+    """A program takes one tile after the other, as far apart in their order as there are programs.
+
+    A_TRANSPOSED: the descriptor is that of a's transposed matrix, whose rows lie in memory one after the
+    other. The same for B_TRANSPOSED.
+    """
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, PROGRAMS, flatten=True):
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         tile_m, tile_n = grouped(tile, tiles_m, tiles_n, GROUP_M)
         top, left = tile_m * BLOCK_M, tile_n * BLOCK_N
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -118,9 +120,9 @@ def _persistent(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 def multiprocessors(x: torch.Tensor) -> int:
-    """How many programs run at a time; without a GPU as many as show that a program takes several tiles."""
+    """How many programs run at a time; without a GPU two, so that a program takes several tiles."""
     if x.device.type != "cuda":
-        return 2 if x.device.type == "cpu" else 132
+        return 2
     return torch.cuda.get_device_properties(x.device).multi_processor_count
 
 
@@ -171,7 +173,6 @@ def persistent(  # noqa: PLR0913  # the parameters' names
         BLOCK_K=block_k,
         GROUP_M=group_m,
         PARTS=epilogue_parts,
-        PROGRAMS=programs,
         A_TRANSPOSED=a_transposed,
         B_TRANSPOSED=b_transposed,
         BY_TMA=by_tma,
