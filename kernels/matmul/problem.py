@@ -39,8 +39,8 @@ class Problem:
         return "bfloat16" if self.dtype == FLOAT8 else self.dtype
 
 
-MOST_INTERPRETED = 160
-"""The largest dimension that Triton's interpreter is given: three tiles of 64, the last of them in part."""
+MOST_INTERPRETED = 96
+"""The largest dimension that Triton's interpreter is given: two tiles of 64, the last of them in part."""
 
 TF32_EPSILON = 2.0**-10
 """The distance from 1 to the next number of TF32."""
