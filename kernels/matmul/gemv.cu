@@ -18,7 +18,7 @@ constexpr int kLoadsInFlight = 8;  // of 16 bytes, a thread
 template <typename T>
 using Wide = kernels::Vector<T, kernels::kVectorWidth<T>>;
 
-// The m rows of a, one after the other. Kernels take 1, 2, 4 or 8: what is past the last is the last once more, and its
+// The m rows of a, one after the other. Kernels take 1, 4 or 8: what is past the last is the last once more, and its
 // sums are not stored.
 template <typename T>
 struct Rows {
@@ -186,14 +186,12 @@ void launch_along_columns(const Operands<T>& of, unsigned threads, cudaStream_t 
   kernels::record_launch("along_columns", "a warp a column", grid, dim3(threads));
 }
 
-template <typename T, int kRows, int kColumns>
+template <typename T, int kRows, int kColumns, int kWidth>
 void launch_down_rows(const Operands<T>& of, unsigned threads, cudaStream_t stream) {
-  constexpr int kWidth = kernels::kVectorWidth<T>;
   const dim3 grid(static_cast<unsigned>(kernels::ceil_div(of.n, kColumns)));
-  const int width = of.vectors ? kWidth : 1;
-  threads = std::max(threads, static_cast<unsigned>(kColumns / width));
-  auto* const function = of.vectors ? down_rows<T, kRows, kColumns, kWidth> : down_rows<T, kRows, kColumns, 1>;
-  const size_t shared_bytes = sizeof(float) * kRows * width * threads;
+  threads = std::max(threads, static_cast<unsigned>(kColumns / kWidth));
+  auto* const function = down_rows<T, kRows, kColumns, kWidth>;
+  const size_t shared_bytes = sizeof(float) * kRows * kWidth * threads;
   kernels::require(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(shared_bytes)) == cudaSuccess,
                    "matmul::cuda_gemv needs " + std::to_string(shared_bytes) + " bytes of shared memory");
@@ -204,14 +202,15 @@ void launch_down_rows(const Operands<T>& of, unsigned threads, cudaStream_t stre
 
 template <typename T, int kRows>
 void launch(const Operands<T>& of, bool is_column_major, int64_t columns, unsigned threads, cudaStream_t stream) {
+  constexpr int kWidth = kernels::kVectorWidth<T>;
   if (is_column_major) {
     launch_along_columns<T, kRows>(of, threads, stream);
-  } else if (columns == 32) {
-    launch_down_rows<T, kRows, 32>(of, threads, stream);
+  } else if (!of.vectors) {
+    launch_down_rows<T, kRows, 64, 1>(of, threads, stream);
   } else if (columns == 64) {
-    launch_down_rows<T, kRows, 64>(of, threads, stream);
+    launch_down_rows<T, kRows, 64, kWidth>(of, threads, stream);
   } else {
-    launch_down_rows<T, kRows, 128>(of, threads, stream);
+    launch_down_rows<T, kRows, 128, kWidth>(of, threads, stream);
   }
 }
 
@@ -220,8 +219,6 @@ template <typename F>
 void with_rows(int64_t rows, const F& f) {
   if (rows == 1) {
     f(std::integral_constant<int, 1>{});
-  } else if (rows == 2) {
-    f(std::integral_constant<int, 2>{});
   } else if (rows <= 4) {
     f(std::integral_constant<int, 4>{});
   } else {
@@ -235,8 +232,7 @@ kernels::Tensor cuda_gemv(const kernels::Tensor& a, const kernels::Tensor& b, in
                    "matmul::cuda_gemv takes an m x k and a k x n tensor of one dtype on one device");
   kernels::require(a.size(0) <= kMostRows,
                    "matmul::cuda_gemv takes at most 8 rows of a, not " + std::to_string(a.size(0)));
-  kernels::require(columns == 32 || columns == 64 || columns == 128,
-                   "columns must be 32, 64 or 128, not " + std::to_string(columns));
+  kernels::require(columns == 64 || columns == 128, "columns must be 64 or 128, not " + std::to_string(columns));
   kernels::check_launch_parameters(columns, num_warps);
   const torch::stable::accelerator::DeviceGuard guard(a.get_device_index());
   const bool is_column_major = b.stride(0) == 1 && b.stride(1) >= b.size(0);

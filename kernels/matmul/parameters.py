@@ -75,9 +75,9 @@ class GemvTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Gemv:
-    """The warps of a block; of a row-major b also the columns that a block takes."""
+    """The warps of a block; of a row-major b whose rows are aligned also the columns that a block takes."""
 
-    columns: int = one_of(32, 64, 128, default=64, unit="")
+    columns: int = one_of(64, 128, unit="")
     num_warps: int = one_of(4, 8, 16, default=8, unit="w")
 
 
@@ -213,10 +213,15 @@ def _few_rows(problem: Problem) -> str | None:
 
 def tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None) -> str | None:
     """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    return _tiles_fit(problem, tiles, gpu, narrowest=16)
+
+
+def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int) -> str | None:
+    """The same where the provider has no tile of fewer columns than ``narrowest``."""
     if reason := triton_fits(problem, gpu):
         return reason
     # Hopper's tensor cores take 64 rows at once, however few there are.
-    for name, smallest in (("m", 64), ("n", 16), ("k", 32)):
+    for name, smallest in (("m", 64), ("n", narrowest), ("k", 32)):
         if reason := _smaller_does(problem, (name, smallest), getattr(tiles, f"block_{name}")):
             return reason
     accumulators = _accumulators(tiles)
@@ -232,7 +237,7 @@ def naive_fits(problem: Problem, tiles: NaiveTiles, gpu: Gpu | None) -> str | No
     """The same of square tiles."""
     side = tiles.block_size
     sized = Tiles(block_m=side, block_n=side, block_k=32, num_warps=tiles.num_warps, num_stages=2)
-    return tiles_fit(problem, sized, gpu)
+    return _tiles_fit(problem, sized, gpu, narrowest=32)
 
 
 def split_fits(problem: Problem, tiles: SplitTiles, gpu: Gpu | None) -> str | None:
@@ -242,7 +247,7 @@ def split_fits(problem: Problem, tiles: SplitTiles, gpu: Gpu | None) -> str | No
 
 def persistent_fits(problem: Problem, tiles: PersistentTiles, gpu: Gpu | None) -> str | None:
     """The same of tiles that the tensor memory accelerator copies and a program keeps beside each other."""
-    if reason := tiles_fit(problem, tiles, gpu):
+    if reason := _tiles_fit(problem, tiles, gpu, narrowest=64):
         return reason
     part = tiles.block_n // tiles.epilogue_parts
     stored = tiles.block_m * part * ITEM_BYTES[problem.output_dtype]

@@ -100,5 +100,6 @@ def gemv(
         SPLIT_K=split_k,
         STAGES=num_stages,
         num_warps=num_warps,
+        num_stages=num_stages,
     )
     return out if split_k == 1 else reduced(out, sums)

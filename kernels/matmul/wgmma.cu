@@ -29,11 +29,6 @@
 namespace matmul {
 
 constexpr int kThreads = 384;  // the warpgroup that copies and the two that multiply
-constexpr int kWarpgroup = 128;
-constexpr int kConsumerWarps = 8;
-constexpr int kSteps = 4;  // instructions of 32 bytes of k to a buffer's 128
-constexpr int kStoredColumns = 128;  // that a warpgroup rounds and stores at a time
-constexpr int kBoxColumns = 64;      // 128 bytes of the output
 
 struct Arguments {
   int64_t m;
@@ -52,6 +47,12 @@ template <Element kElement>
 constexpr int kItemBytes = kElement == Element::kFloat8 ? 1 : 2;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int kWarpgroup = 128;
+constexpr int kConsumerWarps = 8;
+constexpr int kSteps = 4;            // instructions of 32 bytes of k to a buffer's 128
+constexpr int kStoredColumns = 128;  // that a warpgroup rounds and stores at a time
+constexpr int kBoxColumns = 64;      // 128 bytes of the output
 
 // Rounds two sums to neighbouring elements of the output, the first in the lower half.
 template <Element kElement>

@@ -48,18 +48,23 @@ def test_every_architecture_word_and_size(case: Case, compiled: list[dict[str, A
     assert all(row["cubin_bytes"] > 0 for row in rows)
     asked = list(wanted(case))
     assert {(row["target"], row["words"]) for row in rows} == {(one[0], label(one[1])) for one in asked}
-    assert {row["size"] for row in rows} == set(SIZES)
+    assert {row["size"] for row in rows} == {one[2] for one in asked} <= set(SIZES)
     assert len(rows) >= len(asked)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_parameters_reach_the_compiler(case: Case, compiled: list[dict[str, Any]]) -> None:
+    launched: dict[str, list[dict[str, Any]]] = {}
     for row in of(case, compiled):
-        for name, value in row["parameters"].items():
+        call = json.dumps([row["target"], row["words"], row["size"], row["parameters"]])
+        launched.setdefault(call, []).append(row)
+    # Of several kernels that a call launches, one by its parameters.
+    for rows in launched.values():
+        for name, value in rows[0]["parameters"].items():
             if name in ("num_warps", "num_stages"):
-                assert row[name] == value
+                assert any(row[name] == value for row in rows), name
             elif name.startswith("block"):
-                assert value in row["constants"], name
+                assert any(value in row["constants"] for row in rows), name
 
 
 @pytest.mark.parametrize("case", params(case for case in TRITON if isinstance(case, MatrixCase)))
