@@ -158,7 +158,7 @@ class Tolerance:
 class Work:
     """The least that a problem needs: bytes moved, each input read once and each output written once, and
     operations by the arithmetic that does them (``float32``, ``tf32``, ``bfloat16``, ``float16``,
-    ``float8_e4m3fn``, ``int8``)."""
+    ``float8_e4m3fn``, ``float8_fast_accum``, ``int8``)."""
 
     bytes: int
     operations: Mapping[str, int]

@@ -58,7 +58,7 @@ def work(problem: Problem) -> Work:
     moved = bytes_of(problem.dtype, *problem.shapes) + bytes_of(problem.output_dtype, (problem.m, problem.n))
     if problem.dtype == FLOAT8:
         moved += bytes_of("float32", (), ())  # the two scales
-    arithmetic = "tf32" if problem.arithmetic == "tf32" else problem.dtype
+    arithmetic = {"tf32": "tf32", "fast_accum": "float8_fast_accum"}.get(problem.arithmetic, problem.dtype)
     return Work(moved, {arithmetic: 2 * problem.m * problem.n * problem.k})
 
 

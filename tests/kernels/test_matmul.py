@@ -327,5 +327,9 @@ def test_work_is_named_by_its_arithmetic() -> None:
     problem = Problem(m=3, n=5, k=7, dtype="float32", arithmetic="tf32")
     assert MATMUL.kernel.work(problem).operations == {"tf32": 210}
     assert MATMUL.kernel.work(problem).bytes == 4 * (21 + 35 + 15)
+    eighth = dataclasses.replace(problem, dtype="float8_e4m3fn", arithmetic="fast_accum")
+    assert MATMUL.kernel.work(eighth).operations == {"float8_fast_accum": 210}
+    # One byte an element of the inputs and two of the output, and a scale of each input.
+    assert MATMUL.kernel.work(eighth).bytes == 21 + 35 + 2 * 15 + 8
     half = dataclasses.replace(problem, dtype="bfloat16", arithmetic="ieee")
     assert MATMUL.kernel.work(half).operations == {"bfloat16": 210}
