@@ -51,7 +51,9 @@ def one_of(
 
     ``unit`` makes for short labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size
     is the number alone. Without one it is ``name=value``. With ``omit_default`` a label leaves the parameter
-    out where it has its default, and a configuration written without it means the default.
+    out where it has its default, and a configuration written without it means the default. A point leaves
+    out such a dimension of its problem at its default: rows from before it was declared stay rows of the
+    same points.
     """
     chosen = values[0] if default is None else default
     if chosen not in values:
@@ -159,7 +161,7 @@ class Tolerance:
 class Work:
     """The least that a problem needs: bytes moved, each input read once and each output written once, and
     operations by the arithmetic that does them (``float32``, ``tf32``, ``bfloat16``, ``float16``,
-    ``int8``)."""
+    ``float8_e4m3fn``, ``float8_fast_accum``, ``int8``)."""
 
     bytes: int
     operations: Mapping[str, int]
@@ -184,8 +186,8 @@ class Provider:
         ``FILE:FUNCTION`` in the kernel's folder: ``triton.py:softmax_row`` is a Python function,
         ``cuda.cu:cuda`` an operator that the library built from the file registers as
         ``torch.ops.<kernel>.cuda``. It is called ``f(*inputs, **arguments, **parameters)`` and returns a new
-        tensor, or a tuple of them. For inputs that it refuses a Python entry raises ValueError with a
-        sentence, an operator RuntimeError.
+        tensor, or a tuple of them. Inputs that only some problems have are None by default. For inputs that
+        it refuses a Python entry raises ValueError with a sentence, an operator RuntimeError.
     parameters:
         A frozen dataclass of what the provider can be tuned by, or None.
     fits:
@@ -202,7 +204,9 @@ class Provider:
         Device types that can time it; read off the language. On a CPU a Triton provider is verified by
         Triton's interpreter, a Numba provider by Numba's simulator.
     needs:
-        The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``.
+        The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``. A CUDA
+        source of a provider with a letter is compiled for it where code for its capability is wanted. For
+        other capabilities the source compiles to nothing, by ``#ifdef __CUDA_ARCH_FEAT_SM90_ALL``.
     package:
         The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What a peer
         gives is verified like any other's, but its limits are its own.

@@ -147,7 +147,7 @@ class Request:
                 point = Point(
                     kernel=entry.name,
                     provider=entry.loaded.kernel.baseline,
-                    problem=values,
+                    problem=problems.identity_of(problem),
                     parameters=Values(),
                 )
                 found[notation.extent(point), notation.words(point)] = problem

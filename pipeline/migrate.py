@@ -154,7 +154,7 @@ def _point(row: Mapping[str, Any]) -> Point | None:
     return Point(
         kernel=loaded.name,
         provider=provider.name,
-        problem=problems.values_of(problem),
+        problem=problems.identity_of(problem),
         parameters=Values(parameters),
     )
 
@@ -186,7 +186,7 @@ def _workloads(kernel: str) -> dict[Values, str]:
     """The workload that each problem of the kernel's YAML belongs to, the largest of several."""
     entry = catalog.find(kernel)
     of_workload = {
-        name: [problems.values_of(problem) for problem in problems.of_workload(entry, workload, {})]
+        name: [problems.identity_of(problem) for problem in problems.of_workload(entry, workload, {})]
         for name, workload in entry.config.workloads.items()
     }
     found: dict[Values, str] = {}

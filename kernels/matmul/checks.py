@@ -4,26 +4,49 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul import refused
+from kernels.matmul.problem import FLOAT8, refused
 from kernels.tensors import check_dtype
 
 
-def check_product(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> None:
+def check_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    arithmetic: str,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+) -> None:
     """Raises ValueError for what are no two matrices of one dtype that can be multiplied, for a dtype that
-    would not be served in full, and for an arithmetic that the dtype does not have."""
+    would not be served in full, for an arithmetic that the dtype does not have, and for float8 without its
+    scales or scales without it."""
+    check_shapes(a, b)
+    dtype = str(a.dtype).removeprefix("torch.")
+    scales = (scale_a, scale_b)
+    if dtype != FLOAT8:
+        check_dtype(a)
+        if any(scale is not None for scale in scales):
+            raise ValueError(f"only {FLOAT8} has scales, not {dtype}")
+    elif any(scale is None or scale.numel() != 1 or scale.dtype != torch.float32 for scale in scales):
+        raise ValueError(f"{FLOAT8} needs a scale of a and one of b, a float32 each")
+    if reason := refused(dtype, arithmetic):
+        raise ValueError(reason)
+
+
+def check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Raises ValueError for what are no two matrices of one dtype on one device that can be multiplied."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"matmul needs (m, k) and (k, n), got shapes {tuple(a.shape)} and {tuple(b.shape)}")
     if a.dtype != b.dtype or a.device != b.device:
         raise ValueError(
             f"matmul needs one dtype on one device, got {a.dtype} on {a.device} and {b.dtype} on {b.device}"
         )
-    check_dtype(a)
-    if reason := refused(str(a.dtype).removeprefix("torch."), arithmetic):
-        raise ValueError(reason)
 
 
 def check_ieee(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> None:
-    """The same for a kernel without tensor cores, which has no ``tf32``."""
-    check_product(a, b, arithmetic)
+    """The same for a kernel in float32 without tensor cores, which has no arithmetic but ``ieee`` and no
+    float8."""
+    check_shapes(a, b)
+    check_dtype(a)
+    if reason := refused(str(a.dtype).removeprefix("torch."), arithmetic):
+        raise ValueError(reason)
     if arithmetic != "ieee":
         raise ValueError(f"this kernel uses no tensor cores: arithmetic must be ieee, not {arithmetic}")

@@ -1,15 +1,16 @@
-"""The matrix product's operators in CUDA C++, which know no arithmetic but ``ieee``."""
+"""The matrix product's operators in CUDA C++."""
 
 from __future__ import annotations
 
 import torch
 
-from kernels.matmul.checks import check_ieee
+from kernels.matmul.checks import check_ieee, check_product
+from kernels.matmul.descriptors import describable
 
 
 def cuda_naive(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
     """A thread an element of the output, without shared memory. Raises ValueError for inputs that are no
-    (m, k) and (k, n) matrix of one dtype, and for another arithmetic."""
+    (m, k) and (k, n) matrix of one dtype, and for another arithmetic than ``ieee``."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_naive(a, b)
     return out
@@ -20,4 +21,41 @@ def cuda_tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> 
     Raises what ``cuda_naive`` raises."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_tiled(a, b, tile)
+    return out
+
+
+def cuda_gemv(
+    a: torch.Tensor, b: torch.Tensor, arithmetic: str, columns: int, num_warps: int
+) -> torch.Tensor:
+    """The product of few rows, without tensor cores. Raises what ``cuda_naive`` raises, and RuntimeError for
+    more than 8 rows."""
+    check_ieee(a, b, arithmetic)
+    out: torch.Tensor = torch.ops.matmul.cuda_gemv(a, b, columns, num_warps)
+    return out
+
+
+def cuda_wgmma(  # noqa: PLR0913  # the parameters' names
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    *,
+    arithmetic: str,
+    block_n: int,
+    group_m: int,
+    stages: int,
+    cluster_size: int,
+) -> torch.Tensor:
+    """Hopper's tensor cores fed by TMA, a block a multiprocessor. Raises ValueError for inputs that are no
+    (m, k) and (k, n) matrix of one dtype and for an arithmetic that their dtype does not have, and
+    RuntimeError for what the kernel has no tensor cores for."""
+    check_product(a, b, arithmetic, scale_a, scale_b)
+    if a.numel() == 0 or b.numel() == 0:
+        dtype = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
+        return a.new_zeros((a.shape[0], b.shape[1]), dtype=dtype)
+    of_a, a_transposed = describable(a)
+    of_b, b_transposed = describable(b)
+    out: torch.Tensor = torch.ops.matmul.cuda_wgmma(
+        of_a, a_transposed, of_b, b_transposed, scale_a, scale_b, block_n, group_m, stages, cluster_size
+    )
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul import Problem
+from kernels.matmul.problem import FLOAT8, Problem
 from kernels.tensors import dtype_of, normal
 
 CHUNK = 1 << 26
@@ -13,16 +13,40 @@ whole."""
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """Both matrices, row-major, standard normal."""
-    return normal(problem.shapes, problem.dtype, device, seed)
+    """Both matrices, standard normal, each as the layout says. For float8 they are followed by a scale of
+    each, by which its values are to be multiplied: the largest magnitude is the dtype's largest number."""
+    shapes = [
+        shape if lies == "n" else shape[::-1]
+        for shape, lies in zip(problem.shapes, problem.layout, strict=True)
+    ]
+    made = normal(shapes, "float32" if problem.dtype == FLOAT8 else problem.dtype, device, seed)
+    a, b = (x if lies == "n" else x.t() for x, lies in zip(made, problem.layout, strict=True))
+    if problem.dtype != FLOAT8:
+        return a, b
+    (of_a, scale_a), (of_b, scale_b) = scaled(a), scaled(b)
+    return of_a, of_b, scale_a, scale_b
+
+
+def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tensor as float8, and the scale that its values are to be multiplied by: one of all of it."""
+    dtype = dtype_of(FLOAT8)
+    scale = x.abs().amax() / torch.finfo(dtype).max
+    return (x / scale).to(dtype), scale
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """One m by n matrix of the inputs' dtype."""
-    return [((problem.m, problem.n), dtype_of(problem.dtype))]
+    """One m by n matrix."""
+    return [((problem.m, problem.n), dtype_of(problem.output_dtype))]
 
 
-def reference(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
+def reference(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    *,
+    arithmetic: str,
+) -> torch.Tensor:
     """The product in float64, whatever arithmetic is asked of the providers."""
     del arithmetic
     wide = b.double()
@@ -30,4 +54,6 @@ def reference(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor
     rows = max(1, CHUNK // max(1, a.shape[1]))
     for top in range(0, a.shape[0], rows):
         torch.mm(a[top : top + rows].double(), wide, out=out[top : top + rows])
+    if scale_a is not None and scale_b is not None:
+        out *= scale_a.double() * scale_b.double()
     return out

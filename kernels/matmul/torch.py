@@ -32,6 +32,22 @@ def by_flag(
         flags.fp32_precision = precision
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """torch's own product."""
-    return by_flag(torch.mm, a, b, arithmetic)
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    *,
+    arithmetic: str,
+) -> torch.Tensor:
+    """torch's own product; of float8 that of two scaled matrices."""
+    if scale_a is None or scale_b is None:
+        return by_flag(torch.mm, a, b, arithmetic)
+    return torch._scaled_mm(
+        a,
+        b,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=arithmetic == "fast_accum",
+    )

@@ -7,6 +7,7 @@ it calls is compiled, while the flag is set. A file of its own, because Dynamo t
 from __future__ import annotations
 
 import torch
+import torch._inductor.config
 from torch._dynamo.decorators import skip
 
 from kernels.matmul.torch import by_flag
@@ -21,5 +22,19 @@ def matmul(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
     return out
 
 
+@skip
+def max_autotune(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
+    """The same, where Inductor times cuBLAS and its own Triton templates for each shape, and takes the
+    fastest: what ``mode="max-autotune"`` does, without its CUDA graphs."""
+    with torch._inductor.config.patch(max_autotune=True):
+        out: torch.Tensor = with_flag(_product_to_tune, a, b, arithmetic)
+    return out
+
+
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.mm(a, b)
+
+
+def _product_to_tune(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A function of its own: Dynamo keeps one graph a function and shapes, whatever Inductor was told."""
     return torch.mm(a, b)

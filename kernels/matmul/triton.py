@@ -13,6 +13,36 @@ from kernels.matmul.checks import check_product
 from kernels.tensors import launch_grid
 
 
+def empty_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A tensor for the product; of float8 it is bfloat16."""
+    dtype = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+
+
+def precision(arithmetic: str) -> str:
+    """The arithmetic in the words of ``tl.dot``, for which float8's are none of its own."""
+    return "tf32" if arithmetic == "tf32" else "ieee"
+
+
+def imprecise_sums(a: torch.Tensor, arithmetic: str, block_k: int) -> int | None:
+    """How many products of float8 the tensor cores may sum up before the sum is added in float32; None where
+    that is theirs to say, which for float8 is all of them."""
+    return block_k if a.dtype == torch.float8_e4m3fn and arithmetic == "ieee" else None
+
+
+def is_interpreted(kernel: object) -> bool:
+    """Whether Triton's interpreter runs the kernel."""
+    return not isinstance(kernel, triton.JITFunction)
+
+
+def operands(kernel: object, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both matrices as the kernel is given them. Triton's interpreter takes a NaN of float8 for a number, so
+    that it is given float32."""
+    if is_interpreted(kernel) and a.dtype == torch.float8_e4m3fn:
+        return a.float(), b.float()
+    return a, b
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def grouped(program: tl.tensor, tiles_m: tl.tensor, tiles_n: tl.tensor, GROUP_M: tl.constexpr) -> tl.tensor:
     """The row and the column of a program's tile: column by column within GROUP_M rows of tiles, then the
@@ -26,10 +56,12 @@ def grouped(program: tl.tensor, tiles_m: tl.tensor, tiles_n: tl.tensor, GROUP_M:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _naive(  # noqa: PLR0913, PLR0917  # what Triton reads
     out: tl.tensor,
     a: tl.tensor,
     b: tl.tensor,
+    scale_a: tl.tensor,
+    scale_b: tl.tensor,
     m: tl.tensor,
     n: tl.tensor,
     k: tl.tensor,
@@ -37,33 +69,115 @@ def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
     a_column: tl.tensor,
     b_row: tl.tensor,
     b_column: tl.tensor,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    IMPRECISE: tl.constexpr,
+    WIDEN: tl.constexpr,
+) -> None:
+    """A program sums up the products of one square tile, BLOCK_K a step: tiles row by row, a mask on every
+    load, and a load only after the products before it."""
+    tiles_n = tl.cdiv(n, BLOCK_SIZE)
+    tile_m, tile_n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
+    row = tile_m.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[:, None]
+    column = tile_n.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[None, :]
+    total = tl.zeros([BLOCK_SIZE, BLOCK_SIZE], tl.float32)
+    for start in range(0, k, BLOCK_K):
+        depth = start + tl.arange(0, BLOCK_K).to(tl.int64)
+        of_a = tl.load(
+            a + row * a_row + depth[None, :] * a_column, mask=(row < m) & (depth[None, :] < k), other=0.0
+        )
+        of_b = tl.load(
+            b + depth[:, None] * b_row + column * b_column,
+            mask=(depth[:, None] < k) & (column < n),
+            other=0.0,
+        )
+        if WIDEN:
+            of_a = of_a.to(tl.float32)
+            of_b = of_b.to(tl.float32)
+        total = tl.dot(of_a, of_b, total, input_precision=ARITHMETIC, max_num_imprecise_acc=IMPRECISE)
+    if scale_a is not None:
+        total *= tl.load(scale_a) * tl.load(scale_b)
+    tl.store(out + row * n + column, total.to(out.dtype.element_ty), mask=(row < m) & (column < n))
+
+
+def naive(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    *,
+    arithmetic: str,
+    block_size: int,
+    num_warps: int,
+) -> torch.Tensor:
+    """The product, a program a ``block_size`` square, as a first kernel is written. Raises what ``tiled``
+    raises."""
+    check_product(a, b, arithmetic, scale_a, scale_b)
+    (m, k), n = a.shape, b.shape[1]
+    out = empty_product(a, b)
+    a, b = operands(_naive, a, b)
+    if out.numel() > 0:
+        _naive[launch_grid(triton.cdiv(m, block_size) * triton.cdiv(n, block_size))](
+            out,
+            a,
+            b,
+            scale_a,
+            scale_b,
+            m,
+            n,
+            k,
+            *a.stride(),
+            *b.stride(),
+            BLOCK_SIZE=block_size,
+            BLOCK_K=32,
+            ARITHMETIC=precision(arithmetic),
+            IMPRECISE=imprecise_sums(a, arithmetic, 32),
+            WIDEN=is_interpreted(_naive),
+            num_warps=num_warps,
+            num_stages=1,
+        )
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tile_of(  # noqa: PLR0913, PLR0917  # what Triton reads
+    a: tl.tensor,
+    b: tl.tensor,
+    m: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
+    begin: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    a_row: tl.tensor,
+    a_column: tl.tensor,
+    b_row: tl.tensor,
+    b_column: tl.tensor,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
     EVEN_M: tl.constexpr,
     EVEN_N: tl.constexpr,
     EVEN_K: tl.constexpr,
     ARITHMETIC: tl.constexpr,
+    IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
-) -> None:
-    """A program sums up the products of one tile, BLOCK_K a step, in float32, and rounds them once.
+) -> tl.tensor:
+    """The float32 sums of the products from ``begin`` to ``k`` of a tile with these rows and columns.
 
     EVEN_M: no tile reaches past the last row, so rows need no mask. The same for EVEN_N and EVEN_K.
     WIDEN is for Triton's interpreter, whose dot takes a bfloat16's bits for a whole number.
     """
-    tile_m, tile_n = grouped(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
-    # 64 bits: row * a_row passes 2**31 in a matrix of more than 2**31 elements.
-    row = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    column = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     depth = tl.arange(0, BLOCK_K).to(tl.int64)
-    a_from = a + row * a_row + depth[None, :] * a_column
-    b_from = b + depth[:, None] * b_row + column * b_column
+    first = tl.cast(begin, tl.int64)
+    a_from = a + row * a_row + (first + depth[None, :]) * a_column
+    b_from = b + (first + depth[:, None]) * b_row + column * b_column
     a_step = tl.cast(a_column, tl.int64) * BLOCK_K
     b_step = tl.cast(b_row, tl.int64) * BLOCK_K
 
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, k, BLOCK_K):
+    for start in range(begin, k, BLOCK_K):
         # What is past the end is 0 in both, and adds 0 whatever the other matrix holds.
         if EVEN_M and EVEN_K:
             of_a = tl.load(a_from)
@@ -84,10 +198,67 @@ def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
         if WIDEN:
             of_a = of_a.to(tl.float32)
             of_b = of_b.to(tl.float32)
-        total = tl.dot(of_a, of_b, total, input_precision=ARITHMETIC)
+        total = tl.dot(of_a, of_b, total, input_precision=ARITHMETIC, max_num_imprecise_acc=IMPRECISE)
         a_from += a_step
         b_from += b_step
+    return total
 
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
+    out: tl.tensor,
+    a: tl.tensor,
+    b: tl.tensor,
+    scale_a: tl.tensor,
+    scale_b: tl.tensor,
+    m: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
+    a_row: tl.tensor,
+    a_column: tl.tensor,
+    b_row: tl.tensor,
+    b_column: tl.tensor,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    EVEN_M: tl.constexpr,
+    EVEN_N: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    IMPRECISE: tl.constexpr,
+    WIDEN: tl.constexpr,
+) -> None:
+    """A program sums up the products of one tile, BLOCK_K a step, in float32, and rounds them once."""
+    tile_m, tile_n = grouped(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
+    # 64 bits: row * a_row passes 2**31 in a matrix of more than 2**31 elements.
+    row = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    column = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    total = tile_of(
+        a,
+        b,
+        m,
+        n,
+        k,
+        0,
+        row,
+        column,
+        a_row,
+        a_column,
+        b_row,
+        b_column,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        EVEN_M,
+        EVEN_N,
+        EVEN_K,
+        ARITHMETIC,
+        IMPRECISE,
+        WIDEN,
+    )
+    if scale_a is not None:
+        total *= tl.load(scale_a) * tl.load(scale_b)
     to = out + row * n + column
     result = total.to(out.dtype.element_ty)
     if EVEN_M and EVEN_N:
@@ -96,9 +267,12 @@ def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
         tl.store(to, result, mask=(row < m) & (column < n))
 
 
-def tiled(  # noqa: PLR0913, PLR0917  # the parameters' names
+def tiled(  # noqa: PLR0913  # the parameters' names
     a: torch.Tensor,
     b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    *,
     arithmetic: str,
     block_m: int,
     block_n: int,
@@ -109,14 +283,17 @@ def tiled(  # noqa: PLR0913, PLR0917  # the parameters' names
 ) -> torch.Tensor:
     """The product of an (m, k) and a (k, n) matrix, a program a ``block_m`` by ``block_n`` tile. Raises
     ValueError for inputs that are no such matrices and for an arithmetic that their dtype does not have."""
-    check_product(a, b, arithmetic)
+    check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
-    out = a.new_empty((m, n))
+    out = empty_product(a, b)
+    a, b = operands(_tiled, a, b)
     if out.numel() > 0:
         _tiled[launch_grid(triton.cdiv(m, block_m) * triton.cdiv(n, block_n))](
             out,
             a,
             b,
+            scale_a,
+            scale_b,
             m,
             n,
             k,
@@ -129,8 +306,9 @@ def tiled(  # noqa: PLR0913, PLR0917  # the parameters' names
             EVEN_M=m % block_m == 0,
             EVEN_N=n % block_n == 0,
             EVEN_K=k % block_k == 0,
-            ARITHMETIC=arithmetic,
-            WIDEN=not isinstance(_tiled, triton.JITFunction),
+            ARITHMETIC=precision(arithmetic),
+            IMPRECISE=imprecise_sums(a, arithmetic, block_k),
+            WIDEN=is_interpreted(_tiled),
             num_warps=num_warps,
             num_stages=num_stages,
         )

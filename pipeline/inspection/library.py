@@ -109,8 +109,9 @@ def library_of(loaded: kernels.Loaded, source: str) -> CudaLibrary:
 
 
 def architecture_of(path: Path) -> str:
-    """The compute capability in the name that cuobjdump gives a file: ``cuda.sm_90.cubin``."""
-    match = re.search(r"\.sm_(\w+)\.\w+$", path.name)
+    """The compute capability in the name that cuobjdump gives a file: ``cuda.sm_90.cubin``. Code for sm_90a
+    is code for this capability."""
+    match = re.search(r"\.sm_(\d+)[af]?\.\w+$", path.name)
     assert match, f"cuobjdump wrote {path.name}, which names no architecture"
     return match[1]
 

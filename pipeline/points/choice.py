@@ -13,7 +13,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Pins, Plan, checked_pins
 from pipeline.points.point import Point, order
-from pipeline.points.problems import SIZE, values_of
+from pipeline.points.problems import SIZE, identity_of
 from pipeline.store.record import Measurement
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def few_problems(
     pinned = {*pins, *(kernel.size if SIZE in pins else ())}
     groups: dict[Values, dict[Values, int]] = {}
     for problem in problems.of_workload(entry, workload, pins):
-        values = values_of(problem)
+        values = identity_of(problem)
         of_pins = Values({name: value for name, value in values.items() if name in pinned})
         groups.setdefault(of_pins, {})[values] = kernel.work(problem).bytes
     found = []

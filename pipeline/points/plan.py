@@ -15,7 +15,7 @@ from pipeline.points import author, problems
 from pipeline.points.catalog import Configurations, Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.points.problems import SIZE, values_of
+from pipeline.points.problems import SIZE, identity_of, values_of
 
 Pins = Mapping[str, Sequence[Value]]
 """Values by name, in place of those that the YAML has."""
@@ -83,9 +83,10 @@ def plan(
         told: dict[str, Configurations] = {"*": "all"} if every else group.configurations
         for workload in group.workloads:
             for problem in problems.of_workload(entry, entry.config.workloads[workload], pins):
-                if every and values_of(problem) in sharing:
+                identity = identity_of(problem)
+                if every and identity in sharing:
                     continue  # by another group, and in every configuration
-                found = sharing.setdefault(values_of(problem), {})
+                found = sharing.setdefault(identity, {})
                 try:
                     entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
                 except Exception as error:  # whatever an author's function raises
@@ -228,7 +229,7 @@ def _of_provider(
             yield Point(
                 kernel=entry.name,
                 provider=provider.name,
-                problem=values_of(problem),
+                problem=identity_of(problem),
                 parameters=values_of(parameters),
             )
 

@@ -58,6 +58,19 @@ def values_of(made: Any) -> Values:
     )
 
 
+def identity_of(problem: Any) -> Values:
+    """The values that a point names a problem by: all but those of dimensions that are left out at their
+    default."""
+    declared = declared_variables(type(problem))
+    return Values(
+        {
+            name: value
+            for name, value in values_of(problem).items()
+            if not (declared[name].omit_default and value == declared[name].default)
+        }
+    )
+
+
 def declares(kernel: Kernel, point: Point) -> bool:
     """Whether the kernel has a provider, a problem and parameters as a point's; those of an older row may be
     gone."""
@@ -67,7 +80,7 @@ def declares(kernel: Kernel, point: Point) -> bool:
         made = make(provider.parameters, point.parameters) if provider.parameters else None
     except (KeyError, UserError):
         return False
-    return (values_of(problem), values_of(made)) == (point.problem, point.parameters)
+    return (identity_of(problem), values_of(made)) == (point.problem, point.parameters)
 
 
 def of_workload(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Value]]) -> Iterator[Any]:
@@ -91,7 +104,7 @@ def of_workload(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Va
             pinned_size = of_size if SIZE in pins else {}
             pinned = {name: value for name, value in named.items() if name in pins}
             problem = make(kernel.problem, {**of_size, **named, **written, **pinned_size, **pinned})
-            key = values_of(problem)
+            key = identity_of(problem)
             if key not in seen:
                 seen.add(key)
                 yield problem

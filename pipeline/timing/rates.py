@@ -21,8 +21,14 @@ from pipeline.timing.timers.events import recorded
 from pipeline.timing.timers.overhead import calibrate
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
-ARITHMETIC = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+ARITHMETIC = {
+    **{"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
+    **{"float8_e4m3fn": "float8_e4m3fn", "float8_fast_accum": "float8_e4m3fn"},
+}
 """The dtype of the matrices by the arithmetic that multiplies them."""
+
+ON_GPU_ALONE = ("tf32", "float8_e4m3fn", "float8_fast_accum")
+"""Arithmetic that a CPU emulates."""
 
 MATMUL_SIDES = {"cuda": (8192,), "cpu": (128, 1024)}
 """Sides of the matrices, the largest last. A CPU without instructions for a dtype takes seconds for the large
@@ -57,14 +63,15 @@ def measure(device: str) -> Rates:
     tflops: dict[str, float] = {}
     sustained: dict[str, float] = {}
     for name, dtype in ARITHMETIC.items():
-        if name == "tf32" and device != "cuda":
+        if name in ON_GPU_ALONE and device != "cuda":
             continue
+        multiply = _multiply(name)
         for side in MATMUL_SIDES[device]:
             a, b = (torch.randn(side, side, device=device).to(getattr(torch, dtype)) for _ in range(2))
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             try:
-                matmul_us = p20(timer.measure(Rotation(partial(torch.mm, b), ((a,),)), stop))
-            except RuntimeError:
+                matmul_us = p20(timer.measure(Rotation(partial(multiply, b), ((a,),)), stop))
+            except (RuntimeError, ValueError):
                 break
             finally:
                 torch.backends.cuda.matmul.allow_tf32 = False
@@ -73,7 +80,7 @@ def measure(device: str) -> Rates:
                 break
         if device == "cuda" and name in tflops:
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
-            sustained[name] = 2 * side**3 / _after_work(partial(torch.mm, a, b)) / 1e6
+            sustained[name] = 2 * side**3 / _after_work(partial(multiply, a, b)) / 1e6
             torch.backends.cuda.matmul.allow_tf32 = False
     overhead = calibrate() if device == "cuda" else NO_OVERHEAD
     return Rates(
@@ -82,6 +89,26 @@ def measure(device: str) -> Rates:
         sustained_tflops=sustained,
         overhead=overhead,
     )
+
+
+def _multiply(arithmetic: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """torch's product in an arithmetic; of float8 that of scaled matrices, the second transposed, since torch
+    takes it column-major alone."""
+    if not arithmetic.startswith("float8"):
+        return torch.mm
+
+    def scaled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(
+            a,
+            b.t(),
+            scale_a=one,
+            scale_b=one,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=arithmetic == "float8_fast_accum",
+        )
+
+    one = torch.ones((), device="cuda")
+    return scaled
 
 
 def _after_work(call: Callable[[], torch.Tensor]) -> float:

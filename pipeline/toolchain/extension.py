@@ -67,7 +67,8 @@ class Place:
 
     ``folder`` holds the sources, ``output`` the libraries; paths in messages and manifests are relative to
     ``root``. What is included from below ``folder`` or ``shared`` is ours, all else the compilers' and
-    torch's.
+    torch's. ``needs`` are architectures with a letter, ``90a``, each with the source that has a provider
+    which needs its own instructions.
     """
 
     name: str
@@ -75,18 +76,30 @@ class Place:
     root: Path
     output: Path
     shared: Path = ROOT / "kernels"
+    needs: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, loaded: kernels.Loaded) -> Place:
         """The place of a kernel."""
+        needs = tuple(
+            (one.extension, one.needs.removeprefix("sm_"))
+            for one in loaded.kernel.providers
+            if one.extension and one.needs and one.needs[-1].isalpha()
+        )
+        root, output = ROOT, ROOT / "build" / "kernels" / loaded.name
         if loaded.is_outside:
-            output = ROOT / "build" / "outside" / loaded.package
-            return cls(loaded.name, loaded.folder, loaded.folder.parent, output)
-        return cls(loaded.name, loaded.folder, ROOT, ROOT / "build" / "kernels" / loaded.name)
+            root, output = loaded.folder.parent, ROOT / "build" / "outside" / loaded.package
+        return cls(loaded.name, loaded.folder, root, output, needs=needs)
 
     def source(self, source: str) -> Path:
         """Path of a source, relative to ``root``, as compilers are told it and messages show it."""
         return (self.folder / source).relative_to(self.root)
+
+    def architecture(self, source: str, capability: str) -> str:
+        """What nvcc compiles a source for where code for a compute capability is wanted: ``90a`` instead of
+        ``90`` if a provider of the source needs it."""
+        needed = {name[:-1]: name for of, name in self.needs if of == source}
+        return needed.get(capability, capability)
 
     def target(self, source: str, suffix: str) -> Path:
         """Path of what the build makes of a source: ``.so``, ``.log``, ``.json``."""
@@ -275,7 +288,8 @@ def _plan(source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:
         nvcc = find_nvcc()
         chosen, skipped = _architectures(source, wanted, nvcc, place)
         # The PTX too (compute_90): codegen shows it, and it costs no time.
-        targets = (f"-gencode=arch=compute_{name},code=[compute_{name},sm_{name}]" for name in chosen)
+        named = (place.architecture(source, name) for name in chosen)
+        targets = (f"-gencode=arch=compute_{name},code=[compute_{name},sm_{name}]" for name in named)
         flags = (*NVCC_FLAGS, *targets)
         compile_ = [str(nvcc.path), "-ccbin", str(cxx.path), *flags, *made]
         link += ["-ltorch_cuda"] if torch.cuda is not None else []

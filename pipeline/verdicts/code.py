@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from math import log
 from pathlib import Path
 
+import kernels
 from kernels.contract import Kernel, shown
 from pipeline import UserError
-from pipeline.points import notation
+from pipeline.points import notation, problems
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
 from pipeline.verdicts.contest import Contest, Match
@@ -68,7 +69,8 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
 
     Raises UserError with codegen's sentence where there is none.
     """
-    pins = {**point.problem, **point.parameters}
+    problem = problems.make(kernels.load(where).kernel.problem, point.problem)
+    pins = {**problems.values_of(problem), **point.parameters}
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "pipeline.codegen", f"kernel={where}", f"provider={point.provider}"),

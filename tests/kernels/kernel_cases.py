@@ -212,7 +212,7 @@ class Case:
                 choices.append([pinned[name]])
                 continue
             first = (preferred or {}).get(name, variable.default)
-            choices.append([first, variable.default, *(variable.values or ())])
+            choices.append(list(dict.fromkeys([first, variable.default, *(variable.values or ())])))
         reason = None
         for values in product(*choices):
             chosen = dict(zip(names, values, strict=True))

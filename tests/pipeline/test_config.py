@@ -187,9 +187,9 @@ def test_an_option_that_is_given_twice_is_a_mistake(
 def test_a_parameter_of_another_provider_is_no_parameter_of_the_chosen_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["kernel=matmul", "device=cpu", "provider=torch", "num_stages=99"]
+    options = ["kernel=matmul", "device=cpu", "provider=torch", "tile=99"]
     assert sentence(options, monkeypatch, capsys) == (
-        "num_stages is no parameter of torch; triton_tiled of matmul has it."
+        "tile is no parameter of torch; cuda_tiled of matmul has it."
     )
 
 

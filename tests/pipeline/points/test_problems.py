@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from kernels.contract import one_of, same_as
+from kernels.contract import Kernel, Provider, Tolerance, Work, one_of, same_as
 from pipeline import UserError
 from pipeline.points import problems
 from pipeline.points.frozen import Values
+from pipeline.points.point import Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,3 +62,34 @@ def test_what_can_not_be_is_said(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError) as raised:
         problems.make(Problem, values)
     assert str(raised.value) == said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wider:
+    """A problem that has got a dimension since rows were measured."""
+
+    columns: int
+    layout: str = one_of("row", "column", omit_default=True)
+
+
+def test_a_point_leaves_out_a_dimension_that_is_omitted_at_its_default() -> None:
+    assert problems.identity_of(Wider(columns=3)) == Values({"columns": 3})
+    assert problems.make(Wider, problems.identity_of(Wider(columns=3))) == Wider(columns=3)
+    other = Wider(columns=3, layout="column")
+    assert problems.identity_of(other) == problems.values_of(other)
+    assert problems.values_of(Wider(columns=3)) == Values({"columns": 3, "layout": "row"})
+
+
+def test_a_row_from_before_the_dimension_is_declared_still() -> None:
+    provider = Provider("torch", "torch.py:f")
+    kernel = Kernel(
+        problem=Wider,
+        size=("columns",),
+        work=lambda problem: Work(1, {}),
+        tolerance=lambda problem: Tolerance(0, 0),
+        providers=(provider,),
+    )
+    before = Point(kernel="wider", provider="torch", problem=Values({"columns": 3}))
+    assert problems.declares(kernel, before)
+    spelled = Values({"columns": 3, "layout": "row"})
+    assert not problems.declares(kernel, before.model_copy(update={"problem": spelled}))

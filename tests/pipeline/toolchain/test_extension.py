@@ -93,9 +93,10 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
     text = (ROOT / "kernels" / kernel / source).read_text()
     functions = re.findall(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(", text)
     rows = resources(here, source)
-    assert {row.architecture for row in rows} == {f"sm_{architecture}" for architecture in wanted}
-    for architecture in wanted:
-        names = [row.function for row in rows if row.architecture == f"sm_{architecture}"]
+    named = {f"sm_{here.architecture(source, str(architecture))}" for architecture in wanted}
+    assert {row.architecture for row in rows} == named
+    for architecture in named:
+        names = [row.function for row in rows if row.architecture == architecture]
         assert len(names) == len(set(names)) > 0
         assert all(any(f"::{function}<" in name for name in names) for function in functions)
     # A block of 1024 threads has 64 registers a thread: some row kernels keep a few words elsewhere there.
@@ -355,3 +356,11 @@ def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
 def test_cuda_needs_a_gpu_to_load() -> None:
     with pytest.raises(UserError, match=r"square/cuda\.cu needs a GPU"):
         load(Place.of(kernels.load("square")), CUDA)
+
+
+def test_a_source_is_compiled_for_the_instructions_that_its_providers_need() -> None:
+    """sm_90a where code for 9.0 is wanted; other capabilities and other sources as they are."""
+    here = Place.of(kernels.load("matmul"))
+    assert here.architecture("wgmma.cu", "90") == "90a"
+    assert here.architecture("wgmma.cu", "80") == "80"
+    assert here.architecture("cuda.cu", "90") == "90"

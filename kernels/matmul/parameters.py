@@ -1,0 +1,324 @@
+"""What each provider of the matrix product can be tuned by, and what of it fits a problem and a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kernels.contract import ITEM_BYTES, Gpu, one_of
+from kernels.matmul.problem import FLOAT8, Problem, refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """How a Triton program takes its block_m by block_n tile of the output, block_k products a step."""
+
+    block_m: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
+    block_n: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
+    block_k: int = one_of(32, 64, 128, default=64, unit="")
+    group_m: int = one_of(1, 4, 8, default=8, unit="g")
+    num_warps: int = one_of(4, 8, default=8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=3, unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaiveTiles:
+    """The side of the square tiles that a program computes; it takes 32 products a step."""
+
+    block_size: int = one_of(32, 64, 128, default=64, unit="")
+    num_warps: int = one_of(4, 8, unit="w")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitTiles:
+    """Tiles whose products are shared by ``split_k`` programs.
+
+    ``reduction`` is how their sums come together: ``atomic``, each is added to the output in memory, in an
+    order that no one knows; ``workspace``, each is written to a place of its own, and a second kernel adds
+    them in their order.
+    """
+
+    block_m: int = one_of(16, 32, 64, 128, default=64, unit="")
+    block_n: int = one_of(16, 32, 64, 128, default=128, unit="")
+    block_k: int = one_of(32, 64, 128, default=64, unit="")
+    split_k: int = one_of(2, 4, 8, 16, default=4, unit="k")
+    num_warps: int = one_of(4, 8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=3, unit="s")
+    reduction: str = one_of("atomic", "workspace", default="workspace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersistentTiles:
+    """Tiles that a program takes one after the other. ``epilogue_parts``: a tile is stored in so many parts,
+    for each of which shared memory holds only its part."""
+
+    block_m: int = one_of(64, 128, default=128, unit="")
+    block_n: int = one_of(64, 128, 256, default=128, unit="")
+    block_k: int = one_of(32, 64, 128, default=64, unit="")
+    group_m: int = one_of(4, 8, 16, default=8, unit="g")
+    num_warps: int = one_of(4, 8, default=8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=3, unit="s")
+    epilogue_parts: int = one_of(1, 2, 4, default=2, unit="e")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemvTiles:
+    """The block_k by block_n piece of b that a Triton program reads a step, and how many programs share the
+    products of its columns."""
+
+    block_n: int = one_of(8, 16, 32, 64, 128, default=32, unit="")
+    block_k: int = one_of(32, 64, 128, 256, 512, default=128, unit="")
+    split_k: int = one_of(1, 2, 4, 8, 16, default=4, unit="k")
+    num_warps: int = one_of(4, 8, unit="w")
+    num_stages: int = one_of(1, 4, default=4, unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemv:
+    """The warps of a block; of a row-major b whose rows are aligned also the columns that a block takes."""
+
+    columns: int = one_of(64, 128, unit="")
+    num_warps: int = one_of(4, 8, 16, default=8, unit="w")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Square:
+    """The side of the square tiles that a block of ``tile * tile`` threads keeps in shared memory."""
+
+    tile: int = one_of(16, 32, default=32, unit="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wgmma:
+    """A block's tile is 128 by ``block_n``; ``stages`` buffers hold 128 bytes of each row of a and column of
+    b. ``cluster_size`` blocks one above the other share their columns of b by multicast."""
+
+    block_n: int = one_of(128, 256, default=256, unit="")
+    group_m: int = one_of(4, 8, 16, default=8, unit="g")
+    stages: int = one_of(3, 4, 6, default=4, unit="s")
+    cluster_size: int = one_of(1, 2, default=2, unit="c")
+
+
+MAX_ACCUMULATORS = 128
+"""Most float32 sums of a tile that a thread of a Triton program keeps, half of the registers it can have."""
+
+MAX_UNROLLED = 4096
+"""Most multiplications that a thread of a Triton program does in a step without tensor cores, where Triton
+writes out each: with so many it compiles for up to 5 seconds, where tiles for tensor cores take less than
+one."""
+
+MOST_ROWS = 8
+"""Most rows of a that a matrix-vector product takes along."""
+
+MOST_WORKSPACE = 2**30
+"""Most bytes of parts of a split product, all of which are written and read."""
+
+FLOAT8_CAPABILITY = (8, 9)
+
+
+class _Tiled(Protocol):
+    @property
+    def block_m(self) -> int: ...
+    @property
+    def block_n(self) -> int: ...
+    @property
+    def block_k(self) -> int: ...
+    @property
+    def num_warps(self) -> int: ...
+    @property
+    def num_stages(self) -> int: ...
+
+
+def torch_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
+    """Why torch has no such arithmetic or layout, or None when it has. On a CPU it would silently do
+    ``ieee``."""
+    del parameters
+    if reason := refused(problem.dtype, problem.arithmetic):
+        return reason
+    if gpu is None and problem.arithmetic != "ieee":
+        return f"{problem.arithmetic} is an arithmetic of a GPU's tensor cores"
+    if problem.dtype == FLOAT8:
+        if problem.layout != "nt":
+            return "torch multiplies float8 with layout=nt alone"
+        if gpu is not None and (problem.k % 16 or problem.n % 16):
+            return "torch multiplies float8 where n and k are multiples of 16 alone"
+        if gpu is not None and gpu.capability < FLOAT8_CAPABILITY:
+            return "float8 needs sm_89"
+    return None
+
+
+def compiled_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
+    """The same of a product that is compiled, which is not that of float8."""
+    if problem.dtype == FLOAT8:
+        return "it multiplies without scales, and float8 has scales"
+    return torch_fits(problem, parameters, gpu)
+
+
+def peer_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
+    """Why quack has no such product, or None when it has."""
+    del parameters, gpu
+    if problem.dtype not in ("bfloat16", "float16"):
+        return "it is asked for bfloat16 and float16 alone"
+    if (reason := refused(problem.dtype, problem.arithmetic)) is not None:
+        return reason
+    return None if rows_are_aligned(problem) else "its rows must be multiples of 16 bytes"
+
+
+def rows_are_aligned(problem: Problem) -> bool:
+    """Whether every row of the inputs and of the output, as they lie in memory, is a multiple of 16 bytes."""
+    a = problem.k if problem.layout[0] == "n" else problem.m
+    b = problem.n if problem.layout[1] == "n" else problem.k
+    itemsize = ITEM_BYTES[problem.dtype]
+    of_output = problem.n * ITEM_BYTES[problem.output_dtype]
+    return a * itemsize % 16 == b * itemsize % 16 == of_output % 16 == 0
+
+
+def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
+    """Why a kernel in float32 without tensor cores has no such product, or None when it has."""
+    del parameters, gpu
+    if problem.arithmetic != "ieee":
+        return f"{problem.arithmetic} is done by tensor cores, which this kernel does not use"
+    if problem.dtype == FLOAT8:
+        return "float8 is multiplied by tensor cores, which this kernel does not use"
+    return None
+
+
+def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None:
+    """Why a product is none of few rows, or None when it is."""
+    if reason := ieee_fits(problem, parameters, gpu):
+        return reason
+    return _few_rows(problem)
+
+
+def triton_gemv_fits(problem: Problem, tiles: GemvTiles, gpu: Gpu | None) -> str | None:
+    """Why a Triton program can't take a product of few rows so, or why less does the same, or None."""
+    if reason := gemv_fits(problem, Gemv(), gpu):
+        return reason
+    if reason := _smaller_does(problem, ("n", 8), tiles.block_n) or _smaller_does(
+        problem, ("k", 32), tiles.block_k
+    ):
+        return reason
+    rows = 1 << (problem.m - 1).bit_length()
+    sums = rows * tiles.block_n * tiles.block_k // (32 * tiles.num_warps)
+    if sums > MAX_ACCUMULATORS:
+        return f"too much for the registers: {sums} sums a thread > {MAX_ACCUMULATORS}"
+    return _split_fits(problem, tiles.split_k, tiles.block_k)
+
+
+def _few_rows(problem: Problem) -> str | None:
+    if problem.m > MOST_ROWS:
+        return f"it takes at most {MOST_ROWS} rows of a at once"
+    return None
+
+
+def tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None) -> str | None:
+    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    return _tiles_fit(problem, tiles, gpu, narrowest=16)
+
+
+def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int) -> str | None:
+    """The same where the provider has no tile of fewer columns than ``narrowest``."""
+    if reason := triton_fits(problem, gpu):
+        return reason
+    # Hopper's tensor cores take 64 rows at once, however few there are.
+    for name, smallest in (("m", 64), ("n", narrowest), ("k", 32)):
+        if reason := _smaller_does(problem, (name, smallest), getattr(tiles, f"block_{name}")):
+            return reason
+    accumulators = _accumulators(tiles)
+    if accumulators > MAX_ACCUMULATORS:
+        return f"too much for the registers: {accumulators} sums a thread > {MAX_ACCUMULATORS}"
+    unrolled = accumulators * tiles.block_k
+    if problem.dtype == "float32" and problem.arithmetic == "ieee" and unrolled > MAX_UNROLLED:
+        return f"too long to compile: {unrolled} multiplications a thread in a step > {MAX_UNROLLED}"
+    return _shared_memory_fits(tiles, problem, gpu)
+
+
+def naive_fits(problem: Problem, tiles: NaiveTiles, gpu: Gpu | None) -> str | None:
+    """The same of square tiles."""
+    side = tiles.block_size
+    sized = Tiles(block_m=side, block_n=side, block_k=32, num_warps=tiles.num_warps, num_stages=2)
+    return _tiles_fit(problem, sized, gpu, narrowest=32)
+
+
+def split_fits(problem: Problem, tiles: SplitTiles, gpu: Gpu | None) -> str | None:
+    """The same of tiles whose products are shared."""
+    return tiles_fit(problem, tiles, gpu) or _split_fits(problem, tiles.split_k, tiles.block_k)
+
+
+def persistent_fits(problem: Problem, tiles: PersistentTiles, gpu: Gpu | None) -> str | None:
+    """The same of tiles that the tensor memory accelerator copies and a program keeps beside each other."""
+    if reason := _tiles_fit(problem, tiles, gpu, narrowest=64):
+        return reason
+    part = tiles.block_n // tiles.epilogue_parts
+    stored = tiles.block_m * part * ITEM_BYTES[problem.output_dtype]
+    return _shared_memory_fits(tiles, problem, gpu, beside=stored)
+
+
+def triton_fits(problem: Problem, gpu: Gpu | None) -> str | None:
+    """Why Triton has no such arithmetic, or None when it has."""
+    if reason := refused(problem.dtype, problem.arithmetic):
+        return reason
+    if problem.dtype == FLOAT8 and gpu is not None and gpu.capability < FLOAT8_CAPABILITY:
+        return "float8 needs sm_89"
+    return None
+
+
+def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
+    """Why Hopper's kernel can't do a problem so, or None when it can."""
+    if reason := refused(problem.dtype, problem.arithmetic):
+        return reason
+    if problem.dtype == "float32":
+        return "it multiplies bfloat16, float16 and float8 alone"
+    if problem.dtype == FLOAT8 and problem.arithmetic != "fast_accum":
+        return "it leaves sums of float8 in the tensor cores: ask for arithmetic=fast_accum"
+    if problem.dtype == FLOAT8 and problem.layout != "nt":
+        return "the tensor cores take float8 with layout=nt alone"
+    needed = wgmma_shared_memory(tiles)
+    if gpu is not None and needed > gpu.shared_memory:
+        return (
+            f"too much for the shared memory: {needed} bytes in {tiles.stages} stages > {gpu.shared_memory}"
+        )
+    return None
+
+
+def wgmma_shared_memory(tiles: Wgmma) -> int:
+    """Bytes of shared memory of a block: 128 bytes of each row and column a stage, 128 columns of the output
+    for each of two warpgroups, and the barriers with what aligns them."""
+    return 128 * (128 + tiles.block_n) * tiles.stages + 2 * 64 * 128 * 2 + 2048
+
+
+def _smaller_does(problem: Problem, dimension: tuple[str, int], block: int) -> str | None:
+    name, smallest = dimension
+    extent = getattr(problem, name)
+    if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
+        return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
+    return None
+
+
+def _split_fits(problem: Problem, split_k: int, block_k: int) -> str | None:
+    steps = -(-problem.k // block_k)
+    if split_k > 1 and split_k > steps:
+        return f"fewer programs do: split_k {split_k} > {steps} steps of block_k {block_k}"
+    needed = 4 * split_k * problem.m * problem.n
+    if split_k > 1 and needed > MOST_WORKSPACE:
+        return f"too large a workspace: {needed} bytes > {MOST_WORKSPACE}"
+    return None
+
+
+def _shared_memory_fits(tiles: _Tiled, problem: Problem, gpu: Gpu | None, beside: int = 0) -> str | None:
+    elements = (tiles.block_m + tiles.block_n) * tiles.block_k
+    needed = elements * ITEM_BYTES[problem.dtype] * tiles.num_stages + beside
+    if gpu is not None and needed > gpu.shared_memory:
+        stages = f"{tiles.num_stages} stages"
+        return f"too much for the shared memory: {needed} bytes in {stages} > {gpu.shared_memory}"
+    return None
+
+
+def _accumulators(tiles: _Tiled) -> int:
+    """Float32 sums that a thread keeps."""
+    return tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
+
+
+def compile_weight(tiles: _Tiled) -> float:
+    """By which configurations take longer to compile than others: multiplications a thread in a step."""
+    return _accumulators(tiles) * tiles.block_k

@@ -1,0 +1,118 @@
+"""The matrix product's kernels that only a GPU can run: every tile, layout and edge of those for Hopper."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import kernels
+from kernels.matmul.problem import FLOAT8, Problem, tolerance
+from tests.kernels.kernel_cases import EVERY, gpu
+
+pytestmark = pytest.mark.gpu
+
+MATMUL = kernels.load("matmul")
+CUDA = torch.device("cuda")
+CASES = {case.provider.name: case for case in EVERY if case.loaded.name == "matmul"}
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+# Less than a tile; a tile and a bit; several clusters and a row; no row at a multiple of 16 bytes.
+SHAPES = [(1, 8, 8), (64, 256, 64), (129, 264, 72), (300, 520, 1000), (257, 511, 333), (1024, 1536, 4096)]
+
+
+def agrees(name: str, problem: Problem, **pinned: Any) -> torch.Tensor:
+    """The provider gives the reference's answer, or the test is skipped where it does not fit."""
+    case = CASES[name]
+    if not case.runs_here:
+        pytest.skip(f"{name} needs another GPU")
+    defaults = {one: variable.default for one, variable in case.provider.variables().items()}
+    parameters = {**defaults, **pinned}
+    made = None if case.provider.parameters is None else case.provider.parameters(**parameters)
+    if reason := case.provider.fits(problem, made, gpu()):
+        pytest.skip(reason)
+    inputs = MATMUL.inputs(problem, CUDA, 0)
+    (out,) = case.call(problem, inputs, parameters)
+    (exact,) = MATMUL.expected(problem, inputs)
+    allowed = tolerance(problem)
+    wrong = (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
+    assert not wrong.any(), f"{int(wrong.sum())} wrong, the first at {wrong.nonzero()[0].tolist()}"
+    return out
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_wgmma_layouts(dtype: str, layout: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout)
+    for block_n, cluster_size in itertools.product((128, 256), (1, 2)):
+        agrees("cuda_wgmma", problem, block_n=block_n, cluster_size=cluster_size)
+
+
+@pytest.mark.parametrize(("stages", "block_n"), [(3, 128), (4, 128), (6, 128), (3, 256), (4, 256)])
+@pytest.mark.parametrize("group_m", [4, 8, 16])
+def test_wgmma_pipelines(group_m: int, stages: int, block_n: int) -> None:
+    problem = Problem(m=2049, n=1032, k=777, dtype="bfloat16", layout="nt")
+    agrees("cuda_wgmma", problem, group_m=group_m, stages=stages, block_n=block_n)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["cuda_wgmma", "triton_persistent", "triton_tiled"])
+def test_float8(name: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    problem = Problem(m=m, n=n, k=k, dtype=FLOAT8, arithmetic="fast_accum", layout="nt")
+    small = {"block_m": 64, "block_n": 64, "block_k": 32} if name != "cuda_wgmma" else {}
+    agrees(name, problem, **small)
+    if name != "cuda_wgmma":
+        agrees(name, dataclasses.replace(problem, arithmetic="ieee"), **small)
+
+
+def test_wgmma_gives_the_same_bits_each_time() -> None:
+    """A race of copies and multiplications would show in some of many calls."""
+    problem = Problem(m=1024, n=1024, k=2048, dtype="bfloat16", layout="nt")
+    first = agrees("cuda_wgmma", problem)
+    inputs = MATMUL.inputs(problem, CUDA, 0)
+    case = CASES["cuda_wgmma"]
+    parameters = {one: variable.default for one, variable in case.provider.variables().items()}
+    for _ in range(200):
+        assert torch.equal(case.call(problem, inputs, parameters)[0], first)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(300, 520, 1000), (257, 511, 333)], ids=str)
+def test_persistent(shape: tuple[int, int, int], parts: int, layout: str) -> None:
+    m, n, k = shape
+    problem = Problem(m=m, n=n, k=k, dtype="bfloat16", layout=layout)
+    agrees("triton_persistent", problem, epilogue_parts=parts, block_n=256)
+
+
+@pytest.mark.parametrize("reduction", ["atomic", "workspace"])
+@pytest.mark.parametrize("split_k", [2, 16])
+def test_split_k(split_k: int, reduction: str) -> None:
+    problem = Problem(m=100, n=1000, k=5000, dtype="bfloat16", layout="nt")
+    agrees("triton_split_k", problem, split_k=split_k, reduction=reduction)
+
+
+@pytest.mark.parametrize("m", range(1, 9))
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("n", "k"), [(8192, 4096), (1000, 1000), (333, 777), (5, 3)])
+def test_few_rows(n: int, k: int, dtype: str, layout: str, m: int) -> None:
+    problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout)
+    for columns, num_warps in itertools.product((64, 128), (4, 16)):
+        agrees("cuda_gemv", problem, columns=columns, num_warps=num_warps)
+
+
+def test_wgmma_refuses_what_it_has_no_tensor_cores_for() -> None:
+    case = CASES["cuda_wgmma"]
+    if not case.runs_here:
+        pytest.skip("needs Hopper")
+    inputs = MATMUL.inputs(Problem(m=64, n=64, k=64, dtype="float32"), CUDA, 0)
+    parameters = {one: variable.default for one, variable in case.provider.variables().items()}
+    with pytest.raises(RuntimeError, match="takes bfloat16, float16 and float8_e4m3fn, not Float"):
+        case.call(Problem(m=64, n=64, k=64, dtype="float32"), inputs, parameters)

@@ -1,0 +1,301 @@
+"""The matrix product's providers where they differ: layouts, float8, split k, padded copies, few rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import kernels
+from kernels.contract import Gpu
+from kernels.matmul.descriptors import describable
+from kernels.matmul.parameters import (
+    GemvTiles,
+    PersistentTiles,
+    SplitTiles,
+    Wgmma,
+    compiled_fits,
+    gemv_fits,
+    peer_fits,
+    persistent_fits,
+    split_fits,
+    torch_fits,
+    triton_gemv_fits,
+    wgmma_fits,
+)
+from kernels.matmul.problem import FLOAT8, Problem, tolerance
+from pipeline.points.frozen import digest
+from pipeline.points.point import Point
+from pipeline.points.problems import identity_of
+
+MATMUL = kernels.load("matmul")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
+A100 = Gpu(capability=(8, 0), multiprocessors=108, shared_memory=163 << 10, l2_cache=40 << 20)
+SMALL = {"block_m": 64, "block_n": 32, "block_k": 32, "block_size": 32, "split_k": 2, "num_warps": 4}
+
+
+def configuration(name: str, **pinned: Any) -> dict[str, Any]:
+    names = MATMUL.kernel.provider(name).variables()
+    wanted = {**SMALL, **pinned}
+    return {one: wanted.get(one, variable.default) for one, variable in names.items()}
+
+
+def agrees(name: str, problem: Problem, inputs: tuple[torch.Tensor, ...] = (), **pinned: Any) -> None:
+    """The provider gives the reference's answer within the tolerance."""
+    given = inputs or MATMUL.inputs(problem, DEVICE, 0)
+    entry = MATMUL.entry(MATMUL.kernel.provider(name))
+    out = entry(*given, arithmetic=problem.arithmetic, **configuration(name, **pinned))
+    (exact,) = MATMUL.expected(problem, given)
+    ((shape, dtype),) = MATMUL.outputs(problem)
+    assert (tuple(out.shape), out.dtype) == (shape, dtype)
+    allowed = tolerance(problem)
+    assert ((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs()).all()
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_a_layout_is_where_elements_lie(layout: str) -> None:
+    problem = Problem(m=3, n=5, k=7, dtype="float32", layout=layout)
+    for x, shape, lies in zip(MATMUL.inputs(problem, DEVICE, 0), problem.shapes, layout, strict=True):
+        assert x.shape == shape
+        assert (x if lies == "n" else x.t()).is_contiguous()
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    "name", ["torch", "triton_naive", "triton_tiled", "triton_split_k", "triton_persistent"]
+)
+def test_every_layout_gives_the_product(name: str, layout: str) -> None:
+    agrees(name, Problem(m=70, n=48, k=65, dtype="bfloat16", layout=layout))
+    agrees(name, Problem(m=33, n=50, k=64, dtype="float32", layout=layout))
+
+
+@pytest.mark.parametrize("name", ["triton_naive", "triton_tiled", "triton_split_k", "triton_persistent"])
+@pytest.mark.parametrize("arithmetic", ["ieee", "fast_accum"])
+def test_float8_is_scaled(name: str, arithmetic: str) -> None:
+    problem = Problem(m=40, n=50, k=70, dtype=FLOAT8, arithmetic=arithmetic, layout="nt")
+    a, b, scale_a, scale_b = MATMUL.inputs(problem, DEVICE, 0)
+    agrees(name, problem, (a, b, scale_a, scale_b))
+    # Other scales make another product: they are not taken for 1, and neither is left out.
+    agrees(name, problem, (a, b, scale_a * 2, scale_b / 8))
+
+
+@pytest.mark.parametrize("name", ["torch"])
+def test_torch_multiplies_float8_on_a_cpu(name: str) -> None:
+    agrees(name, Problem(m=40, n=48, k=64, dtype=FLOAT8, layout="nt"))
+
+
+def test_float8_fills_its_range_and_stands_for_normal_values() -> None:
+    a, _, scale, _ = MATMUL.inputs(Problem(m=300, n=8, k=200, dtype=FLOAT8, layout="nt"), DEVICE, 0)
+    assert a.float().abs().max() == torch.finfo(torch.float8_e4m3fn).max
+    assert (a.double() * scale.double()).std().item() == pytest.approx(1, abs=0.02)
+
+
+def test_scales_are_asked_for_by_float8_alone() -> None:
+    a, b = MATMUL.inputs(Problem(m=4, n=4, k=4), DEVICE, 0)
+    one = torch.ones((), device=DEVICE)
+    entry = MATMUL.entry(MATMUL.kernel.provider("triton_tiled"))
+    values = configuration("triton_tiled")
+    with pytest.raises(ValueError, match="only float8_e4m3fn has scales, not bfloat16"):
+        entry(a, b, one, one, arithmetic="ieee", **values)
+    with pytest.raises(ValueError, match="float8_e4m3fn needs a scale of a and one of b"):
+        entry(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, arithmetic="ieee", **values)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("reduction", ["atomic", "workspace"])
+@pytest.mark.parametrize(("split_k", "k"), [(2, 33), (4, 160), (8, 130), (16, 160)])
+def test_every_part_of_k_is_added_once(split_k: int, k: int, reduction: str, dtype: str) -> None:
+    """Also where steps are no multiple of the parts, so that the last parts have less or nothing."""
+    problem = Problem(m=17, n=35, k=k, dtype=dtype)
+    agrees("triton_split_k", problem, split_k=split_k, reduction=reduction)
+
+
+@pytest.mark.parametrize("epilogue_parts", [1, 2, 4])
+@pytest.mark.parametrize("n", [96, 97])  # stored by TMA, and by threads
+def test_a_persistent_program_stores_every_part_of_every_tile(n: int, epilogue_parts: int) -> None:
+    problem = Problem(m=130, n=n, k=40, dtype="bfloat16")
+    agrees("triton_persistent", problem, block_n=64, epilogue_parts=epilogue_parts)
+
+
+def test_what_tma_can_copy_is_not_copied_before() -> None:
+    x = torch.randn(6, 64, dtype=torch.bfloat16)
+    assert describable(x)[0].data_ptr() == x.data_ptr()
+    assert describable(x[:, :40])[0].data_ptr() == x.data_ptr()
+    lying, is_transposed = describable(x.t())
+    assert (lying.data_ptr(), is_transposed) == (x.data_ptr(), True)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(5, 63, dtype=torch.bfloat16),
+        torch.randn(5, 64, dtype=torch.bfloat16)[:, 1:],
+        torch.randn(5, 126, dtype=torch.bfloat16)[:, ::2],
+        torch.randn(1, 64, dtype=torch.bfloat16).expand(5, 64),
+        torch.randn(63, 5, dtype=torch.bfloat16).t(),
+    ],
+    ids=["odd", "unaligned", "every second", "one row", "odd transposed"],
+)
+def test_what_tma_can_not_copy_gets_padded_rows(x: torch.Tensor) -> None:
+    lying, is_transposed = describable(x)
+    assert torch.equal(lying.t() if is_transposed else lying, x)
+    assert lying.stride(1) == 1
+    assert lying.stride(0) * lying.itemsize % 16 == 0 == lying.data_ptr() % 16
+    assert lying.stride(0) >= lying.shape[1]
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 8])
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_few_rows(layout: str, m: int) -> None:
+    problem = Problem(m=m, n=45, k=140, dtype="bfloat16", layout=layout)
+    agrees("triton_gemv", problem, block_n=16)
+    agrees("triton_gemv", problem, block_n=16, split_k=1)
+
+
+def test_quack_is_given_both_matrices_and_does_not_tune(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    stub = types.ModuleType("quack.gemm_interface")
+    stub.gemm = lambda a, b, **options: given.append(options) or a @ b  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
+    monkeypatch.setitem(sys.modules, "quack.gemm_interface", stub)
+    a, b = MATMUL.inputs(Problem(m=4, n=5, k=6, dtype="float32"), torch.device("cpu"), 0)
+    entry = MATMUL.entry(MATMUL.kernel.provider("quack"))
+    torch.testing.assert_close(entry(a, b, arithmetic="ieee"), a @ b)
+    assert given == [{"tuned": False}]
+
+
+BASE = Problem(m=4096, n=4096, k=4096)
+
+
+@pytest.mark.parametrize(
+    ("fits", "dimensions", "parameters", "gpu", "sentence"),
+    [
+        (torch_fits, {"dtype": FLOAT8, "layout": "nt"}, None, H200, None),
+        (
+            torch_fits,
+            {"dtype": FLOAT8},
+            None,
+            H200,
+            "torch multiplies float8 with layout=nt alone",
+        ),
+        (
+            torch_fits,
+            {"dtype": FLOAT8, "layout": "nt", "k": 1023},
+            None,
+            H200,
+            "torch multiplies float8 where n and k are multiples of 16 alone",
+        ),
+        (torch_fits, {"dtype": FLOAT8, "layout": "nt"}, None, A100, "float8 needs sm_89"),
+        (
+            torch_fits,
+            {"dtype": FLOAT8, "layout": "nt", "arithmetic": "fast_accum"},
+            None,
+            None,
+            "fast_accum is an arithmetic of a GPU's tensor cores",
+        ),
+        (
+            compiled_fits,
+            {"dtype": FLOAT8, "layout": "nt"},
+            None,
+            H200,
+            "it multiplies without scales, and float8 has scales",
+        ),
+        (peer_fits, {}, None, H200, None),
+        (peer_fits, {"n": 4095}, None, H200, "its rows must be multiples of 16 bytes"),
+        (peer_fits, {"k": 1023, "layout": "nt"}, None, H200, "its rows must be multiples of 16 bytes"),
+        (peer_fits, {"dtype": "float32"}, None, H200, "it is asked for bfloat16 and float16 alone"),
+        (split_fits, {"k": 256}, SplitTiles(split_k=4), H200, None),
+        (
+            split_fits,
+            {"k": 192},
+            SplitTiles(split_k=4),
+            H200,
+            "fewer programs do: split_k 4 > 3 steps of block_k 64",
+        ),
+        (
+            split_fits,
+            {"m": 16384, "n": 16384},
+            SplitTiles(split_k=4),
+            H200,
+            "too large a workspace: 4294967296 bytes > 1073741824",
+        ),
+        (persistent_fits, {}, PersistentTiles(block_n=256, num_stages=4, epilogue_parts=4), H200, None),
+        (
+            persistent_fits,
+            {},
+            PersistentTiles(block_n=256, num_stages=4, epilogue_parts=1),
+            H200,
+            "too much for the shared memory: 262144 bytes in 4 stages > 232448",
+        ),
+        (wgmma_fits, {}, Wgmma(), H200, None),
+        (wgmma_fits, {"dtype": "float32"}, Wgmma(), H200, "it multiplies bfloat16, float16 and float8 alone"),
+        (
+            wgmma_fits,
+            {"dtype": FLOAT8, "layout": "nt"},
+            Wgmma(),
+            H200,
+            "it leaves sums of float8 in the tensor cores: ask for arithmetic=fast_accum",
+        ),
+        (
+            wgmma_fits,
+            {"dtype": FLOAT8, "arithmetic": "fast_accum"},
+            Wgmma(),
+            H200,
+            "the tensor cores take float8 with layout=nt alone",
+        ),
+        (
+            wgmma_fits,
+            {},
+            Wgmma(stages=6),
+            H200,
+            "too much for the shared memory: 329728 bytes in 6 stages > 232448",
+        ),
+        (gemv_fits, {"m": 8}, None, H200, None),
+        (gemv_fits, {"m": 9}, None, H200, "it takes at most 8 rows of a at once"),
+        (triton_gemv_fits, {"m": 1}, GemvTiles(), H200, None),
+        (
+            triton_gemv_fits,
+            {"m": 8},
+            GemvTiles(block_n=64, block_k=256),
+            H200,
+            "too much for the registers: 1024 sums a thread > 128",
+        ),
+    ],
+)
+def test_what_fits(
+    fits: Any, dimensions: dict[str, object], parameters: object, gpu: Gpu | None, sentence: str | None
+) -> None:
+    assert fits(dataclasses.replace(BASE, **dimensions), parameters, gpu) == sentence  # type: ignore[arg-type]
+
+
+def test_fast_accumulation_is_allowed_what_14_bits_make() -> None:
+    """Sums that are cut to 13 bits behind the leading one after every 32 products."""
+    problem = Problem(m=48, n=48, k=16384, dtype=FLOAT8, arithmetic="fast_accum", layout="nt")
+    a, b, scale_a, scale_b = MATMUL.inputs(problem, torch.device("cpu"), 0)
+    (exact,) = MATMUL.expected(problem, (a, b, scale_a, scale_b))
+    total = torch.zeros(exact.shape, dtype=torch.float64)
+    for p, q in zip(a.double().split(32, dim=1), b.double().split(32), strict=True):
+        mantissa, exponent = torch.frexp(total + p @ q)
+        total = torch.ldexp(torch.trunc(mantissa * 2**14) / 2**14, exponent)
+    out = (total * scale_a * scale_b).bfloat16().double()
+    allowed = tolerance(problem)
+    error, limit = (out - exact).abs(), allowed.atol + allowed.rtol * exact.abs()
+    assert (error <= limit).all()
+    assert (error / limit).max() > 0.1, "far wider than what happens"
+    # It is no float32 sum, and ieee does not take it for one.
+    strict = tolerance(dataclasses.replace(problem, arithmetic="ieee"))
+    assert (error > strict.atol + strict.rtol * exact.abs()).any()
+
+
+def test_a_problem_from_before_there_were_layouts_is_the_same_point() -> None:
+    """Its digest is that of rows in the repository."""
+    problem = identity_of(Problem(m=1024, n=1024, k=1024, dtype="bfloat16"))
+    assert "layout" not in problem
+    point = Point(kernel="matmul", provider="cuda_naive", problem=problem)
+    assert digest(point.model_dump()) == "9fb294f9bb165476"
+    assert identity_of(Problem(m=8, n=8, k=8, layout="nt"))["layout"] == "nt"
