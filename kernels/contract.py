@@ -322,6 +322,9 @@ class Kernel:
         ``interpreted(problem)``: the problem, made as small as an interpreter needs to do it in seconds.
     largest:
         The largest finite magnitude of an input for which the tolerance is promised.
+    finite:
+        Whether only finite inputs have an answer. A kernel says so whose masks leave a NaN out or multiply it
+        by 0, as its blocks come to lie.
     baseline:
         The provider that the others are compared with ("x torch").
     """
@@ -337,6 +340,7 @@ class Kernel:
     reference: str = "reference.py"
     interpreted: Callable[[Any], Any] = as_it_is
     largest: float = math.inf
+    finite: bool = False
     baseline: str = "torch"
 
     def __post_init__(self) -> None:

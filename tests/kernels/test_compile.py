@@ -54,12 +54,17 @@ def test_every_architecture_word_and_size(case: Case, compiled: list[dict[str, A
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_parameters_reach_the_compiler(case: Case, compiled: list[dict[str, Any]]) -> None:
+    """Each is a constant of a kernel that the entry launches, if not of all: some have a second one."""
+    launches: dict[str, list[dict[str, Any]]] = {}
     for row in of(case, compiled):
-        for name, value in row["parameters"].items():
+        asked = [row[name] for name in ("architecture", "words", "size", "parameters")]
+        launches.setdefault(json.dumps(asked), []).append(row)
+    for binaries in launches.values():
+        for name, value in binaries[0]["parameters"].items():
             if name in ("num_warps", "num_stages"):
-                assert row[name] == value
+                assert any(binary[name] == value for binary in binaries)
             elif name.startswith("block"):
-                assert value in row["constants"], name
+                assert any(value in binary["constants"] for binary in binaries), name
 
 
 @pytest.mark.parametrize("case", params(case for case in TRITON if isinstance(case, MatrixCase)))
