@@ -322,9 +322,8 @@ class Kernel:
         ``interpreted(problem)``: the problem, made as small as an interpreter needs to do it in seconds.
     largest:
         The largest finite magnitude of an input for which the tolerance is promised.
-    finite:
-        Whether only finite inputs have an answer. A kernel says so whose masks leave a NaN out or multiply it
-        by 0, as its blocks come to lie.
+    as_made:
+        Whether the tolerance is promised only for inputs as ``inputs`` makes them: finite, and of their size.
     baseline:
         The provider that the others are compared with ("x torch").
     """
@@ -340,7 +339,7 @@ class Kernel:
     reference: str = "reference.py"
     interpreted: Callable[[Any], Any] = as_it_is
     largest: float = math.inf
-    finite: bool = False
+    as_made: bool = False
     baseline: str = "torch"
 
     def __post_init__(self) -> None:

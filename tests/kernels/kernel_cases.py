@@ -403,7 +403,6 @@ def extremes(kernel: Kernel, dtype: torch.dtype) -> list[float]:
     info = torch.finfo(dtype)
     largest = min(info.max, kernel.largest)
     return [
-        *(() if kernel.finite else (math.nan, math.inf, -math.inf)),
-        *(0.0, -0.0),
+        *(math.nan, math.inf, -math.inf, 0.0, -0.0),
         *(largest, -largest, info.tiny, info.smallest_normal / 4, info.eps, 1e4, -1e4),
     ]
