@@ -51,8 +51,8 @@ def problem(case: Case, size: int, words: dict[str, Value]) -> Any:
 
 
 def wanted(case: Case) -> Iterator[tuple[int, dict[str, Value], int, dict[str, Value]]]:
-    """What to compile: every word for sm_90, the first words for the other architectures; every size and launch
-    for one of each.
+    """What to compile: every word for sm_90, the first words for the others; every size and launch for one of
+    each.
 
     They don't interact. Yields the architecture, the words, the size and the configuration.
     """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -353,6 +356,37 @@ def test_refuses(provider: str, changed: dict[int, tuple[int, ...]], sentence: s
     shapes = [changed.get(number, (2, 2, 40, 64)) for number in range(3)]
     with pytest.raises(ValueError, match=sentence):
         call(provider, tuple(torch.ones(shape, dtype=torch.bfloat16) for shape in shapes), causal=True)
+
+
+@pytest.mark.parametrize("gives", [lambda out, sums: out, lambda out, sums: (out, sums)])
+def test_flash_attention_4_gets_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, gives: Callable[..., Any]
+) -> None:
+    """Its tensors are (batch, sequence, heads, head_dim); some versions give the rows' sums, too."""
+    problem = small(heads=4, kv_heads=2, seq_q=6, seq_k=9, causal=True)
+    inputs = FORWARD.inputs(problem, torch.device("cpu"), 0)
+
+    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Any:
+        assert (q.shape, k.shape, v.shape) == ((2, 6, 4, 64), (2, 9, 2, 64), (2, 9, 2, 64))
+        return gives(
+            call("manual", tuple(x.transpose(1, 2) for x in (q, k, v)), causal).transpose(1, 2), None
+        )
+
+    def backward(*swapped: torch.Tensor, causal: bool) -> Any:
+        *five, lse = swapped
+        q, k, v, out, d_out = (x.transpose(1, 2) for x in five)
+        made = call("manual", (q, k, v, out, lse, d_out), causal, BACKWARD)
+        return tuple(x.transpose(1, 2) for x in made)
+
+    package, cute, interface = (ModuleType(name) for name in ("flash_attn", "cute", "interface"))
+    monkeypatch.setattr(cute, "flash_attn_func", forward, raising=False)
+    monkeypatch.setattr(interface, "_flash_attn_bwd", backward, raising=False)
+    for name, module in (("", package), (".cute", cute), (".cute.interface", interface)):
+        monkeypatch.setitem(sys.modules, f"flash_attn{name}", module)
+    assert torch.equal(call("flash_attn_4", inputs, True), call("manual", inputs, True))
+    inputs = BACKWARD.inputs(problem, torch.device("cpu"), 0)
+    found = call("flash_attn_4", inputs, True, BACKWARD)
+    assert all(map(torch.equal, found, call("manual", inputs, True, BACKWARD)))
 
 
 def test_operations_are_counted_as_papers_do() -> None:
