@@ -91,12 +91,14 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Hopper:
-    """Tiles of the persistent kernel."""
+    """Tiles of the persistent kernel, and its programs a multiprocessor: with two of them one does softmax
+    while the other multiplies."""
 
     block_m: int = one_of(64, 128, default=128, unit="")
     block_n: int = one_of(64, 128, default=128, unit="")
     num_warps: int = one_of(4, 8, default=8, unit="w")
     num_stages: int = one_of(2, 3, 4, default=2, unit="s")
+    per_sm: int = one_of(1, 2, 3, unit="p", omit_default=True)
 
 
 def work(problem: Problem) -> Work:
@@ -197,8 +199,16 @@ def tiles_fit(problem: Problem, tiles: Flash | Hopper, gpu: Gpu | None) -> str |
 
 
 def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
-    """The same for the persistent kernel, which has a block of the output in shared memory, too."""
-    return _tiles_fit(problem, tiles, gpu, blocks_of_queries=2)
+    """The same for the persistent kernel, which has a block of the output in shared memory, too, and may have
+    several programs on a multiprocessor."""
+    if reason := _tiles_fit(problem, tiles, gpu, blocks_of_queries=2):
+        return reason
+    staged = 2 * tiles.block_m + 2 * tiles.num_stages * tiles.block_n
+    needed = tiles.per_sm * (2 * problem.head_dim * staged + 2048)
+    if tiles.per_sm > 1 and gpu is not None and needed > gpu.shared_memory:
+        programs = f"{tiles.per_sm} programs"
+        return f"too much for the shared memory: {needed} bytes in {programs} > {gpu.shared_memory}"
+    return None
 
 
 def _tiles_fit(

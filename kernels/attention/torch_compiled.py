@@ -14,7 +14,7 @@ from torch._dynamo.decorators import skip
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 @cache
 def _block_mask(seq_q: int, seq_k: int, device: torch.device) -> BlockMask:
     offset = seq_k - seq_q

@@ -1,6 +1,6 @@
 """FlashAttention in Triton for Hopper: a persistent kernel whose tiles the tensor memory accelerator copies.
 
-As many programs as the GPU has multiprocessors take one block of queries after the other. The copy engine
+One program or a few on each multiprocessor take one block of queries after the other. The copy engine
 (TMA) fills in zeros past the end of a sequence and writes nothing there. It needs rows that begin at
 multiples of 16 bytes, one after the other in memory: other tensors are copied first.
 """
@@ -155,11 +155,11 @@ def _flash_hopper(  # noqa: PLR0913, PLR0917  # what Triton reads
         out.store([entry, head, block * BLOCK_M, 0], result.reshape(1, 1, BLOCK_M, HEAD_DIM))
 
 
-def programs_of(x: torch.Tensor) -> int:
-    """How many programs a persistent kernel has: one a multiprocessor."""
+def programs_of(x: torch.Tensor, per_sm: int) -> int:
+    """How many programs a persistent kernel has: so many a multiprocessor."""
     if x.device.type != "cuda":
         return PROGRAMS_INTERPRETED
-    return torch.cuda.get_device_properties(x.device).multi_processor_count
+    return torch.cuda.get_device_properties(x.device).multi_processor_count * per_sm
 
 
 def heads_in_l2(k: torch.Tensor, group: int, causal: bool) -> int:
@@ -167,7 +167,7 @@ def heads_in_l2(k: torch.Tensor, group: int, causal: bool) -> int:
     return max(1, IN_L2 // (2 * k.shape[2] * k.shape[3] * k.itemsize)) * group if causal else 1
 
 
-def flash_hopper(  # the parameters' names
+def flash_hopper(  # noqa: PLR0913, PLR0917  # the parameters' names
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -176,8 +176,10 @@ def flash_hopper(  # the parameters' names
     block_n: int,
     num_warps: int,
     num_stages: int,
+    per_sm: int,
 ) -> torch.Tensor:
-    """Attention, ``block_m`` queries of one head at a time, ``block_n`` keys a step. Raises ValueError for
+    """Attention, ``per_sm`` programs a multiprocessor, each ``block_m`` queries of one head at a time,
+    ``block_n`` keys a step. Raises ValueError for
     tensors that are no queries, keys and values that belong together."""
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
@@ -187,7 +189,7 @@ def flash_hopper(  # the parameters' names
         return out
     q, k, v = copied_if_needed(q), copied_if_needed(k), copied_if_needed(v)
     tiles = triton.cdiv(seq_q, block_m) * batch * heads
-    _flash_hopper[(min(tiles, programs_of(q)),)](
+    _flash_hopper[(min(tiles, programs_of(q, per_sm)),)](
         *(descriptor(out, block_m), descriptor(q, block_m), descriptor(k, block_n), descriptor(v, block_n)),
         *(
             batch,

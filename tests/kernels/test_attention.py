@@ -28,7 +28,7 @@ H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cach
 OWN: dict[str, dict[str, int]] = {
     "triton_flash": {"block_m": 32, "block_n": 32, "num_warps": 2, "num_stages": 2},
     "triton_split_k": {"split_k": 4, "block_n": 32, "num_warps": 4, "num_stages": 2},
-    "triton_flash_hopper": {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 2},
+    "triton_flash_hopper": {"block_m": 64, "block_n": 64, "num_warps": 4, "num_stages": 2, "per_sm": 1},
 }
 BY_TORCH = ("manual", "sdpa_math")
 
@@ -302,6 +302,12 @@ def test_which_problems_there_are(dimensions: dict[str, Any], sentence: str | No
             {},
             Hopper(num_stages=4),
             "too much for the shared memory: 327680 bytes in 4 stages > 232448",
+        ),
+        ({}, Hopper(block_m=64, block_n=64, num_warps=4, per_sm=2), None),
+        (
+            {},
+            Hopper(block_m=64, block_n=64, num_warps=4, per_sm=3),
+            "too much for the shared memory: 301056 bytes in 3 programs > 232448",
         ),
         ({}, Split(), "so many queries need no split: 4096 a key head > 128"),
         ({"seq_q": 1}, Split(), None),
