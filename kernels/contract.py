@@ -346,6 +346,8 @@ class Kernel:
         ``interpreted(problem)``: the problem, made as small as an interpreter needs to do it in seconds.
     largest:
         The largest finite magnitude of an input for which the tolerance is promised.
+    as_made:
+        Whether the tolerance is promised only for inputs as ``inputs`` makes them: finite, and of their size.
     baseline:
         The provider that the others are compared with ("x torch").
     """
@@ -361,6 +363,7 @@ class Kernel:
     reference: str = "reference.py"
     interpreted: Callable[[Any], Any] = as_it_is
     largest: float = math.inf
+    as_made: bool = False
     baseline: str = "torch"
 
     def __post_init__(self) -> None:

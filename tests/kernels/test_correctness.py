@@ -106,6 +106,8 @@ def test_the_first_and_the_last_value_of_a_parameter(case: Case, name: str, valu
 
 @pytest.mark.parametrize(("case", "words"), with_words(cases(slow=True)))
 def test_one_extreme_value_in_each_input(case: Case, words: dict[str, Value]) -> None:
+    if case.kernel.as_made:
+        pytest.skip("its tolerance is for inputs as they are made")
     problem = case.problem(37, **words)
     parameters = case.configuration(problem, preferred=SMALL)
     # Those in a matrix's first input are in test_matrices.py.

@@ -1,0 +1,299 @@
+"""Attention, forward: ``out = softmax(q @ k.T / sqrt(head_dim)) @ v`` for each batch entry and head.
+
+q is (batch, heads, seq_q, head_dim), k and v are (batch, kv_heads, seq_k, head_dim). With
+fewer ``kv_heads`` than ``heads`` neighbouring query heads share a key head (grouped-query attention). With
+``causal`` a query sees the keys up to its own position, where the last query and the last key have the same
+position: the mask is aligned at the bottom right, as FlashAttention does it. A query that would see no key
+is refused. q is normal with a standard deviation of 2, k and v are standard normal: attention is as peaked as
+real one, which makes a block of keys that is left out show.
+
+The work is counted as the FlashAttention papers do: two matrix products of two operations a multiplication,
+``4 batch heads seq_q seq_k head_dim``, half of that where ``causal``. Softmax is not counted. q, k and v are
+read once and out is written once. Long sequences are limited by arithmetic. A decoding step (``seq_q=1``)
+is limited by memory: it reads all keys and values for one row.
+
+``triton_flash`` is FlashAttention-2 (Dao, 2023, arXiv:2307.08691) over the online softmax of Milakov and
+Gimelshein (2018, arXiv:1805.02867). ``triton_flash_hopper`` is the same by TMA in a persistent kernel.
+``triton_split_k`` is Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023): parts of the keys are attended to
+side by side, and a second kernel merges them. There is a kernel of its own for the backward pass,
+``attention_backward``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from kernels.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of, same_as
+
+MOST_INTERPRETED = 160
+"""The longest sequence that Triton's interpreter is given, as one batch entry: several blocks, the last of
+them in part."""
+
+DEEPEST_GROUP = 128
+"""Most queries that share a key head in ``triton_split_k``; more keep a GPU busy without a split."""
+
+MAX_ACCUMULATORS = 192
+"""Most float32 numbers of scores and sums that a thread of a Triton program may have to keep; with more it
+spills."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Batch entries of heads, each with its queries, keys and values."""
+
+    batch: int = 4
+    heads: int = 16
+    kv_heads: int = same_as("heads")
+    seq_q: int
+    seq_k: int = same_as("seq_q")
+    head_dim: int = one_of(64, 128, default=128)
+    causal: bool = False
+    dtype: str = one_of("bfloat16", "float16")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of q and of the output."""
+        return self.batch, self.heads, self.seq_q, self.head_dim
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Of q, k and v."""
+        keys = (self.batch, self.kv_heads, self.seq_k, self.head_dim)
+        return self.shape, keys, keys
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.heads // self.kv_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flash:
+    """A program's queries, and the keys that it takes a step."""
+
+    block_m: int = one_of(16, 32, 64, 128, default=128, unit="")
+    block_n: int = one_of(32, 64, 128, default=64, unit="")
+    num_warps: int = one_of(1, 2, 4, 8, default=8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=3, unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """In how many parts the keys are taken, and the keys that a program takes a step."""
+
+    split_k: int = one_of(1, 2, 4, 8, 16, 32, 64, default=8, unit="p")
+    block_n: int = one_of(32, 64, 128, default=64, unit="")
+    num_warps: int = one_of(2, 4, 8, default=4, unit="w")
+    num_stages: int = one_of(2, 3, 4, 5, default=3, unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hopper:
+    """Tiles of the persistent kernel, and its programs a multiprocessor: with two of them one does softmax
+    while the other multiplies."""
+
+    block_m: int = one_of(64, 128, default=128, unit="")
+    block_n: int = one_of(64, 128, default=128, unit="")
+    num_warps: int = one_of(4, 8, default=8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=2, unit="s")
+    per_sm: int = one_of(1, 2, 3, unit="p", omit_default=True)
+
+
+def work(problem: Problem) -> Work:
+    """q, k and v read once, out written once; two products of ``2 seq_q seq_k head_dim`` operations a head,
+    half of them where ``causal``."""
+    moved = bytes_of(problem.dtype, *problem.shapes, problem.shape)
+    return Work(moved, {problem.dtype: operations(problem, products=2)})
+
+
+def operations(problem: Problem, products: int) -> int:
+    """Of some products of every query with every key, or of half of them where ``causal``."""
+    every = 2 * products * problem.batch * problem.heads * problem.seq_q * problem.seq_k * problem.head_dim
+    return every // 2 if problem.causal else every
+
+
+def tolerance(problem: Problem) -> Tolerance:
+    """How far an output may be from the reference, for inputs as they are made: q is normal with a standard
+    deviation of 2, k and v are standard normal.
+
+    Scores are then normal with a standard deviation of 2, and the few largest make up most of a row's sum.
+    So an output depends on few keys, however many its row sees, and one bound holds for the first and the
+    last row of a causal mask. The squares of a row's n probabilities sum up to ``exp(4) / n`` on average, or
+    to less than 1: an output is about the root of that large. eps is of the dtype.
+
+    - *Probabilities* are rounded to the dtype before they are multiplied by v, each on its own: up to 2 eps.
+    - *Scores* are rounded to the dtype by ``manual``, as by everybody who writes attention so. A score
+      between 4 and 8 is wrong by up to 2 eps, and so is its probability, relative to it. Where two keys share
+      a row, that moves the output by a quarter of it times the difference of their values. Of 2e6 outputs
+      the worst was wrong by 5 eps, and of rows that see many keys by 40 eps of an output's size: 10 and 80
+      allow for the worst of 1e8.
+    - *The output* is rounded once, by half an eps relative to it; 4 eps are for a single probability that
+      outweighs the others.
+
+    With a block of 32 keys left out of 4096, one output in 500 is wrong by more than this.
+    """
+    eps = EPSILON[problem.dtype]
+    worst = 10.0 if problem.causal else min(10.0, 80 * math.sqrt(math.exp(4) / problem.seq_k))
+    return Tolerance(rtol=4 * eps, atol=worst * eps)
+
+
+def interpreted(problem: Problem) -> Problem:
+    """The problem for Triton's interpreter, which is slow: one batch entry, one key head of up to two query
+    heads, few queries and keys. What was odd stays odd."""
+    group = min(problem.group, 2)
+    seq_q, seq_k = (min(length, MOST_INTERPRETED + length % 2) for length in (problem.seq_q, problem.seq_k))
+    return dataclasses.replace(
+        problem,
+        batch=1,
+        heads=group,
+        kv_heads=1,
+        seq_q=min(seq_q, seq_k) if problem.causal else seq_q,
+        seq_k=seq_k,
+    )
+
+
+def refused(problem: Problem) -> str | None:
+    """Why there is no such attention, or None when there is."""
+    if problem.heads % problem.kv_heads:
+        return (
+            f"each key head serves as many heads: kv_heads {problem.kv_heads} do not divide {problem.heads}"
+        )
+    if problem.causal and problem.seq_q > problem.seq_k:
+        return (
+            f"the first queries would see no key: seq_q {problem.seq_q} > seq_k {problem.seq_k} with causal"
+        )
+    return None
+
+
+def any_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
+    """Why there is no such attention, or None when there is."""
+    del parameters, gpu
+    return refused(problem)
+
+
+def square_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
+    """The same for a provider whose causal mask is aligned at the top left."""
+    del parameters, gpu
+    if problem.causal and problem.seq_q != problem.seq_k:
+        return refused(problem) or "its causal mask is for as many queries as keys"
+    return refused(problem)
+
+
+def sdpa_flash_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
+    """The same for SDPA's flash backend: on a CPU its causal mask is aligned at the top left."""
+    return square_fits(problem, parameters, gpu) if gpu is None else refused(problem)
+
+
+def too_large(name: str, block: int, extent: int, smallest: int) -> str | None:
+    """Why a smaller block does the same for this extent of the problem, or None."""
+    if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
+        return f"a smaller block does: {name} {block} > {enough} for {extent}"
+    return None
+
+
+def tiles_fit(problem: Problem, tiles: Flash | Hopper, gpu: Gpu | None) -> str | None:
+    """Why programs can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    return _tiles_fit(problem, tiles, gpu, blocks_of_queries=1)
+
+
+def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
+    """The same for the persistent kernel, which has a block of the output in shared memory, too, and may have
+    several programs on a multiprocessor."""
+    if reason := _tiles_fit(problem, tiles, gpu, blocks_of_queries=2):
+        return reason
+    staged = 2 * tiles.block_m + 2 * tiles.num_stages * tiles.block_n
+    needed = tiles.per_sm * (2 * problem.head_dim * staged + 2048)
+    if tiles.per_sm > 1 and gpu is not None and needed > gpu.shared_memory:
+        programs = f"{tiles.per_sm} programs"
+        return f"too much for the shared memory: {needed} bytes in {programs} > {gpu.shared_memory}"
+    return None
+
+
+def _tiles_fit(
+    problem: Problem, tiles: Flash | Hopper, gpu: Gpu | None, blocks_of_queries: int
+) -> str | None:
+    if reason := refused(problem):
+        return reason
+    if reason := too_large("block_m", tiles.block_m, problem.seq_q, 64):
+        return reason
+    if reason := too_large("block_n", tiles.block_n, problem.seq_k, 64):
+        return reason
+    if tiles.block_m < 16 * tiles.num_warps:
+        return f"a warp takes 16 queries: {tiles.num_warps} warps > {tiles.block_m} / 16"
+    kept = tiles.block_m * (tiles.block_n + problem.head_dim) // (32 * tiles.num_warps)
+    if kept > MAX_ACCUMULATORS:
+        return f"too much for the registers: {kept} scores and sums a thread > {MAX_ACCUMULATORS}"
+    staged = blocks_of_queries * tiles.block_m + 2 * tiles.num_stages * tiles.block_n
+    return too_much_shared(2 * problem.head_dim * staged, tiles.num_stages, gpu)
+
+
+def too_much_shared(needed: int, num_stages: int, gpu: Gpu | None) -> str | None:
+    """Why the stages' bytes do not fit into shared memory, or None when they do or there is no GPU."""
+    # Some hundred bytes more are for barriers and reductions.
+    if gpu is not None and needed + 1024 > gpu.shared_memory:
+        return f"too much for the shared memory: {needed} bytes in {num_stages} stages > {gpu.shared_memory}"
+    return None
+
+
+def split_fits(problem: Problem, split: Split, gpu: Gpu | None) -> str | None:
+    """Why the keys can't be split so, or None when they can."""
+    if reason := refused(problem):
+        return reason
+    queries = problem.group * problem.seq_q
+    if queries > DEEPEST_GROUP:
+        return f"so many queries need no split: {queries} a key head > {DEEPEST_GROUP}"
+    if (split.split_k - 1) * split.block_n >= problem.seq_k and split.split_k > 1:
+        return f"a part would have no key: {split.split_k} of {split.block_n} for {problem.seq_k} keys"
+    staged = rows_of(queries) + 2 * split.num_stages * split.block_n
+    return too_much_shared(2 * problem.head_dim * staged, split.num_stages, gpu)
+
+
+def rows_of(queries: int) -> int:
+    """The rows of the tile that holds the queries of one key head; a tensor core takes 16 at least."""
+    return max(16, 1 << (queries - 1).bit_length())
+
+
+def compile_weight(tiles: Flash | Hopper) -> float:
+    """By which configurations take longer to compile than others: products a thread in a step."""
+    return tiles.block_m * tiles.block_n / tiles.num_warps
+
+
+kernel = Kernel(
+    problem=Problem,
+    size=("seq_q",),
+    work=work,
+    tolerance=tolerance,
+    headline="tflops",
+    arguments=("causal",),
+    interpreted=interpreted,
+    as_made=True,
+    baseline="sdpa_flash",
+    providers=(
+        Provider("manual", "torch.py:manual", fits=any_fits),
+        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),
+        Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=square_fits, devices=("cuda",)),
+        Provider("sdpa_math", "torch.py:sdpa_math", fits=any_fits),
+        Provider("torch_compile", "torch_compiled.py:flex", fits=any_fits, devices=("cuda",), compiled=True),
+        Provider("triton_flash", "triton.py:flash", Flash, tiles_fit, compile_weight=compile_weight),
+        Provider("triton_split_k", "triton_split_k.py:split_k", Split, split_fits),
+        Provider(
+            "triton_flash_hopper",
+            "triton_hopper.py:flash_hopper",
+            Hopper,
+            hopper_fits,
+            needs="sm_90",
+            compile_weight=compile_weight,
+        ),
+        Provider(
+            "flash_attn_4",
+            "peers.py:flash_attn_4",
+            None,
+            any_fits,
+            language="torch",
+            devices=("cuda",),
+            package="flash-attn-4",
+        ),
+    ),
+)

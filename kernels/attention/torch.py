@@ -1,0 +1,71 @@
+"""Attention by torch: with the full matrix, and by each backend of ``scaled_dot_product_attention``.
+
+The backend is pinned, because torch's own choice is not always the fastest, and differs between versions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def visible(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Which keys a query sees where the last of both have the same position: a lower triangle at the bottom
+    right."""
+    every = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+    return every.tril(k.shape[2] - q.shape[2])
+
+
+def manual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The definition, an operator after the other: the full matrix of scores goes to memory and back several
+    times."""
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    # Scaled before the product, so that a score is rounded once.
+    scores = (q * (1 / math.sqrt(q.shape[3]))) @ k.mT
+    if causal:
+        scores = scores.masked_fill(~visible(q, k), -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def rows_together(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors, copied where a row's elements do not lie side by side: the fused backends refuse those."""
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+
+
+def _sdpa(
+    backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> torch.Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    with sdpa_kernel(backend):
+        return attend(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+
+def sdpa_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """FlashAttention-2, as torch has it."""
+    q, k, v = rows_together(q, k, v)
+    if causal and q.is_cuda and q.shape[2] != k.shape[2]:
+        # scaled_dot_product_attention refuses this shape, since its own mask is aligned at the top left.
+        out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
+        return out
+    return _sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)
+
+
+def sdpa_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """cuDNN's fused attention."""
+    q, k, v = rows_together(q, k, v)
+    return _sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)
+
+
+def sdpa_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """torch's unfused form, which computes in float32."""
+    if causal and q.shape[2] != k.shape[2]:
+        with sdpa_kernel(SDPBackend.MATH):
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=visible(q, k), enable_gqa=q.shape[1] != k.shape[1]
+            )
+    return _sdpa(SDPBackend.MATH, q, k, v, causal)

@@ -1,0 +1,212 @@
+"""FlashAttention in Triton for Hopper: a persistent kernel whose tiles the tensor memory accelerator copies.
+
+One program or a few on each multiprocessor take one block of queries after the other. The copy engine
+(TMA) fills in zeros past the end of a sequence and writes nothing there. It needs rows that begin at
+multiples of 16 bytes, one after the other in memory: other tensors are copied first.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.attention.checks import check_attention
+from kernels.attention.descriptors import copied_if_needed, descriptor
+from kernels.attention.triton import LOG2_E
+
+IN_L2 = 32 << 20
+"""Bytes of keys and values that programs of one time share in L2: of an H200's 60 MB what is surely there."""
+
+PROGRAMS_INTERPRETED = 3
+"""Programs of a launch where there is no GPU: few enough that each takes several blocks."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tile_of(
+    number: tl.tensor, blocks: tl.tensor, heads: tl.tensor, section: tl.tensor, CAUSAL: tl.constexpr
+) -> tl.tensor:
+    """Which block of queries, and of which head, has this number.
+
+    A section is as many heads as have their keys in L2 together. The blocks that see most keys come first in
+    it, of all its heads: what takes longest begins first, and at the end all programs have little left.
+    """
+    first = number // (section * blocks) * section
+    wide = tl.minimum(section, heads - first)
+    within = number % (section * blocks)
+    block = within // wide
+    if CAUSAL:
+        block = blocks - 1 - block
+    return block, first + within % wide
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend(  # noqa: PLR0913, PLR0917  # what Triton reads
+    total: tl.tensor,
+    sums: tl.tensor,
+    maxima: tl.tensor,
+    q: tl.tensor,
+    k: tl.tensor,
+    v: tl.tensor,
+    entry: tl.tensor,
+    key_head: tl.tensor,
+    first: tl.tensor,
+    last: tl.tensor,
+    seq_k: tl.tensor,
+    positions: tl.tensor,
+    scale: tl.tensor,
+    BLOCK_N: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+    WIDEN: tl.constexpr,
+) -> tl.tensor:
+    """``attend`` of ``kernels/attention/triton.py``, whose keys and values come by descriptors."""
+    column = tl.arange(0, BLOCK_N)
+    for start in tl.range(first, last, BLOCK_N):
+        of_k = k.load([entry, key_head, start, 0]).reshape(BLOCK_N, HEAD_DIM)
+        if WIDEN:
+            of_k = of_k.to(tl.float32)
+        scores = tl.dot(q, of_k.T)
+        if MASKED:
+            seen = start + column[None, :] < seq_k
+            if CAUSAL:
+                seen = seen & (start + column[None, :] <= positions[:, None])
+            scores = tl.where(seen, scores, -float("inf"))
+        largest = tl.maximum(maxima, tl.max(scores, 1) * scale)
+        p = tl.math.exp2(scores * scale - largest[:, None])
+        shrink = tl.math.exp2(maxima - largest)
+        sums = sums * shrink + tl.sum(p, 1)
+        total = total * shrink[:, None]
+        of_v = v.load([entry, key_head, start, 0]).reshape(BLOCK_N, HEAD_DIM)
+        p = p.to(of_v.dtype)
+        if WIDEN:
+            p = p.to(tl.float32)
+            of_v = of_v.to(tl.float32)
+        total = tl.dot(p, of_v, total)
+        maxima = largest
+    return total, sums, maxima
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _flash_hopper(  # noqa: PLR0913, PLR0917  # what Triton reads
+    out: tl.tensor,
+    q: tl.tensor,
+    k: tl.tensor,
+    v: tl.tensor,
+    batch: tl.tensor,
+    heads: tl.tensor,
+    group: tl.tensor,
+    seq_q: tl.tensor,
+    seq_k: tl.tensor,
+    section: tl.tensor,
+    scale: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    WIDEN: tl.constexpr,
+) -> None:
+    """A program attends one block of BLOCK_M queries after the other to all keys that they see.
+
+    out, q, k and v are descriptors. First come the blocks of keys that every query sees all of, then the
+    others, masked. WIDEN is for Triton's interpreter, whose dot takes a bfloat16's bits for a whole number.
+    """
+    blocks = tl.cdiv(seq_q, BLOCK_M)
+    for number in tl.range(tl.program_id(0), blocks * batch * heads, tl.num_programs(0)):
+        block, head_of_all = tile_of(number, blocks, batch * heads, section, CAUSAL)
+        entry = head_of_all // heads
+        head = head_of_all % heads
+        key_head = head // group
+        of_q = q.load([entry, head, block * BLOCK_M, 0]).reshape(BLOCK_M, HEAD_DIM)
+        if WIDEN:
+            of_q = of_q.to(tl.float32)
+
+        positions = block * BLOCK_M + tl.arange(0, BLOCK_M) + (seq_k - seq_q)
+        end = seq_k
+        full = seq_k // BLOCK_N * BLOCK_N
+        if CAUSAL:
+            end = tl.minimum(seq_k, (block + 1) * BLOCK_M + seq_k - seq_q)
+            full = tl.minimum(seq_k, block * BLOCK_M + seq_k - seq_q + 1) // BLOCK_N * BLOCK_N
+        total = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+        sums = tl.zeros([BLOCK_M], tl.float32)
+        maxima = tl.full([BLOCK_M], -float("inf"), tl.float32)
+        total, sums, maxima = _attend(
+            *(total, sums, maxima, of_q, k, v, entry, key_head, 0, full, seq_k, positions, scale),
+            BLOCK_N=BLOCK_N,
+            HEAD_DIM=HEAD_DIM,
+            CAUSAL=CAUSAL,
+            MASKED=False,
+            WIDEN=WIDEN,
+        )
+        if CAUSAL or not EVEN_K:
+            total, sums, maxima = _attend(
+                *(total, sums, maxima, of_q, k, v, entry, key_head, full, end, seq_k, positions, scale),
+                BLOCK_N=BLOCK_N,
+                HEAD_DIM=HEAD_DIM,
+                CAUSAL=CAUSAL,
+                MASKED=True,
+                WIDEN=WIDEN,
+            )
+        result = (total / sums[:, None]).to(out.dtype)
+        out.store([entry, head, block * BLOCK_M, 0], result.reshape(1, 1, BLOCK_M, HEAD_DIM))
+
+
+def programs_of(x: torch.Tensor, per_sm: int) -> int:
+    """How many programs a persistent kernel has: so many a multiprocessor."""
+    if x.device.type != "cuda":
+        return PROGRAMS_INTERPRETED
+    return torch.cuda.get_device_properties(x.device).multi_processor_count * per_sm
+
+
+def heads_in_l2(k: torch.Tensor, group: int, causal: bool) -> int:
+    """Query heads of a section. Without a mask all blocks take equally long, and one head is best for L2."""
+    return max(1, IN_L2 // (2 * k.shape[2] * k.shape[3] * k.itemsize)) * group if causal else 1
+
+
+def flash_hopper(  # noqa: PLR0913, PLR0917  # the parameters' names
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    block_m: int,
+    block_n: int,
+    num_warps: int,
+    num_stages: int,
+    per_sm: int,
+) -> torch.Tensor:
+    """Attention, ``per_sm`` programs a multiprocessor, each ``block_m`` queries of one head at a time,
+    ``block_n`` keys a step. Raises ValueError for
+    tensors that are no queries, keys and values that belong together."""
+    check_attention(q, k, v, causal)
+    batch, heads, seq_q, head_dim = q.shape
+    group, seq_k = heads // k.shape[1], k.shape[2]
+    out = q.new_empty(q.shape)
+    if out.numel() == 0:
+        return out
+    q, k, v = copied_if_needed(q), copied_if_needed(k), copied_if_needed(v)
+    tiles = triton.cdiv(seq_q, block_m) * batch * heads
+    _flash_hopper[(min(tiles, programs_of(q, per_sm)),)](
+        *(descriptor(out, block_m), descriptor(q, block_m), descriptor(k, block_n), descriptor(v, block_n)),
+        *(
+            batch,
+            heads,
+            group,
+            seq_q,
+            seq_k,
+            heads_in_l2(k, group, causal),
+            LOG2_E.value / math.sqrt(head_dim),
+        ),
+        HEAD_DIM=head_dim,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        CAUSAL=causal,
+        EVEN_K=seq_k % block_n == 0,
+        WIDEN=not isinstance(_flash_hopper, triton.JITFunction),
+        num_warps=num_warps,
+        num_stages=num_stages,
+    )
+    return out

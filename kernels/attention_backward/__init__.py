@@ -1,0 +1,136 @@
+"""Attention, backward: what q, k and v contribute to a loss, given what the output contributes.
+
+With ``s = q @ k.T / sqrt(head_dim)``, ``p = exp(s - lse)``, ``delta`` the row sums of ``out * d_out`` and
+``ds = p * (d_out @ v.T - delta)``:
+
+    dv = p.T @ d_out,   dq = ds @ k / sqrt(head_dim),   dk = ds.T @ q / sqrt(head_dim)
+
+The problem and the layout are those of ``attention``. The inputs are q, k, v, what a forward pass leaves (its
+output ``out`` and of each row ``lse``, the logarithm of the sum of its exponentials, in float32) and
+``d_out``. The outputs are dq, dk and dv. With fewer ``kv_heads`` than ``heads``, dk and dv are sums over the
+heads that share a key head.
+
+What is measured are the formulas, for any out and lse. These are random, lse as large as a forward pass has
+it where nothing is masked. With those of a real one each row of a causal mask would have its own size.
+
+The work is counted as the FlashAttention papers do: five matrix products, ``10 batch heads seq_q seq_k
+head_dim`` operations, half of that where ``causal``. Each input is read once, each output is written once.
+
+``triton_flash`` recomputes p in two kernels and so does seven products: in one a program keeps a block of
+keys and their sums, in the other a block of queries. Nothing is added by atomics, so that the outputs are
+the same at every call. The algorithm is FlashAttention-2's (Dao, 2023, arXiv:2307.08691). Blocks are copied
+by TMA, without which the second product's operands leave too few registers: it needs Hopper.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernels.attention import (
+    MAX_ACCUMULATORS,
+    Problem,
+    any_fits,
+    interpreted,
+    operations,
+    refused,
+    sdpa_flash_fits,
+    square_fits,
+    too_large,
+    too_much_shared,
+)
+from kernels.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flash:
+    """The keys, or the queries, that a program keeps (``block``), and those of the other that it takes a
+    step (``block_step``)."""
+
+    block: int = one_of(32, 64, 128, default=128, unit="")
+    block_step: int = one_of(32, 64, 128, default=64, unit="")
+    num_warps: int = one_of(2, 4, 8, default=8, unit="w")
+    num_stages: int = one_of(1, 2, 3, default=2, unit="s")
+
+
+def work(problem: Problem) -> Work:
+    """q, k, v, out, d_out and lse read once, dq, dk and dv written once; five products of ``2 seq_q seq_k
+    head_dim`` operations a head, half of them where ``causal``."""
+    q, k, v = problem.shapes
+    moved = bytes_of(problem.dtype, *(q, k, v) * 2, q, q) + bytes_of("float32", problem.shape[:3])
+    return Work(moved, {problem.dtype: operations(problem, products=5)})
+
+
+def tolerance(problem: Problem) -> tuple[Tolerance, ...]:
+    """How far dq, dk and dv may be from the reference.
+
+    A probability is ``exp(s - 0.5) / seq_k``, and the squares of a row's sum up to ``e / seq_k`` on average,
+    those of a column to ``e seq_q / seq_k**2``, once for each of the ``group`` heads that share it. An
+    element of ``(d_out @ v.T - delta) / sqrt(head_dim)`` is about the root of 2 large. The roots of these
+    products are the sizes of dq, dk and dv. A causal mask leaves a part of each sum.
+
+    p and ds are rounded to the dtype before they are multiplied, each on its own, and the outputs are rounded
+    once: up to 2 eps of the size. ``manual`` rounds the scores too, as everybody who writes it so does, which
+    makes a large probability wrong by 2 eps, relative to it: of 1e5 outputs the worst was wrong by 8 eps of
+    the size, and 16 allow for the worst of 1e8. 4 eps are relative to the output, for a single probability
+    that outweighs the others.
+    """
+    eps = EPSILON[problem.dtype]
+    row = math.sqrt(math.e / problem.seq_k)
+    column = math.sqrt(math.e * problem.seq_q * problem.group) / problem.seq_k
+    sizes = math.sqrt(2) * row, math.sqrt(2) * column, column
+    return tuple(Tolerance(rtol=4 * eps, atol=16 * eps * size) for size in sizes)
+
+
+def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
+    """Why programs can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    if reason := refused(problem):
+        return reason
+    for name in ("block", "block_step"):
+        shorter = min(problem.seq_q, problem.seq_k)
+        if reason := too_large(name, getattr(tiles, name), shorter, 64):
+            return reason
+    if tiles.block < 16 * tiles.num_warps:
+        return f"a warp takes 16 rows: {tiles.num_warps} warps > {tiles.block} / 16"
+    # Two sums of the block, and the scores and their gradients of a step.
+    kept = 2 * tiles.block * (problem.head_dim + tiles.block_step) // (32 * tiles.num_warps)
+    if kept > MAX_ACCUMULATORS:
+        return f"too much for the registers: {kept} scores and sums a thread > {MAX_ACCUMULATORS}"
+    staged = 2 * tiles.block + 2 * tiles.num_stages * tiles.block_step
+    step = 2 * tiles.block * tiles.block_step
+    return too_much_shared(2 * problem.head_dim * staged + step, tiles.num_stages, gpu)
+
+
+def compile_weight(tiles: Flash) -> float:
+    """By which configurations take longer to compile than others: products a thread in a step."""
+    return tiles.block * tiles.block_step / tiles.num_warps
+
+
+kernel = Kernel(
+    problem=Problem,
+    size=("seq_q",),
+    work=work,
+    tolerance=tolerance,
+    headline="tflops",
+    arguments=("causal",),
+    interpreted=interpreted,
+    as_made=True,
+    baseline="sdpa_flash",
+    providers=(
+        Provider("manual", "torch.py:manual", fits=any_fits),
+        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),
+        Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=square_fits, devices=("cuda",)),
+        Provider(
+            "triton_flash", "triton.py:flash", Flash, flash_fits, needs="sm_90", compile_weight=compile_weight
+        ),
+        Provider(
+            "flash_attn_4",
+            "peers.py:flash_attn_4",
+            None,
+            any_fits,
+            language="torch",
+            devices=("cuda",),
+            package="flash-attn-4",
+        ),
+    ),
+)

@@ -1,0 +1,22 @@
+"""Attention's backward pass by other projects, where they are installed."""
+
+from __future__ import annotations
+
+import torch
+
+
+def flash_attn_4(  # the inputs' names
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    causal: bool,
+) -> tuple[torch.Tensor, ...]:
+    """FlashAttention-4 in the CuTe DSL, whose tensors are (batch, sequence, heads, head_dim)."""
+    from flash_attn.cute.interface import _flash_attn_bwd
+
+    swapped = [x.transpose(1, 2) for x in (q, k, v, out, d_out)]
+    made = _flash_attn_bwd(*swapped, lse.contiguous(), causal=causal)
+    return tuple(x.transpose(1, 2) for x in made[:3])

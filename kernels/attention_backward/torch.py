@@ -1,0 +1,95 @@
+"""Attention's backward pass by torch: with the full matrices, and by backends of
+``scaled_dot_product_attention``, whose backward operators are called directly."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.attention.torch import rows_together, visible
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def manual(  # the inputs' names
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    causal: bool,
+) -> Gradients:
+    """The formulas, an operator after the other, each of which reads and writes full matrices."""
+    kv_heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scale = q.shape[3] ** -0.5
+    p = torch.exp((q * scale) @ k.mT - lse[..., None])
+    if causal:
+        p = p.masked_fill(~visible(q, k), 0.0)
+    delta = (out.float() * d_out.float()).sum(-1, keepdim=True)
+    ds = (p * (d_out @ v.mT - delta) * scale).to(q.dtype)
+    dq, dk, dv = ds @ k, ds.mT @ q, p.to(q.dtype).mT @ d_out
+    if group > 1:
+        dk, dv = (x.unflatten(1, (kv_heads, group)).sum(2) for x in (dk, dv))
+    return dq, dk, dv
+
+
+def sdpa_flash(  # the inputs' names
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    causal: bool,
+) -> Gradients:
+    """FlashAttention-2, as torch has it; on a CPU torch's own, which knows no groups."""
+    q, k, v, out, d_out = rows_together(q, k, v, out, d_out)
+    if not q.is_cuda:
+        return _flash_on_cpu(q, k, v, out, lse, d_out, causal)
+    unused = torch.empty(2, dtype=torch.int64, device=q.device)  # the dropout's random state
+    made: Gradients = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        *(d_out, q, k, v, out, lse.contiguous(), None, None, q.shape[2], k.shape[2]),
+        *(0.0, causal, unused, unused),
+    )
+    return made
+
+
+def _flash_on_cpu(  # the inputs' names
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    causal: bool,
+) -> Gradients:
+    kv_heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        d_out, q, k, v, out, lse.contiguous(), 0.0, causal
+    )
+    if group > 1:
+        dk, dv = (x.unflatten(1, (kv_heads, group)).sum(2) for x in (dk, dv))
+    return dq, dk, dv
+
+
+def sdpa_cudnn(  # the inputs' names
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    causal: bool,
+) -> Gradients:
+    """cuDNN's fused backward pass."""
+    q, k, v, out, d_out = rows_together(q, k, v, out, d_out)
+    unused = torch.empty((), dtype=torch.int64, device=q.device)  # the dropout's random state
+    made: Gradients = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        *(d_out, q, k, v, out, lse.contiguous()[..., None], unused, unused, None, None, None),
+        *(q.shape[2], k.shape[2], 0.0, causal),
+    )
+    return made
