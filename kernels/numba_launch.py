@@ -15,6 +15,8 @@ from numba.cuda.core import config
 
 from kernels.threads import NUMBA_DTYPES
 
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small problem is no mistake here
+
 SIMULATED = bool(config.ENABLE_CUDASIM)
 """Whether Numba's kernels run in its simulator: ``NUMBA_ENABLE_CUDASIM=1`` when Numba was imported."""
 
@@ -52,7 +54,12 @@ def launch(kernel: Any, blocks: Shape, threads: Shape, *arguments: Any, shared_b
         from numba import cuda
 
         stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
-        kernel[blocks, threads, stream, shared_bytes](*arguments)
+        # As arrays of Numba's own: of a tensor it would ask torch to wait for a stream, and torch refuses the
+        # number of the default one.
+        arrays = (
+            cuda.as_cuda_array(one, sync=False) if isinstance(one, torch.Tensor) else one for one in arguments
+        )
+        kernel[blocks, threads, stream, shared_bytes](*arrays)
     elif device.type == "meta":  # it is compiled for, and not run
         kernel[blocks, threads, 0, shared_bytes](*arguments)
     else:
