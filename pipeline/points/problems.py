@@ -53,15 +53,15 @@ def checked(variable: Variable, value: object) -> Value:
 
 def values_of(made: Any) -> Values:
     """The values of a problem or of parameters, by name in their declared order."""
-    return Values(
-        {} if made is None else {name: getattr(made, name) for name in declared_variables(type(made))}
-    )
+    kind: Any = type(made)
+    return Values({} if made is None else {name: getattr(made, name) for name in declared_variables(kind)})
 
 
 def identity_of(problem: Any) -> Values:
     """The values that a point names a problem by: all but those of dimensions that are left out at their
     default."""
-    declared = declared_variables(type(problem))
+    kind: Any = type(problem)
+    declared = declared_variables(kind)
     return Values(
         {
             name: value
