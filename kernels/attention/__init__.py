@@ -34,7 +34,7 @@ them in part."""
 DEEPEST_GROUP = 128
 """Most queries that share a key head in ``triton_split_k``; more keep a GPU busy without a split."""
 
-MAX_ACCUMULATORS = 192
+MAX_ACCUMULATORS = 160
 """Most float32 numbers of scores and sums that a thread of a Triton program may have to keep; with more it
 spills."""
 
@@ -73,9 +73,9 @@ class Problem:
 class Flash:
     """A program's queries, and the keys that it takes a step."""
 
-    block_m: int = one_of(16, 32, 64, 128, default=128, unit="")
+    block_m: int = one_of(32, 64, 128, default=128, unit="")
     block_n: int = one_of(32, 64, 128, default=64, unit="")
-    num_warps: int = one_of(1, 2, 4, 8, default=8, unit="w")
+    num_warps: int = one_of(2, 4, 8, default=8, unit="w")
     num_stages: int = one_of(2, 3, 4, default=3, unit="s")
 
 

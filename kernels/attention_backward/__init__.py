@@ -28,7 +28,6 @@ import math
 from dataclasses import dataclass
 
 from kernels.attention import (
-    MAX_ACCUMULATORS,
     Problem,
     any_fits,
     interpreted,
@@ -40,6 +39,9 @@ from kernels.attention import (
     too_much_shared,
 )
 from kernels.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+
+MAX_ACCUMULATORS = 192
+"""Most float32 numbers of scores and sums that a thread may have to keep; with more it spills."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -296,7 +296,7 @@ def test_which_problems_there_are(dimensions: dict[str, Any], sentence: str | No
         (
             {},
             Flash(num_warps=4, block_n=128),
-            "too much for the registers: 256 scores and sums a thread > 192",
+            "too much for the registers: 256 scores and sums a thread > 160",
         ),
         (
             {},
