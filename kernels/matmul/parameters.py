@@ -25,7 +25,7 @@ class Tiles:
 class NaiveTiles:
     """The side of the square tiles that a program computes; it takes 32 products a step."""
 
-    block_size: int = one_of(32, 64, 128, default=64, unit="")
+    side: int = one_of(32, 64, 128, default=64, unit="")
     num_warps: int = one_of(4, 8, unit="w")
 
 
@@ -235,8 +235,7 @@ def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int)
 
 def naive_fits(problem: Problem, tiles: NaiveTiles, gpu: Gpu | None) -> str | None:
     """The same of square tiles."""
-    side = tiles.block_size
-    sized = Tiles(block_m=side, block_n=side, block_k=32, num_warps=tiles.num_warps, num_stages=2)
+    sized = Tiles(block_m=tiles.side, block_n=tiles.side, block_k=32, num_warps=tiles.num_warps, num_stages=2)
     return _tiles_fit(problem, sized, gpu, narrowest=32)
 
 

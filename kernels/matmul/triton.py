@@ -69,7 +69,7 @@ def _naive(  # noqa: PLR0913, PLR0917  # what Triton reads
     a_column: tl.tensor,
     b_row: tl.tensor,
     b_column: tl.tensor,
-    BLOCK_SIZE: tl.constexpr,
+    SIDE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     ARITHMETIC: tl.constexpr,
     IMPRECISE: tl.constexpr,
@@ -77,11 +77,11 @@ def _naive(  # noqa: PLR0913, PLR0917  # what Triton reads
 ) -> None:
     """A program sums up the products of one square tile, BLOCK_K a step: tiles row by row, a mask on every
     load, and a load only after the products before it."""
-    tiles_n = tl.cdiv(n, BLOCK_SIZE)
+    tiles_n = tl.cdiv(n, SIDE)
     tile_m, tile_n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
-    row = tile_m.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[:, None]
-    column = tile_n.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[None, :]
-    total = tl.zeros([BLOCK_SIZE, BLOCK_SIZE], tl.float32)
+    row = tile_m.to(tl.int64) * SIDE + tl.arange(0, SIDE)[:, None]
+    column = tile_n.to(tl.int64) * SIDE + tl.arange(0, SIDE)[None, :]
+    total = tl.zeros([SIDE, SIDE], tl.float32)
     for start in range(0, k, BLOCK_K):
         depth = start + tl.arange(0, BLOCK_K).to(tl.int64)
         of_a = tl.load(
@@ -108,17 +108,17 @@ def naive(
     scale_b: torch.Tensor | None = None,
     *,
     arithmetic: str,
-    block_size: int,
+    side: int,
     num_warps: int,
 ) -> torch.Tensor:
-    """The product, a program a ``block_size`` square, as a first kernel is written. Raises what ``tiled``
+    """The product, a program a square of ``side``, as a first kernel is written. Raises what ``tiled``
     raises."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)
     a, b = operands(_naive, a, b)
     if out.numel() > 0:
-        _naive[launch_grid(triton.cdiv(m, block_size) * triton.cdiv(n, block_size))](
+        _naive[launch_grid(triton.cdiv(m, side) * triton.cdiv(n, side))](
             out,
             a,
             b,
@@ -129,7 +129,7 @@ def naive(
             k,
             *a.stride(),
             *b.stride(),
-            BLOCK_SIZE=block_size,
+            SIDE=side,
             BLOCK_K=32,
             ARITHMETIC=precision(arithmetic),
             IMPRECISE=imprecise_sums(a, arithmetic, 32),

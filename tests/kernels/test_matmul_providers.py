@@ -36,7 +36,7 @@ MATMUL = kernels.load("matmul")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 A100 = Gpu(capability=(8, 0), multiprocessors=108, shared_memory=163 << 10, l2_cache=40 << 20)
-SMALL = {"block_m": 64, "block_n": 32, "block_k": 32, "block_size": 32, "split_k": 2, "num_warps": 4}
+SMALL = {"block_m": 64, "block_n": 32, "block_k": 32, "side": 32, "split_k": 2, "num_warps": 4}
 
 
 def configuration(name: str, **pinned: Any) -> dict[str, Any]:
