@@ -189,7 +189,7 @@ def test_a_parameter_of_another_provider_is_no_parameter_of_the_chosen_one(
 ) -> None:
     options = ["kernel=matmul", "device=cpu", "provider=torch", "tile=99"]
     assert sentence(options, monkeypatch, capsys) == (
-        "tile is no parameter of torch; cuda_tiled of matmul has it."
+        "tile is no parameter of torch; cuda_tiled, numba of matmul have it."
     )
 
 
