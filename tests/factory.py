@@ -137,7 +137,7 @@ def made_point(
     return Point(
         kernel=kernel,
         provider=provider,
-        problem=problems.values_of(problem),
+        problem=problems.identity_of(problem),
         parameters=Values(parameters),
     )
 
