@@ -57,9 +57,10 @@ def checked(variable: Variable, value: object) -> Value:
 
 def values_of(made: Any) -> Values:
     """The values of a problem or of parameters, by name in their declared order."""
-    return Values(
-        {} if made is None else {name: getattr(made, name) for name in declared_variables(type(made))}
-    )
+    if made is None:
+        return Values()
+    declared: type = type(made)
+    return Values({name: getattr(made, name) for name in declared_variables(declared)})
 
 
 def declares(kernel: Kernel, point: Point) -> bool:
