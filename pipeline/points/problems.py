@@ -16,8 +16,12 @@ from pipeline.points.point import Point
 SIZE = "size"
 """What stands for a kernel's size dimensions together."""
 
-declared_variables = cache(variables)
-"""The fields of a problem's or a parameters' dataclass; of one with thousands of configurations read once."""
+
+@cache
+def declared_variables(declared: Any) -> dict[str, Variable]:
+    """The fields of a problem's or a parameters' dataclass; of one with thousands of configurations read
+    once."""
+    return variables(declared)
 
 
 def make(declared: type, values: Mapping[str, Value]) -> Any:
