@@ -418,7 +418,7 @@ def test_two_workloads_share_a_line_or_have_another_x(tmp_path: Path, database: 
 
 def of_problem(problem: dict[str, Value], **parameters: Value) -> Measurement:
     """A row of a kernel that this repository does not have, of that problem."""
-    row = measurement("attention", "own", workload="causal", **parameters)
+    row = measurement("convolution", "own", workload="causal", **parameters)
     return moved(row, row.point.model_copy(update={"problem": Values(problem)}))
 
 
@@ -430,10 +430,10 @@ def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, databas
         for causal in (True, False)
         for split in (True, False)
     ]
-    log(write_results(tmp_path / "results", rows), uri(database), kernel="attention")
-    runs = shown(database, "attention")
+    log(write_results(tmp_path / "results", rows), uri(database), kernel="convolution")
+    runs = shown(database, "convolution")
     assert set(runs) == {
-        f"attention @ {H200}",
+        f"convolution @ {H200}",
         *(
             f"own bfloat16{causal} paged split={split} strategy=online batch=4 @ {H200}"
             for causal in (" causal", "")
@@ -442,12 +442,12 @@ def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, databas
     }
     run = runs[f"own bfloat16 causal paged split=true strategy=online batch=4 @ {H200}"]
     assert run["params"] == {
-        **{"kernel": "attention", "gpu": H200, "workload": "causal", "provider": "own"},
+        **{"kernel": "convolution", "gpu": H200, "workload": "causal", "provider": "own"},
         **{"batch": "4", "dtype": "bfloat16", "causal": "true", "problem.cache": "paged"},
         **{"split": "true", "strategy": "online", "timer": "graph", "cache": "cold"},
     }
     assert (steps(run), run["tags"]["x"]) == ([512, 1024, 2048], "sequence"), "what varies most"
-    parent = runs[f"attention @ {H200}"]
+    parent = runs[f"convolution @ {H200}"]
     assert steps(parent, "gbps") == steps(parent, "best_gbps_bfloat16_causal_paged") == [512, 1024, 2048]
 
 

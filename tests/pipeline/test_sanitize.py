@@ -148,7 +148,7 @@ def test_clean_providers_are_checked_together_and_written_down(
     printed = capsys.readouterr().out
     assert "softmax on nvidia-h200: compute-sanitizer 2025.3.1.0" in printed
     assert "Left out: cpp (runs on a CPU only)." in printed
-    assert "torch_compile (not written here in CUDA or Triton)." in printed
+    assert "torch_compile, numba (not written here in CUDA or Triton)." in printed
 
 
 def test_who_is_to_blame_is_found_and_the_command_fails(

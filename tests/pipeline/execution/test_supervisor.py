@@ -24,6 +24,7 @@ from pipeline.points.point import Point
 from pipeline.store.ceilings import Rates
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import inductor
 from tests.pipeline.machine.test_load import spinning
 from tests.planted import outside
 
@@ -479,6 +480,7 @@ def test_a_worker_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
         wait = terminate
 
     monkeypatch.setattr(partner.subprocess, "Popen", Popen)
+    monkeypatch.setattr(inductor, "variables", dict)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for name in INTERPRETERS:
         monkeypatch.delenv(name, raising=False)

@@ -91,7 +91,7 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
     held = {(kind, architecture) for kind in ("elf", "ptx") for architecture in wanted}
     assert set(cuda_code(library.path)) == held
     text = (ROOT / "kernels" / kernel / source).read_text()
-    functions = re.findall(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(", text)
+    functions = re.findall(r"__global__ void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", text)
     rows = resources(here, source)
     named = {f"sm_{here.architecture(source, str(architecture))}" for architecture in wanted}
     assert {row.architecture for row in rows} == named
