@@ -22,6 +22,7 @@ from pipeline import ROOT
 from tests.pipeline.test_ui import browser, needs_a_browser
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.xdist_group("site"),
     pytest.mark.skipif(
         importlib.util.find_spec("material") is None, reason="needs mkdocs-material: make setup installs it"

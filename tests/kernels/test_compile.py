@@ -14,7 +14,7 @@ import kernels
 from tests.kernels.compile_everything import SIZES, TRITON, label, wanted
 from tests.kernels.kernel_cases import Case, MatrixCase, params
 
-pytestmark = pytest.mark.xdist_group("compile")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compile")]
 
 CASES = params(TRITON)
 
@@ -42,7 +42,6 @@ def of(case: Case, compiled: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_architecture_word_and_size(case: Case, compiled: list[dict[str, Any]]) -> None:
     rows = of(case, compiled)

@@ -43,6 +43,7 @@ def test_the_kernels_of_the_first_lecture_have_one() -> None:
     assert all(provider.is_own and provider.devices == ("cuda",) for provider in NUMBA.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("tile", [16, 32])
 def test_a_product_whose_dimensions_are_no_multiples_of_a_tile(tile: int, dtype: torch.dtype) -> None:
@@ -56,6 +57,7 @@ def test_a_product_whose_dimensions_are_no_multiples_of_a_tile(tile: int, dtype:
         torch.testing.assert_close(out.double(), exact, rtol=within.rtol, atol=within.atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [32, 256])
 def test_softmax_of_rows_shorter_and_longer_than_a_block(threads: int) -> None:
     for columns in (5, 300):
@@ -125,6 +127,7 @@ def compiled(kernel: str, problem: dict[str, Any], parameters: dict[str, Any], s
     return one
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("compile")
 @pytest.mark.parametrize(
     ("kernel", "problem", "parameters", "sm", "shared"),

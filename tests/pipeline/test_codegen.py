@@ -277,8 +277,9 @@ def test_bad_input_is_one_sentence(options: list[str], said: str, said_here: Run
     assert done.err.startswith("error: ") and done.err.count("\n") == 1
 
 
-of_planted = pytest.mark.xdist_group("two_of_each")
-"""Its libraries are built once."""
+def of_planted(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of the planted kernel: its libraries are built once for all of them, which takes long."""
+    return pytest.mark.slow(pytest.mark.xdist_group("two_of_each")(test))
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from pipeline.store.evidence import CounterRow, Rule, joined, write_lines
 from tests.factory import H100, H200, grid, write_results
 from tests.pipeline.test_ui import CHROMIUM, DRIVER, FLAGS, needs_a_browser
 
-pytestmark = [pytest.mark.xdist_group("report"), needs_a_browser]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report"), needs_a_browser]
 
 SENTENCE = "memory limits it: memory throughput 91 %, compute throughput 31 %"
 

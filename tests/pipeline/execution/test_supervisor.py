@@ -175,6 +175,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.split("(")[0].split(" ")[0])
 def test_a_worker_that_a_provider_changed_is_replaced_and_it_is_said(
     worker: Supervisor, tmp_path: Path, change: str

@@ -91,7 +91,9 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
     held = {(kind, architecture) for kind in ("elf", "ptx") for architecture in wanted}
     assert set(cuda_code(library.path)) == held
     text = (ROOT / "kernels" / kernel / source).read_text()
-    functions = re.findall(r"__global__ void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", text)
+    functions = re.findall(
+        r"__global__ void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", text
+    )
     rows = resources(here, source)
     named = {f"sm_{here.architecture(source, str(architecture))}" for architecture in wanted}
     assert {row.architecture for row in rows} == named
@@ -125,6 +127,7 @@ def test_realigned_parameters_are_read_after_the_wait_for_them(kernel: str) -> N
             assert sum(at < opcodes.index("ACQBULK") for at in wide) == vectors, function.name
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize(
     ("kernel", "tensors"),
