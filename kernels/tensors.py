@@ -58,3 +58,11 @@ def launch_grid(programs: int) -> tuple[int]:
     if programs > 2**31 - 1:
         raise ValueError(f"a launch has at most 2**31 - 1 programs, this needs {programs}")
     return (programs,)
+
+
+def persistent_programs(x: torch.Tensor, each: int = 1) -> int:
+    """How many programs a persistent kernel has: ``each`` to a multiprocessor of x's GPU. Without a GPU two,
+    so that a program takes several tiles."""
+    if x.device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(x.device).multi_processor_count * each

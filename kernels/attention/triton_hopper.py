@@ -16,12 +16,10 @@ import triton.language as tl
 from kernels.attention.checks import check_attention
 from kernels.attention.descriptors import copied_if_needed, descriptor
 from kernels.attention.triton import LOG2_E
+from kernels.tensors import persistent_programs
 
 IN_L2 = 32 << 20
 """Bytes of keys and values that programs of one time share in L2: of an H200's 60 MB what is surely there."""
-
-PROGRAMS_INTERPRETED = 3
-"""Programs of a launch where there is no GPU: few enough that each takes several blocks."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -155,13 +153,6 @@ def _flash_hopper(  # noqa: PLR0913, PLR0917  # what Triton reads
         out.store([entry, head, block * BLOCK_M, 0], result.reshape(1, 1, BLOCK_M, HEAD_DIM))
 
 
-def programs_of(x: torch.Tensor, per_sm: int) -> int:
-    """How many programs a persistent kernel has: so many a multiprocessor."""
-    if x.device.type != "cuda":
-        return PROGRAMS_INTERPRETED
-    return torch.cuda.get_device_properties(x.device).multi_processor_count * per_sm
-
-
 def heads_in_l2(k: torch.Tensor, group: int, causal: bool) -> int:
     """Query heads of a section. Without a mask all blocks take equally long, and one head is best for L2."""
     return max(1, IN_L2 // (2 * k.shape[2] * k.shape[3] * k.itemsize)) * group if causal else 1
@@ -189,7 +180,7 @@ def flash_hopper(  # noqa: PLR0913, PLR0917  # the parameters' names
         return out
     q, k, v = copied_if_needed(q), copied_if_needed(k), copied_if_needed(v)
     tiles = triton.cdiv(seq_q, block_m) * batch * heads
-    _flash_hopper[(min(tiles, programs_of(q, per_sm)),)](
+    _flash_hopper[(min(tiles, persistent_programs(q, per_sm)),)](
         *(descriptor(out, block_m), descriptor(q, block_m), descriptor(k, block_n), descriptor(v, block_n)),
         *(
             batch,

@@ -26,6 +26,7 @@ from kernels.matmul.triton import (
     operands,
     precision,
 )
+from kernels.tensors import persistent_programs
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -119,13 +120,6 @@ def _persistent(  # noqa: PLR0913, PLR0917  # what Triton reads
                 _store_columns(to, out, four, top, left + HALF + QUARTER, m, n, BLOCK_M, QUARTER, BY_TMA)
 
 
-def multiprocessors(x: torch.Tensor) -> int:
-    """How many programs run at a time; without a GPU two, so that a program takes several tiles."""
-    if x.device.type != "cuda":
-        return 2
-    return torch.cuda.get_device_properties(x.device).multi_processor_count
-
-
 def persistent(  # noqa: PLR0913  # the parameters' names
     a: torch.Tensor,
     b: torch.Tensor,
@@ -157,7 +151,7 @@ def persistent(  # noqa: PLR0913  # the parameters' names
         raise ValueError(f"takes rows of fewer than {2**31 // block_m} columns, got {n}")
     by_tma = n * out.itemsize % ALIGNMENT == 0
     part = block_n // epilogue_parts
-    programs = min(multiprocessors(a), triton.cdiv(m, block_m) * triton.cdiv(n, block_n))
+    programs = min(persistent_programs(a), triton.cdiv(m, block_m) * triton.cdiv(n, block_n))
     _persistent[programs,](
         TensorDescriptor.from_tensor(out, [block_m, part]) if by_tma else None,
         TensorDescriptor.from_tensor(of_a, [block_k, block_m] if a_transposed else [block_m, block_k]),
