@@ -40,14 +40,13 @@ from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.reporting import best, evidence_figures
 from pipeline.reporting.evidence_figures import Wanted, markdown
-from pipeline.reporting.field import fastest_of_ours
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.evidence import Evidence
 from pipeline.store.files import write_atomically
-from pipeline.store.finals import Final
+from pipeline.store.finals import Final, fastest_of_ours
 from pipeline.store.results import Results
 
 if TYPE_CHECKING:

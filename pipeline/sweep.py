@@ -40,7 +40,7 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import problems
+from pipeline.points import notation, problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.points.searches import Searches
@@ -49,7 +49,6 @@ from pipeline.reporting.swept import (
     Found,
     Swept,
     best_so_far,
-    counted,
     failures_of_own,
     nothing_to_measure,
     told,
@@ -99,7 +98,7 @@ def run(configs: Sequence[SweepConfig]) -> None:
         measured = sum(len(sweep.measured) for sweep in swept)
         seconds = monotonic() - begin
         console.print(
-            f"{len(swept)} kernels: {counted(measured)} measured in {seconds:.1f} s.", highlight=False
+            f"{len(swept)} kernels: {notation.points(measured)} measured in {seconds:.1f} s.", highlight=False
         )
     if first.tracking.name != "none":
         for config, sweep in zip(configs, swept, strict=True):
@@ -210,8 +209,7 @@ class Sweep:
     def refresh(self) -> None:
         """Let rows say what their times mean by the kernel's work as it is now, and by ceilings that they had
         to do without: no time depends on either."""
-        path = results.ceilings_path(self.output, self.slug)
-        ceilings = results.read(Ceilings, path) if path.exists() else None
+        ceilings = self.beside.known_ceilings()
 
         def change(row: Measurement) -> Measurement:
             if row.rate is None or row.outcome.timing is None or row.point not in self.plan.workloads:

@@ -46,6 +46,11 @@ class Beside:
             self._written[here] = here.read_bytes()
         return found
 
+    def known_ceilings(self) -> Ceilings | None:
+        """The ceilings that rows are told by where nothing is measured; None where there are none yet."""
+        there = next((path for path in self._ceilings if path.exists()), None)
+        return results.read(Ceilings, there) if there else None
+
     def is_there(self) -> bool:
         """Whether all of it is there."""
         return all(path.exists() for path in self._described) and any(

@@ -17,6 +17,11 @@ JOIN = "x"
 """What stands between two short values."""
 
 
+def points(count: int) -> str:
+    """``1 point``, ``2 points``."""
+    return f"{count} point{'s' * (count != 1)}"
+
+
 def configuration(point: Point) -> str:
     """A point's parameters: ``1024x8w`` where they have units, ``name=value`` for the others, without those
     that are left out at their default; empty for none."""

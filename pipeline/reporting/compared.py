@@ -12,7 +12,6 @@ from pipeline.reporting.ratios import Compared
 from pipeline.store.comparisons import Row
 from pipeline.store.record import Launch
 from pipeline.verdicts.contest import Contest, Rival, medians
-from pipeline.verdicts.opponents import points
 
 
 def rows(contest: Contest) -> list[Compared]:
@@ -36,7 +35,7 @@ def summary(found: Sequence[Compared]) -> str:
     counts = Counter(row.verdict for row in found)
     words = ", ".join(f"{counts[word]} {word}" for word in ("same", "faster", "slower", "undecided"))
     mean = ratios.geometric_mean([row.estimate.ratio for row in found])
-    return f"{points(len(found))}: b is {words}. Geometric mean of b / a: {mean:.4f}."
+    return f"{notation.points(len(found))}: b is {words}. Geometric mean of b / a: {mean:.4f}."
 
 
 def kept(row: Compared) -> Row:

@@ -26,7 +26,7 @@ from pipeline.reporting.frames import (
     frame_of_finals,
 )
 from pipeline.reporting.ranking import PLACE
-from pipeline.store.finals import Against, Final
+from pipeline.store.finals import Against, Final, fastest_of_ours
 from pipeline.store.record import Origin
 
 
@@ -140,11 +140,6 @@ def head_to_heads(
             )
         )
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
-
-
-def fastest_of_ours(some: Sequence[Final]) -> Final | None:
-    """Of a problem's finals the one that the others are compared with; None where none of ours had any."""
-    return next((row for row in some if row.by == "own" and row.against is None), None)
 
 
 def head_to_heads_of_finals(

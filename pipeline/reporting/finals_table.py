@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pipeline.points import notation
 from pipeline.reporting.numbers import number, percent
-from pipeline.store.finals import Final
+from pipeline.store.finals import Final, fastest_of_ours
 
 
 def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
@@ -22,7 +22,7 @@ def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
         right = heading in ("us", "of ceiling")
         found.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for group in groups:
-        best = next((row for row in group if row.by == "own" and row.against is None), None)
+        best = fastest_of_ours(group)
         if best is None:
             continue
         others = [row for row in group if row.power == "burst" and row.by != "own"]

@@ -67,12 +67,12 @@ class Swept:
             statuses = Counter(row.outcome.status for row in due)
             counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
             lines.append(
-                f"{counted(len(due))} failed in a way that may pass ({counts}): the next run tries "
+                f"{notation.points(len(due))} failed in a way that may pass ({counts}): the next run tries "
                 f"{'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
             )
         if len(failed) > len(due):
             lines.append(
-                f"{counted(len(failed) - len(due))} failed and will not be tried again, "
+                f"{notation.points(len(failed) - len(due))} failed and will not be tried again, "
                 "unless you write retry=failed."
             )
         return lines
@@ -133,7 +133,7 @@ def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | Non
         return None
     counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
     return (
-        f"{counted(failed.total())} of own providers failed ({counts}), so the exit code is 1; with "
+        f"{notation.points(failed.total())} of own providers failed ({counts}), so the exit code is 1; with "
         f"allow={','.join(sorted(failed))} it is 0."
     )
 
@@ -141,8 +141,3 @@ def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | Non
 def told(outcome: Outcome) -> str:
     """An outcome that has no time, in words."""
     return "right" if outcome.error is None else f"{table.FATE[outcome.status]}: {outcome.error}"
-
-
-def counted(count: int) -> str:
-    """So many points."""
-    return f"{count} point{'s' * (count != 1)}"

@@ -135,6 +135,11 @@ def newest(rows: Sequence[Final]) -> list[Final]:
     return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
 
 
+def fastest_of_ours(some: Sequence[Final]) -> Final | None:
+    """Of a problem's finals the one that the others are compared with; None where none of ours had any."""
+    return next((row for row in some if row.by == "own" and row.against is None), None)
+
+
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[tuple[str, str], list[Final]]:
     """All finals below the folder by kernel and machine, and with ``local`` of the repository's own results
     this host's too."""

@@ -73,7 +73,8 @@ def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 def _note() -> Path:
     """The file that says that all passed, for this torch, compiler and CPU."""
     try:
-        compiler = str(find_cxx())
+        # Inductor takes this one whatever c++ is.
+        compiler = str(find_cxx({"CXX": "g++", **os.environ}))
     except UserError:
         compiler = ""
     flags = next((line for line in _lines(CPUINFO) if line.startswith("flags")), "")

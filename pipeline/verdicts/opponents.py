@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import ROOT, UserError
-from pipeline.points import choice
+from pipeline.points import choice, notation
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.notation import Variant
@@ -105,11 +105,11 @@ def pairs_of_trees(a: Named, of_a: Answer, b: Named, of_b: Answer) -> tuple[list
         raise UserError(f"{a.name} and {b.name} have no point in common. {' '.join(notes)}")
     if not pairs:
         raise UserError(
-            f"{a.name} and {b.name} have the same sources for {points(len(same_points))}: nothing to "
-            "compare. Write self_test=true to see what equal sources give."
+            f"{a.name} and {b.name} have the same sources for {notation.points(len(same_points))}: "
+            "nothing to compare. Write self_test=true to see what equal sources give."
         )
     if same := len(same_points) - len(pairs):
-        notes.append(f"Left out, for both sides have the same sources: {points(same)}.")
+        notes.append(f"Left out, for both sides have the same sources: {notation.points(same)}.")
     return pairs, notes
 
 
@@ -137,11 +137,6 @@ def spread(pairs: Sequence[Pair], most: int) -> list[Pair]:
     if len(pairs) <= most:
         return list(pairs)
     return [pairs[round(index * (len(pairs) - 1) / max(1, most - 1))] for index in range(most)]
-
-
-def points(count: int) -> str:
-    """``1 point``, ``2 points``."""
-    return f"{count} point{'s' * (count != 1)}"
 
 
 def _named(entry: Entry, option: str, text: str) -> Named:

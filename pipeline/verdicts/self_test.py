@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isfinite, log
 
-from pipeline.points import problems
+from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.record import noise_class
 from pipeline.verdicts.contest import Contest
-from pipeline.verdicts.opponents import points
 from pipeline.verdicts.statistics import Estimate, Verdict, deviation
 
 Noise = Mapping[str, tuple[float, int]]
@@ -48,7 +47,7 @@ def sentences(estimates: Sequence[tuple[Estimate, Verdict]], noise: Noise) -> li
     return [
         f"{wrong} of {len(estimates)} equal pairs were called different{middle}.",
         *(
-            f"Noise between rounds, {name}-bound kernels: {one:.2%} ({points(count)})."
+            f"Noise between rounds, {name}-bound kernels: {one:.2%} ({notation.points(count)})."
             for name, (one, count) in noise.items()
         ),
     ]

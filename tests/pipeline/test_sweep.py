@@ -18,7 +18,7 @@ from pipeline.machine import device, load
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.store.environment import Environment
-from pipeline.store.ledger import read_rows
+from pipeline.store.ledger import encode, read_rows
 from pipeline.store.record import Measurement
 from tests.planted.tree import Tree, cpu_tree, size
 
@@ -373,6 +373,24 @@ def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(swept: Tree)
             old.rate.bytes * 3 // 2,
             pytest.approx(1.5 * old.rate.gbps),
         )
+
+
+def test_rows_that_had_to_do_without_ceilings_get_their_share_of_them_later(swept: Tree) -> None:
+    before = swept.rows("quick")
+    bare = [
+        row.model_copy(
+            update={
+                "rate": row.rate and row.rate.model_copy(update={"bound": None, "ceiling_fraction": None})
+            }
+        )
+        for row in before
+    ]
+    assert bare != before
+    swept.ledger("quick").write_bytes(b"".join(map(encode, bare)))
+    done = swept.sweep("kernel=quick", HOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Nothing to measure" in done.stdout
+    assert swept.rows("quick") == before
 
 
 @pytest.mark.slow
