@@ -15,6 +15,10 @@ namespace matmul {
 constexpr int kMostRows = 8;
 constexpr int kLoadsInFlight = 8;  // of 16 bytes, a thread
 
+// A block's most threads: the sums of 8 rows take more than the 128 registers that each of 512 threads can have.
+template <int kRows>
+constexpr int kMostThreads = kRows > 4 ? 256 : 512;
+
 template <typename T>
 using Wide = kernels::Vector<T, kernels::kVectorWidth<T>>;
 
@@ -53,7 +57,7 @@ __device__ void multiply_along(float (&sums)[kRows], const Wide<T>& wide, const 
 
 // A warp a column of b, which is n rows of k elements in memory. kVectors: rows of both are aligned to 16 bytes.
 template <typename T, int kRows, bool kVectors>
-__global__ void along_columns(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k, int64_t b_column) {
+__global__ void __launch_bounds__(kMostThreads<kRows>) along_columns(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k, int64_t b_column) {
   constexpr int kWidth = kernels::kVectorWidth<T>;
   const int lane = threadIdx.x % 32;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
@@ -102,7 +106,7 @@ __global__ void along_columns(const T* a, const T* b, T* out, int64_t m, int64_t
 // A block a strip of kColumns columns of a row-major b. Thread t owns the kWidth columns from (t % across) * kWidth of
 // every rows_at_once-th row, from t / across. kWidth is 1 where rows are not aligned.
 template <typename T, int kRows, int kColumns, int kWidth>
-__global__ void down_rows(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k, int64_t b_row) {
+__global__ void __launch_bounds__(kMostThreads<kRows>) down_rows(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k, int64_t b_row) {
   extern __shared__ float sums_of_threads[];  // [threads][kRows][kWidth]
   using Piece = kernels::Vector<T, kWidth>;
   constexpr int kAcross = kColumns / kWidth;
@@ -203,6 +207,9 @@ void launch_down_rows(const Operands<T>& of, unsigned threads, cudaStream_t stre
 template <typename T, int kRows>
 void launch(const Operands<T>& of, bool is_column_major, int64_t columns, unsigned threads, cudaStream_t stream) {
   constexpr int kWidth = kernels::kVectorWidth<T>;
+  kernels::require(threads <= kMostThreads<kRows>,
+                   "matmul::cuda_gemv takes at most " + std::to_string(kMostThreads<kRows> / 32) + " warps with " +
+                       std::to_string(of.m) + " rows of a, not " + std::to_string(threads / 32));
   if (is_column_major) {
     launch_along_columns<T, kRows>(of, threads, stream);
   } else if (!of.vectors) {

@@ -184,10 +184,12 @@ def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | No
 
 
 def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None:
-    """Why a product is none of few rows, or None when it is."""
-    if reason := ieee_fits(problem, parameters, gpu):
+    """Why a product is none of few rows, or a block has too many warps for it, or None when it fits."""
+    if reason := ieee_fits(problem, parameters, gpu) or _few_rows(problem):
         return reason
-    return _few_rows(problem)
+    if problem.m > MOST_ROWS // 2 and parameters.num_warps > 8:
+        return f"too much for the registers: {parameters.num_warps} warps > 8 with {problem.m} rows of a"
+    return None
 
 
 def triton_gemv_fits(problem: Problem, tiles: GemvTiles, gpu: Gpu | None) -> str | None:

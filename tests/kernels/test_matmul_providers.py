@@ -14,6 +14,7 @@ import kernels
 from kernels.contract import Gpu
 from kernels.matmul.descriptors import describable
 from kernels.matmul.parameters import (
+    Gemv,
     GemvTiles,
     PersistentTiles,
     SplitTiles,
@@ -255,8 +256,16 @@ BASE = Problem(m=4096, n=4096, k=4096)
             H200,
             "too much for the shared memory: 329728 bytes in 6 stages > 232448",
         ),
-        (gemv_fits, {"m": 8}, None, H200, None),
-        (gemv_fits, {"m": 9}, None, H200, "it takes at most 8 rows of a at once"),
+        (gemv_fits, {"m": 8}, Gemv(), H200, None),
+        (gemv_fits, {"m": 9}, Gemv(), H200, "it takes at most 8 rows of a at once"),
+        (gemv_fits, {"m": 4}, Gemv(num_warps=16), H200, None),
+        (
+            gemv_fits,
+            {"m": 5},
+            Gemv(num_warps=16),
+            H200,
+            "too much for the registers: 16 warps > 8 with 5 rows of a",
+        ),
         (triton_gemv_fits, {"m": 1}, GemvTiles(), H200, None),
         (
             triton_gemv_fits,
