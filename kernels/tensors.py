@@ -53,6 +53,16 @@ def check_dtype(x: torch.Tensor) -> None:
         raise ValueError(f"needs {', '.join(FLOATS)}, got {str(x.dtype).removeprefix('torch.')}")
 
 
+def without_padding(x: torch.Tensor) -> torch.Tensor:
+    """The matrix, copied where it is one of bfloat16 on a CPU and other elements stand behind each row.
+
+    On AMX oneDNN's product multiplies some of those by zero (torch 2.13), and NaN times zero is NaN.
+    """
+    if x.is_cpu and x.dtype == torch.bfloat16 and x.stride(0) > x.shape[1] and x.stride(1) == 1:
+        return x.contiguous()
+    return x
+
+
 def launch_grid(programs: int) -> tuple[int]:
     """A one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
     if programs > 2**31 - 1:

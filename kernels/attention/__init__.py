@@ -181,6 +181,13 @@ def square_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | 
     return refused(problem)
 
 
+def sdpa_cudnn_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
+    """The same for SDPA's cuDNN backend, which refuses a single query with a single key."""
+    if problem.seq_q == problem.seq_k == 1:
+        return refused(problem) or "cuDNN takes no single query with a single key"
+    return square_fits(problem, parameters, gpu)
+
+
 def sdpa_flash_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
     """The same for SDPA's flash backend: on a CPU its causal mask is aligned at the top left."""
     return square_fits(problem, parameters, gpu) if gpu is None else refused(problem)
@@ -273,7 +280,7 @@ kernel = Kernel(
     providers=(
         Provider("manual", "torch.py:manual", fits=any_fits),
         Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),
-        Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=square_fits, devices=("cuda",)),
+        Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=sdpa_cudnn_fits, devices=("cuda",)),
         Provider("sdpa_math", "torch.py:sdpa_math", fits=any_fits),
         Provider("torch_compile", "torch_compiled.py:flex", fits=any_fits, devices=("cuda",), compiled=True),
         Provider("triton_flash", "triton.py:flash", Flash, tiles_fit, compile_weight=compile_weight),

@@ -31,9 +31,20 @@ def manual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> t
     return torch.softmax(scores, -1) @ v
 
 
-def rows_together(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors, copied where a row's elements do not lie side by side: the fused backends refuse those."""
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+def aligned_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors, copied where a row's elements do not lie side by side, which the fused backends refuse, or
+    on a GPU where rows do not begin at multiples of 16 bytes. Of those torch 2.11's flash attention ends with a
+    misaligned address, and cuDNN answers NaN."""
+    return [x if _is_aligned(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
+
+
+def _is_aligned(x: torch.Tensor) -> bool:
+    if x.stride(-1) != 1:
+        return False
+    steps = (
+        step * x.element_size() for step, size in zip(x.stride()[:-1], x.shape, strict=False) if size > 1
+    )
+    return not x.is_cuda or (x.data_ptr() % 16 == 0 and all(step % 16 == 0 for step in steps))
 
 
 def _sdpa(
@@ -47,7 +58,7 @@ def _sdpa(
 
 def sdpa_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     """FlashAttention-2, as torch has it."""
-    q, k, v = rows_together(q, k, v)
+    q, k, v = aligned_rows(q, k, v)
     if causal and q.is_cuda and q.shape[2] != k.shape[2]:
         # scaled_dot_product_attention refuses this shape, since its own mask is aligned at the top left.
         out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
@@ -57,7 +68,7 @@ def sdpa_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
 
 def sdpa_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     """cuDNN's fused attention."""
-    q, k, v = rows_together(q, k, v)
+    q, k, v = aligned_rows(q, k, v)
     return _sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)
 
 

@@ -33,8 +33,8 @@ from kernels.attention import (
     interpreted,
     operations,
     refused,
+    sdpa_cudnn_fits,
     sdpa_flash_fits,
-    square_fits,
     too_large,
     too_much_shared,
 )
@@ -125,7 +125,7 @@ kernel = Kernel(
     providers=(
         Provider("manual", "torch.py:manual", fits=any_fits),
         Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),
-        Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=square_fits, devices=("cuda",)),
+        Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=sdpa_cudnn_fits, devices=("cuda",)),
         Provider(
             "triton_flash", "triton.py:flash", Flash, flash_fits, needs="sm_90", compile_weight=compile_weight
         ),

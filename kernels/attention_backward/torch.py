@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.attention.torch import rows_together, visible
+from kernels.attention.torch import aligned_rows, visible
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -45,7 +45,7 @@ def sdpa_flash(  # the inputs' names
     causal: bool,
 ) -> Gradients:
     """FlashAttention-2, as torch has it; on a CPU torch's own, which knows no groups."""
-    q, k, v, out, d_out = rows_together(q, k, v, out, d_out)
+    q, k, v, out, d_out = aligned_rows(q, k, v, out, d_out)
     if not q.is_cuda:
         return _flash_on_cpu(q, k, v, out, lse, d_out, causal)
     unused = torch.empty(2, dtype=torch.int64, device=q.device)  # the dropout's random state
@@ -86,10 +86,11 @@ def sdpa_cudnn(  # the inputs' names
     causal: bool,
 ) -> Gradients:
     """cuDNN's fused backward pass."""
-    q, k, v, out, d_out = rows_together(q, k, v, out, d_out)
+    q, k, v, out, d_out = aligned_rows(q, k, v, out, d_out)
+    lse = lse.contiguous() if lse.data_ptr() % 16 == 0 else lse.clone(memory_format=torch.contiguous_format)
     unused = torch.empty((), dtype=torch.int64, device=q.device)  # the dropout's random state
     made: Gradients = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        *(d_out, q, k, v, out, lse.contiguous()[..., None], unused, unused, None, None, None),
+        *(d_out, q, k, v, out, lse[..., None], unused, unused, None, None, None),
         *(q.shape[2], k.shape[2], 0.0, causal),
     )
     return made

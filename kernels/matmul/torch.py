@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from kernels.tensors import without_padding
+
 
 def by_flag(
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
@@ -42,7 +44,7 @@ def matmul(
 ) -> torch.Tensor:
     """torch's own product; of float8 that of two scaled matrices."""
     if scale_a is None or scale_b is None:
-        return by_flag(torch.mm, a, b, arithmetic)
+        return by_flag(torch.mm, without_padding(a), without_padding(b), arithmetic)
     return torch._scaled_mm(
         a,
         b,

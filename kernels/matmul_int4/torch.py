@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from kernels.matmul_int4 import GROUPS
+from kernels.tensors import without_padding
 
 
 def dense(x: torch.Tensor, w: torch.Tensor, granularity: str) -> torch.Tensor:
     """The product in 16 bits: cuBLAS on a GPU."""
     del granularity
-    return torch.mm(x, w.t())
+    return torch.mm(without_padding(x), without_padding(w).t())
 
 
 def int4pack(

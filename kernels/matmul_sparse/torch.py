@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from kernels.tensors import without_padding
+
 
 def dense(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """The product with the zeros: cuBLAS on a GPU."""
-    return torch.mm(x, w.t())
+    return torch.mm(without_padding(x), without_padding(w).t())
 
 
 def cusparselt(x: torch.Tensor, compressed: torch.Tensor, alg_id: int) -> torch.Tensor:

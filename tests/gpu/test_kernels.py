@@ -38,7 +38,8 @@ def test_every_launch(case: MatrixCase, block_size: int, num_warps: int) -> None
 )
 def test_every_value_of_a_parameter(case: Case, name: str, value: Value) -> None:
     problem = case.problem(1823)
-    case.verify(problem, case.inputs(problem), case.configuration(problem, pinned={name: value}))
+    parameters = case.configuration(problem, pinned={name: value})
+    case.verify(problem, case.inputs(problem), parameters)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

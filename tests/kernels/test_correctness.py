@@ -35,7 +35,8 @@ HERE = [case for one in cases(slow=True) for case in one.values if isinstance(ca
 )
 def test_agrees_with_the_reference(case: Case, words: dict[str, Value], size: int) -> None:
     problem = case.problem(size, **words)
-    case.verify(problem, case.inputs(problem), case.configuration(problem, preferred=SMALL))
+    parameters = case.configuration(problem, preferred=SMALL)
+    case.verify(problem, case.inputs(problem), parameters)
 
 
 def mark(x: torch.Tensor) -> float:
@@ -87,11 +88,12 @@ def test_any_layout(
     if case.kernel.in_place and layout is one_row_repeated:
         pytest.skip("nothing can be written to one place twice")
     problem = case.problem(261, **words)
+    parameters = case.configuration(problem, preferred=SMALL)
     inputs = tuple(
         layout(x) if x.dim() > 1 else every_second_element(x) if x.dim() == 1 else x
         for x in case.inputs(problem)
     )
-    case.verify(problem, inputs, case.configuration(problem, preferred=SMALL))
+    case.verify(problem, inputs, parameters)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,8 @@ def test_the_first_and_the_last_value_of_a_parameter(case: Case, name: str, valu
     if case.is_simulated and value == 1024:
         pytest.skip("so many of Python's threads wait for each other for seconds")
     problem = case.problem(200)
-    case.verify(problem, case.inputs(problem), case.configuration(problem, pinned={name: value}))
+    parameters = case.configuration(problem, pinned={name: value})
+    case.verify(problem, case.inputs(problem), parameters)
 
 
 @pytest.mark.parametrize(("case", "words"), with_words(cases(slow=True)))
@@ -150,9 +153,9 @@ def test_writes_all_of_its_output_and_nothing_beside_it(case: Case, monkeypatch:
         return marked(like) if like.numel() > 0 else like
 
     problem = case.problem(261)
+    parameters = case.configuration(problem, preferred=SMALL)
     inputs = case.inputs(problem)
     expected = case.in_form.expected(problem, inputs)
-    parameters = case.configuration(problem, preferred=SMALL)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch, "empty_like", empty_like)
     monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
