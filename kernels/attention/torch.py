@@ -33,7 +33,7 @@ def manual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> t
 
 def aligned_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
     """The tensors, copied where a row's elements do not lie side by side, which the fused backends refuse, or
-    on a GPU where rows do not begin at multiples of 16 bytes. With those torch 2.11's flash attention ends in a
+    on a GPU where a row begins at no multiple of 16 bytes: torch 2.11's flash attention then ends in a
     misaligned address, and cuDNN answers NaN."""
     return [x if _is_aligned(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 

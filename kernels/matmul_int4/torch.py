@@ -8,10 +8,21 @@ from kernels.matmul_int4 import GROUPS
 from kernels.tensors import without_padding
 
 
-def dense(x: torch.Tensor, w: torch.Tensor, granularity: str) -> torch.Tensor:
-    """The product in 16 bits: cuBLAS on a GPU."""
-    del granularity
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """``x @ w.T`` of two matrices in 16 bits, cuBLAS on a GPU.
+
+    On a CPU a k that is no multiple of 32 is multiplied in float32 and rounded once: on AMX oneDNN (torch 2.13)
+    pads rows of bfloat16 by zeros and by what stands behind them, and an infinity times zero is NaN.
+    """
+    if x.is_cpu and x.shape[1] % 32:
+        return torch.mm(x.float(), w.float().t()).to(x.dtype)
     return torch.mm(without_padding(x), without_padding(w).t())
+
+
+def dense(x: torch.Tensor, w: torch.Tensor, granularity: str) -> torch.Tensor:
+    """The product with the weights in 16 bits."""
+    del granularity
+    return product(x, w)
 
 
 def int4pack(

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from kernels.matmul_int4.checks import as_pairs, checked
+from kernels.matmul_int4.torch import product
 from kernels.matmul_int4.triton_weights import pairs_at, scale_and_zero, weights, words_at
-from kernels.tensors import without_padding
 
 BLOCK_N = 16
 BLOCK_K = 256
@@ -66,4 +66,4 @@ def dequantise(
             BFLOAT16=x.dtype == torch.bfloat16,
             num_warps=num_warps,
         )
-    return torch.mm(without_padding(x), w.t())
+    return product(x, w)
