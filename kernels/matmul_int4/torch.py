@@ -12,7 +12,7 @@ def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """``x @ w.T`` of two matrices in 16 bits, cuBLAS on a GPU.
 
     On a CPU a k that is no multiple of 32 is multiplied in float32 and rounded once: on AMX oneDNN (of torch
-    2.13) pads rows of bfloat16 with zeros and with what stands behind them, and an infinity times zero is NaN.
+    2.13) pads rows of bfloat16 with zeros and what stands behind them, and an infinity times zero is NaN.
     """
     if x.is_cpu and x.shape[1] % 32:
         return torch.mm(x.float(), w.float().t()).to(x.dtype)
