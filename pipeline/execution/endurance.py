@@ -7,13 +7,11 @@ from itertools import pairwise
 from math import ceil
 from time import perf_counter
 
-import pynvml
-import torch
-
 from pipeline.execution.protocol import Sustain
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Record
 from pipeline.store.turns import Sustained
+from pipeline.timing.energy import Energy, counter
 from pipeline.timing.monitor import Monitor
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache, ring
@@ -43,9 +41,14 @@ class Endurance(Trial):
         sets = ceil(COLD_FACTOR * last_level_cache(self.device) / max(running.bytes, 1))
         rotation = Rotation(running.found.call, ring(running.inputs, sets), running.in_place)
         turns = graph.capture(rotation, sets)
-        monitor = Monitor(os.environ["CUDA_VISIBLE_DEVICES"])
+        gpu = os.environ["CUDA_VISIBLE_DEVICES"]
+        monitor = Monitor(gpu)
+        energy: Energy | None = None
+        calls = 0
         begin = perf_counter()
-        while perf_counter() - begin < request.seconds:
+        while (worked := perf_counter() - begin) < request.seconds:
+            if energy is None and worked > request.seconds / 2:
+                energy = Energy(counter(gpu))
             last = recorded()
             looked = perf_counter()
             while perf_counter() - looked < LOOK_S:
@@ -54,38 +57,26 @@ class Endurance(Trial):
                 # One turn waits while another runs, and no more: the queue is short when the work ends.
                 last.synchronize()
                 last = now
-        before = _joules()
+                calls += turns.launches
+                if energy is not None:
+                    energy.look(calls)
         events = [recorded()]
         for _ in range(SAMPLES):
             turns.turn()
             events.append(recorded())
         events[-1].synchronize()
-        after, state = _joules(), monitor.read()
+        state = monitor.read()
         samples = [
             graph.net(
                 self.stopwatch.overhead, start.elapsed_time(end) * 1e3, turns.launches, len(turns.graphs)
             )
             for start, end in pairwise(events)
         ]
-        calls = SAMPLES * turns.launches
         return Sustained(
             median_us=quantile(sorted(samples), 0.5),
             samples_us=tuple(round(sample, 4) for sample in samples),
             sm_clock_mhz=state.sm_clock_mhz,
             power_w=state.power_w,
             throttle=state.throttle,
-            joules=None if before is None or after is None else (after - before) / calls,
+            joules=None if energy is None else energy.per_call(),
         )
-
-
-def _joules() -> float | None:
-    """The energy that the GPU has taken so far; None where it does not tell."""
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(os.environ["CUDA_VISIBLE_DEVICES"])
-        torch.cuda.synchronize()
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
