@@ -74,10 +74,11 @@ struct Pipeline {
   }
 };
 
-// One thread copies the tiles of a buffer. Of the columns of b it copies its part for all blocks of the cluster.
-template <int kBlockN, int kElements, bool kATransposed, bool kBTransposed>
+// One thread copies the tiles of a buffer. Of the columns of b it copies its part, `columns`, for all blocks of the
+// cluster.
+template <int kElements, bool kATransposed, bool kBTransposed>
 __device__ void copy_tiles(unsigned char* to, const CUtensorMap* map_a, const CUtensorMap* map_b, int row, int column,
-                           int depth, int rank, int cluster_size, uint64_t* full) {
+                           int depth, int rank, int columns, bool is_cluster, uint64_t* full) {
   if constexpr (kATransposed) {  // rows of 64 of m, one for each of k
     tma_load(to, map_a, row, depth, full);
     tma_load(to + kElements * kSwizzle, map_a, row + kElements, depth, full);
@@ -85,21 +86,20 @@ __device__ void copy_tiles(unsigned char* to, const CUtensorMap* map_a, const CU
     tma_load(to, map_a, depth, row, full);
   }
   unsigned char* const to_b = to + kBlockM * kSwizzle;
-  const auto everywhere = static_cast<uint16_t>((1 << cluster_size) - 1);
+  constexpr uint16_t kBoth = 0b11;
   if constexpr (kBTransposed) {  // rows along k, one for each of n: one box is the block's part
-    const int columns = kBlockN / cluster_size;
     unsigned char* const part = to_b + rank * columns * kSwizzle;
-    if (cluster_size > 1) {
-      tma_load_multicast(part, map_b, depth, column + rank * columns, full, everywhere);
+    if (is_cluster) {
+      tma_load_multicast(part, map_b, depth, column + rank * columns, full, kBoth);
     } else {
       tma_load(part, map_b, depth, column, full);
     }
   } else {  // slabs of 64 of n, a row for each of k
-    const int slabs = kBlockN / kElements / cluster_size;
+    const int slabs = columns / kElements;
     for (int slab = rank * slabs; slab < (rank + 1) * slabs; ++slab) {
       unsigned char* const part = to_b + slab * kElements * kSwizzle;
-      if (cluster_size > 1) {
-        tma_load_multicast(part, map_b, column + slab * kElements, depth, full, everywhere);
+      if (is_cluster) {
+        tma_load_multicast(part, map_b, column + slab * kElements, depth, full, kBoth);
       } else {
         tma_load(part, map_b, column + slab * kElements, depth, full);
       }
@@ -224,17 +224,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == 0) {
+      const int columns_of_b = kBlockN / of.cluster_size;
       for (int64_t tile = first; tile < tiles; tile += clusters) {
         const TileIndex at = grouped_tile(tile, rows_of_tiles, columns_of_tiles, of.group);
         const int row = static_cast<int>((at.m * of.cluster_size + rank) * kBlockM);
         const int column = static_cast<int>(at.n * kBlockN);
         for (int buffer = 0; buffer < buffers; ++buffer) {
           // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
-          mbarrier_wait_cluster(&empty[pipeline.stage], pipeline.parity ^ 1);
+          kernels::mbarrier_wait_parity(&empty[pipeline.stage], pipeline.parity ^ 1);
           kernels::mbarrier_arrive_expect_tx(&full[pipeline.stage], layout.stage_bytes());
-          copy_tiles<kBlockN, kElements, kATransposed, kBTransposed>(
+          copy_tiles<kElements, kATransposed, kBTransposed>(
               shared + pipeline.stage * layout.stage_bytes(), &map_a, &map_b, row, column, buffer * kElements, rank,
-              of.cluster_size, &full[pipeline.stage]);
+              columns_of_b, of.cluster_size > 1, &full[pipeline.stage]);
           pipeline.advance(of.stages);
         }
       }

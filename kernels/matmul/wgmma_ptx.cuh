@@ -18,30 +18,20 @@ __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Arrives at the barrier that has this address in block `rank` of the cluster, with release semantics for the cluster.
+// Arrives at the barrier that has this address in block `rank` of the cluster.
+//
+// Without semantics for the cluster, as CUTLASS's ClusterBarrier::arrive: what the other block waits for are reads of
+// shared memory by wgmma, and these are over. `.release.cluster` would compile to a MEMBAR of the whole GPU in each
+// step, which takes as long as reading memory does.
 __device__ inline void mbarrier_arrive_cluster(uint64_t* barrier, int rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}"
       :
       : "r"(shared_address(barrier)), "r"(rank)
-      : "memory");
-}
-
-// Waits for a phase, with acquire semantics for the cluster: other blocks arrive here too.
-__device__ inline void mbarrier_wait_cluster(uint64_t* barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred passed;\n"
-      "again%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 passed, [%0], %1;\n"
-      "@!passed bra again%=;\n"
-      "}"
-      :
-      : "r"(shared_address(barrier)), "r"(parity)
       : "memory");
 }
 
