@@ -1,0 +1,178 @@
+"""A call's plan: which entry runs it, made once for each form of the tensors and kept.
+
+Providers run on the current CUDA device and stream. Outputs are contiguous, whatever a provider gives.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels import Loaded
+from kernels.contract import Gpu, Provider
+from kernels.ops import asked, device, native, tuned
+from kernels.ops.declaration import NotServedError, Op, Result
+from kernels.ops.tuned import Choice
+
+MOST_PLANS = 1 << 14
+"""Plans of an op that are kept; past it all are made again."""
+
+
+class Plan:
+    """How calls of one form run: ``run(*args)``. ``asked`` counts them."""
+
+    __slots__ = ("asked", "choice", "run")
+
+    def __init__(self, run: Callable[..., Result], choice: Choice, counted: asked.Asked) -> None:
+        self.run = run
+        self.choice = choice
+        self.asked = counted
+
+
+def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What of the arguments a plan depends on: of tensors shape, strides, dtype and device, of others the
+    value."""
+    form: list[Any] = []
+    for one in args:
+        if isinstance(one, torch.Tensor):
+            form += (one.shape, one.stride(), one.dtype, one.device)
+        else:
+            form.append(one)
+    return tuple(form)
+
+
+def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Plan, Result]:
+    """The plan of calls of this form, and the first call's answer.
+
+    A provider that is not there, or that refuses the tensors after all, is warned of once; the call is
+    torch's then.
+    """
+    problem, choice = _chosen(op, loaded, args)
+    if problem is not None:
+        of = next(one.device for one in args if isinstance(one, torch.Tensor))
+        try:
+            entry = ready(loaded, choice, of)
+            run, out = _fitted(op, _bound(loaded, problem, choice, entry), args, of)
+            return Plan(run, choice, asked.of(loaded.name, problem, choice)), out
+        except (native.NotThereError, ValueError) as refusal:
+            _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
+            choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
+    run = contiguous(op.definition)
+    return Plan(run, choice, asked.of(loaded.name, problem, choice)), run(*args)
+
+
+def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:
+    """The problem, or None for a call that is none, and what is chosen for it."""
+    if op.problem is None:
+        return None, Choice("torch", {}, "torch", f"{op.name} is computed by torch alone.")
+    try:
+        problem = op.problem(*args)
+    except NotServedError as reason:
+        return None, Choice("torch", {}, "torch", str(reason))
+    of = next(one.device for one in args if isinstance(one, torch.Tensor))
+    return problem, tuned.choose(loaded, problem, device.gpu(of), device.slug(of))
+
+
+def ready(loaded: Loaded, choice: Choice, of: torch.device) -> Callable[..., Any]:
+    """A provider's entry, its library built and loaded. Raises NotThereError with a sentence where it can't
+    be called on this device."""
+    try:
+        provider = loaded.kernel.provider(choice.provider)
+    except KeyError:
+        raise native.NotThereError("there is no such provider.") from None
+    if reason := _missing(provider, of, device.gpu(of)):
+        raise native.NotThereError(reason)
+    if provider.extension is not None:
+        native.load(loaded, provider.extension)
+    try:
+        return loaded.entry(provider)
+    except ImportError as error:
+        raise native.NotThereError(f"{error}.") from error
+
+
+def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
+    """Why a provider can't be called on a device, or None."""
+    if provider.reference is not None:
+        return "it takes its inputs in another form."
+    if not provider.is_installed:
+        return f'it is not installed: pip install "{provider.requires}".'
+    interpreted = provider.interpreted and os.environ.get("TRITON_INTERPRET") == "1"
+    if of.type not in provider.devices and not (of.type == "cpu" and interpreted):
+        return f"it does not run on {of.type}."
+    if gpu is not None and (reason := provider.runs_on(gpu)):
+        return f"it {reason}."
+    return None
+
+
+def _bound(loaded: Loaded, problem: Any, choice: Choice, entry: Callable[..., Any]) -> Callable[..., Any]:
+    """The entry with the arguments and parameters that it is given by name."""
+    named = {**loaded.arguments(problem), **choice.parameters}
+    return functools.partial(entry, **named) if named else entry
+
+
+def _fitted(
+    op: Op, entry: Callable[..., Any], args: tuple[Any, ...], of: torch.device
+) -> tuple[Callable[..., Result], Result]:
+    """An entry as a function of the op's arguments, and the answer to these. What the form of the tensors
+    leaves nothing to do for is left out, as views."""
+    tensors = tuple(one for one in args if isinstance(one, torch.Tensor))
+    given = op.inputs(*args)
+    made = _on(of, entry)(*given)
+    out = _packed(op.result(made, *args))
+    run: Callable[..., Result]
+    as_it_is = len(given) == len(tensors) and all(map(_is, given, tensors)) and out is made
+    if as_it_is and len(tensors) == len(args):
+        run = entry
+    elif as_it_is:
+        count = len(tensors)
+        run = lambda *args: entry(*args[:count])  # noqa: E731
+    else:
+        inputs, result = op.inputs, op.result
+        run = lambda *args: _packed(result(entry(*inputs(*args)), *args))  # noqa: E731
+    return _on(of, run), out
+
+
+def _is(left: object, right: object) -> bool:
+    return left is right
+
+
+def _on(of: torch.device, run: Callable[..., Result]) -> Callable[..., Result]:
+    """The function with the tensors' GPU as the current one, where there are several."""
+    if of.type != "cuda" or device.one_gpu():
+        return run
+
+    def there(*args: Any) -> Result:
+        if torch.cuda.current_device() == of.index:
+            return run(*args)
+        with torch.cuda.device(of):
+            return run(*args)
+
+    return there
+
+
+def contiguous(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function with contiguous outputs."""
+    return lambda *args: _packed(function(*args))
+
+
+def _packed(out: Result) -> Result:
+    """The same tensor, or tensors, contiguous."""
+    if isinstance(out, torch.Tensor):
+        return out if out.is_contiguous() else out.contiguous()
+    packed = tuple(map(_packed, out))
+    return out if isinstance(out, tuple) and all(map(_is, out, packed)) else packed
+
+
+_warned: set[str] = set()
+
+
+def _warn(sentence: str) -> None:
+    """Say a sentence, once in a process."""
+    if sentence not in _warned:
+        _warned.add(sentence)
+        warnings.warn(sentence, stacklevel=5)

@@ -1,0 +1,98 @@
+"""Ops as operators of ``torch.library``, with a fake implementation and a derivative.
+
+They are defined by a schema and implemented in Python below autograd. ``torch.library.custom_op`` would wrap
+each call in checks of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels.ops.declaration import Op, Result
+
+NAMESPACE = "kernel_pipeline"
+
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
+
+
+def register(op: Op, run: Callable[..., Result]) -> torch._ops.OpOverload:
+    """The operator of an op, whose calls below autograd are ``run``'s."""
+    schema = torch.library.infer_schema(op.definition, mutates_args=())
+    _library.define(f"{op.name}{schema}")
+    _library.impl(op.name, run, "CompositeExplicitAutograd")
+    name = f"{NAMESPACE}::{op.name}"
+    torch.library.register_fake(name, _fake(op), lib=_library)
+    operator: torch._ops.OpOverload = getattr(torch.ops.kernel_pipeline, op.name).default
+    if op.training is not None:
+        _library.impl(op.name, _with_training(operator, op.training.name), "Autograd")
+    else:
+        backward, keep = _derivative(op)
+        torch.library.register_autograd(name, backward, setup_context=keep, lib=_library)
+    return operator
+
+
+def _fake(op: Op) -> Callable[..., Result]:
+    """What an op gives without data: torch's answer in shape and dtype, contiguous."""
+
+    def fake(*args: Any) -> Result:
+        made = op.definition(*args)
+        if isinstance(made, torch.Tensor):
+            return made.contiguous()
+        return tuple(one.contiguous() for one in made)
+
+    return fake
+
+
+def _with_training(operator: torch._ops.OpOverload, training: str) -> Callable[..., torch.Tensor]:
+    """Calls of an op whose backward pass needs what only another op's outputs hold."""
+
+    def at_autograd(*args: Any) -> torch.Tensor:
+        if torch.is_grad_enabled() and any(
+            isinstance(one, torch.Tensor) and one.requires_grad for one in args
+        ):
+            out: torch.Tensor = getattr(torch.ops.kernel_pipeline, training).default(*args)[0]
+            return out
+        with torch._C._AutoDispatchBelowAutograd():
+            out = operator(*args)
+            return out
+
+    return at_autograd
+
+
+def _derivative(op: Op) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """``backward`` and ``setup_context``, as ``torch.library.register_autograd`` takes them."""
+    names = list(inspect.signature(op.definition).parameters)
+    derivative = op.derivative
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if derivative is None:
+            ctx.count = len(inputs)
+            return
+        outs = output if isinstance(output, tuple) else (output,)
+        values = dict(zip(names, inputs, strict=True)) | {"out": outs[0], "outs": outs}
+        kept = {name: values[name] for name in derivative.keeps if name != "outs"}
+        tensors = {name: value for name, value in kept.items() if isinstance(value, torch.Tensor)}
+        further = outs if "outs" in derivative.keeps else ()
+        ctx.save_for_backward(*tensors.values(), *further)
+        ctx.names = tuple(tensors)
+        ctx.others = {name: value for name, value in kept.items() if name not in tensors}
+        ctx.is_tensor = tuple(isinstance(value, torch.Tensor) for value in inputs)
+        ctx.mark_non_differentiable(*outs[1:])
+
+    def backward(ctx: Any, grad: torch.Tensor, *of_others: Any) -> Any:
+        del of_others
+        if derivative is None:
+            raise NotImplementedError(f"{op.name} has no derivative: call it under torch.no_grad().")
+        saved = ctx.saved_tensors
+        count = len(ctx.names)
+        kept = dict(zip(ctx.names, saved[:count], strict=True)) | ctx.others
+        if saved[count:]:
+            kept["outs"] = tuple(saved[count:])
+        made = iter(derivative.formula(grad, **kept))
+        return tuple(next(made) if is_tensor else None for is_tensor in ctx.is_tensor)
+
+    return backward, keep
