@@ -28,8 +28,10 @@ VARIABLE = "KERNELS_UNTUNED"
 
 @dataclass(slots=True)
 class Asked:
-    """A problem of a kernel. ``problem`` is None for calls that are none, as those of a dtype that no provider
-    has; ``choice.reason`` says why. ``calls`` counts from the second on in threads that run at once, about."""
+    """A problem of a kernel, what was chosen for it, and how many calls there were.
+
+    ``problem`` is None for calls that are none, as those of a dtype that no provider has: ``choice.reason``
+    says why."""
 
     kernel: str
     problem: Any

@@ -85,7 +85,7 @@ class Function:
         traced = torch._C._get_tracing_state
         dual = forward_ad
 
-        def call(*args: Any, **kwargs: Any) -> Result:
+        def call(*args: Any, **kwargs: Any) -> Result:  # noqa: PLR0911  # each is a case of its own
             if is_compiling():
                 return operator(*args, **kwargs)
             if kwargs:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from kernels.contract import variables
+
 Result = Any
 """A tensor, or a tuple of them."""
 
@@ -85,15 +87,27 @@ def dtype_name(x: torch.Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def served(x: torch.Tensor, dtypes: tuple[Any, ...] | None) -> str:
-    """The name of x's dtype. Raises NotServedError for an empty tensor and for a dtype that is none of
-    ``dtypes``."""
-    name = dtype_name(x)
-    if dtypes is not None and name not in dtypes:
-        raise NotServedError(f"its dtype is {name}, and the kernel's are {', '.join(map(str, dtypes))}.")
-    if x.numel() == 0:
-        raise NotServedError(f"a tensor of shape {tuple(x.shape)} is empty.")
-    return name
+def problem_of(declared: type, *tensors: torch.Tensor, **dimensions: Any) -> Any:
+    """The problem of these dimensions, of some tensors that share a dtype.
+
+    Raises NotServedError, with a sentence, for tensors that are empty or of several dtypes or devices, and
+    for a dimension's value that the problem does not have, as a dtype.
+    """
+    name = dtype_name(tensors[0])
+    for x in tensors:
+        if x.dtype != tensors[0].dtype or x.device != tensors[0].device:
+            raise NotServedError(
+                f"one tensor is {name} on {tensors[0].device}, another {dtype_name(x)} on {x.device}."
+            )
+        if x.numel() == 0:
+            raise NotServedError(f"a tensor of shape {tuple(x.shape)} is empty.")
+    given = {**dimensions, "dtype": name}
+    for variable in variables(declared).values():
+        try:
+            variable.check(given[variable.name])
+        except ValueError as error:
+            raise NotServedError(f"{variable.name} {error}.") from None
+    return declared(**given)
 
 
 def as_matrix(x: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ def gpu(device: torch.device) -> Gpu | None:
     """What a provider may ask of a GPU; None for a CPU."""
     if device.type != "cuda":
         return None
-    told = torch.cuda.get_device_properties(device)
+    told: Any = torch.cuda.get_device_properties(device)  # its stub lacks a field
     return Gpu(
         capability=(told.major, told.minor),
         multiprocessors=told.multi_processor_count,

@@ -56,11 +56,13 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Plan, Result]:
     if problem is not None:
         of = next(one.device for one in args if isinstance(one, torch.Tensor))
         try:
-            entry = ready(loaded, choice, of)
+            entry = ready(loaded, problem, choice, of)
             run, out = _fitted(op, _bound(loaded, problem, choice, entry), args, of)
             return Plan(run, choice, asked.of(loaded.name, problem, choice)), out
         except (native.NotThereError, ValueError) as refusal:
-            _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
+            # That a default does not fit every problem, as sparse weights a dense product, needs no warning.
+            if choice.how not in ("default", "torch"):
+                _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
     run = contiguous(op.definition)
     return Plan(run, choice, asked.of(loaded.name, problem, choice)), run(*args)
@@ -78,15 +80,18 @@ def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]
     return problem, tuned.choose(loaded, problem, device.gpu(of), device.slug(of))
 
 
-def ready(loaded: Loaded, choice: Choice, of: torch.device) -> Callable[..., Any]:
+def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Callable[..., Any]:
     """A provider's entry, its library built and loaded. Raises NotThereError with a sentence where it can't
-    be called on this device."""
+    do the problem so on this device."""
     try:
         provider = loaded.kernel.provider(choice.provider)
     except KeyError:
         raise native.NotThereError("there is no such provider.") from None
     if reason := _missing(provider, of, device.gpu(of)):
         raise native.NotThereError(reason)
+    parameters = provider.parameters(**choice.parameters) if provider.parameters else None
+    if reason := provider.fits(problem, parameters, device.gpu(of)):
+        raise native.NotThereError(f"{reason}.")
     if provider.extension is not None:
         native.load(loaded, provider.extension)
     try:

@@ -16,19 +16,19 @@ from kernels.ops.declaration import Op, Result
 
 NAMESPACE = "kernel_pipeline"
 
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # noqa: TOR901
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def register(op: Op, run: Callable[..., Result]) -> torch._ops.OpOverload:
     """The operator of an op, whose calls below autograd are ``run``'s."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
-    _library.define(f"{op.name}{schema}")
-    _library.impl(op.name, run, "CompositeExplicitAutograd")
+    _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
+    _library.impl(op.name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     name = f"{NAMESPACE}::{op.name}"
     torch.library.register_fake(name, _fake(op), lib=_library)
     operator: torch._ops.OpOverload = getattr(torch.ops.kernel_pipeline, op.name).default
     if op.training is not None:
-        _library.impl(op.name, _with_training(operator, op.training.name), "Autograd")
+        _library.impl(op.name, _with_training(operator, op.training.name), "Autograd")  # type: ignore[no-untyped-call]
     else:
         backward, keep = _derivative(op)
         torch.library.register_autograd(name, backward, setup_context=keep, lib=_library)
@@ -47,18 +47,16 @@ def _fake(op: Op) -> Callable[..., Result]:
     return fake
 
 
-def _with_training(operator: torch._ops.OpOverload, training: str) -> Callable[..., torch.Tensor]:
+def _with_training(operator: torch._ops.OpOverload, training: str) -> Callable[..., Result]:
     """Calls of an op whose backward pass needs what only another op's outputs hold."""
 
-    def at_autograd(*args: Any) -> torch.Tensor:
+    def at_autograd(*args: Any) -> Result:
         if torch.is_grad_enabled() and any(
             isinstance(one, torch.Tensor) and one.requires_grad for one in args
         ):
-            out: torch.Tensor = getattr(torch.ops.kernel_pipeline, training).default(*args)[0]
-            return out
+            return getattr(torch.ops.kernel_pipeline, training).default(*args)[0]
         with torch._C._AutoDispatchBelowAutograd():
-            out = operator(*args)
-            return out
+            return operator(*args)
 
     return at_autograd
 
