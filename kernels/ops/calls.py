@@ -64,6 +64,10 @@ class Function:
             return bound.args
         return args + self._defaults[len(args) :]
 
+    def forget(self) -> None:
+        """Choose again for every form."""
+        self._plans.clear()
+
     def _first(self, form: tuple[Any, ...], args: tuple[Any, ...]) -> Result:
         plan, out = first(self.op, self.loaded, args)
         if len(self._plans) >= MOST_PLANS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernels import Loaded
 
 
@@ -10,5 +12,13 @@ class NotThereError(Exception):
 
 
 def load(loaded: Loaded, source: str) -> None:
-    """Build a source's library where it is missing, and load it."""
+    """Build a source's library where it is missing, and load it, unless its operators are there already.
+
+    Raises NotThereError with a sentence where that can't be done.
+    """
+    import torch
+
+    defined = re.findall(r'm\.def\(\s*"(\w+)\(', (loaded.folder / source).read_text())
+    if defined and all(hasattr(getattr(torch.ops, loaded.name), name) for name in defined):
+        return
     raise NotThereError(f"{loaded.name}/{source} is not built.")

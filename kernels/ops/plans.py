@@ -125,16 +125,15 @@ def _fitted(
 ) -> tuple[Callable[..., Result], Result]:
     """An entry as a function of the op's arguments, and the answer to these. What the form of the tensors
     leaves nothing to do for is left out, as views."""
-    tensors = tuple(one for one in args if isinstance(one, torch.Tensor))
     given = op.inputs(*args)
     made = _on(of, entry)(*given)
     out = _packed(op.result(made, *args))
     run: Callable[..., Result]
-    as_it_is = len(given) == len(tensors) and all(map(_is, given, tensors)) and out is made
-    if as_it_is and len(tensors) == len(args):
+    count = len(given)
+    as_it_is = count <= len(args) and all(map(_is, given, args)) and out is made
+    if as_it_is and count == len(args):
         run = entry
     elif as_it_is:
-        count = len(tensors)
         run = lambda *args: entry(*args[:count])  # noqa: E731
     else:
         inputs, result = op.inputs, op.result
@@ -181,3 +180,8 @@ def _warn(sentence: str) -> None:
     if sentence not in _warned:
         _warned.add(sentence)
         warnings.warn(sentence, stacklevel=5)
+
+
+def forget_warnings() -> None:
+    """Say again what was said."""
+    _warned.clear()
