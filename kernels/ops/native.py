@@ -120,7 +120,7 @@ def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Pat
     """The library in the cache, compiled into it if it is missing."""
     cxx = toolchain.find_cxx()
     nvcc = toolchain.find_nvcc() if _is_cuda(source) else None
-    flags = toolchain.CXX_FLAGS
+    flags: tuple[str, ...] = toolchain.CXX_FLAGS
     if nvcc is not None:
         named = [_architecture(loaded, source, capability) for capability in capabilities]
         flags = (*toolchain.NVCC_FLAGS, *toolchain.targets(named))

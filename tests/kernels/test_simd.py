@@ -13,7 +13,6 @@ import torch
 import kernels
 from kernels.toolchain import CXX_FLAGS
 from pipeline.machine.compilers import find_cxx
-from kernels.toolchain import CXX_FLAGS
 from pipeline.machine.torch import installed_torch
 
 SETS = ("baseline", "avx2", "avx512")
