@@ -31,7 +31,7 @@ def backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torc
 op = Op(
     definition=vector_add,
     problem=problem,
-    inputs=lambda x, y: (x.reshape(-1), y.reshape(-1)),
+    inputs=lambda x, y: (x, y) if x.dim() == 1 else (x.reshape(-1), y.reshape(-1)),
     result=lambda made, x, y: made if made.shape == x.shape else made.view(x.shape),
     derivative=Derivative(("x", "y"), backward),
 )
