@@ -26,14 +26,13 @@ CALLS = 200
 
 def small(loaded: kernels.Loaded) -> Any:
     """The smallest problem with everything at its default: of sizes that have none 64."""
-    named = {
-        name: 64
-        for name, one in loaded.kernel.dimensions().items()
-        if one.default is None and one.same_as is None
+    dimensions = loaded.kernel.dimensions()
+    named: dict[str, Any] = {
+        name: 64 for name, one in dimensions.items() if one.default is None and one.same_as is None
     }
-    for name, one in loaded.kernel.dimensions().items():
+    for name, one in dimensions.items():
         if one.same_as is not None:
-            named[name] = named.get(one.same_as) or loaded.kernel.dimensions()[one.same_as].default
+            named[name] = named.get(one.same_as) or dimensions[one.same_as].default
     return loaded.kernel.interpreted(loaded.kernel.problem(**named))
 
 

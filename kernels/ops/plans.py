@@ -95,9 +95,11 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
     if provider.extension is not None:
         native.load(loaded, provider.extension)
     try:
-        return loaded.entry(provider)
+        entry = loaded.entry(provider)
     except ImportError as error:
         raise native.NotThereError(f"{error}.") from error
+    # A packet looks for the overload at every call; there is but one.
+    return entry.default if isinstance(entry, torch._ops.OpOverloadPacket) else entry
 
 
 def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
