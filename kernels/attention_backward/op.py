@@ -17,7 +17,7 @@ def attention_backward(
     d_out: torch.Tensor,
     causal: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq, dk and dv of ``attention(q, k, v, causal)``, given what its output contributes; contiguous.
+    """dq, dk and dv of ``attention(q, k, v, causal)``, given what its output contributes.
 
     out and d_out: like q; lse: (batch, heads, seq_q), the logarithm of the sum of each row's exponentials.
     What providers take is as in ``attention``; the rest are the formulas in torch, with all scores in

@@ -9,8 +9,8 @@ from kernels.ops.rows import elements_problem
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
-    """GELU of each element in its tanh form, as ``torch.nn.functional.gelu(x, approximate="tanh")``;
-    contiguous, of x's shape and dtype.
+    """GELU of each element in its tanh form, as ``torch.nn.functional.gelu(x, approximate="tanh")``, of
+    x's shape and dtype.
 
     Providers take float32, bfloat16 and float16; the rest is torch's."""
     return torch.nn.functional.gelu(x, approximate="tanh")

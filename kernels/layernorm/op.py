@@ -10,7 +10,7 @@ from kernels.ops.rows import rows_problem
 
 
 def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
-    """Layer normalization over x's last dimension, as ``torch.nn.functional.layer_norm``; contiguous, of x's
+    """Layer normalization over x's last dimension, as ``torch.nn.functional.layer_norm``; of x's
     shape.
 
     x: any shape; weight and bias: (columns,). Providers take float32, bfloat16 and float16, one dtype for

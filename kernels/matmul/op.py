@@ -20,7 +20,7 @@ def matmul(
     scale_b: torch.Tensor | None = None,
     arithmetic: str = "ieee",
 ) -> torch.Tensor:
-    """``a @ b``, as ``torch.matmul``; contiguous.
+    """``a @ b``, as ``torch.matmul``.
 
     a: (..., m, k); b: (k, n). ``arithmetic="tf32"`` lets the tensor cores round float32 inputs to 11 bits,
     whatever torch's own flags say. Matrices of float8_e4m3fn come with a scale each, a float32, and their

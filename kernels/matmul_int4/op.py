@@ -12,9 +12,9 @@ from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, p
 def matmul_int4(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str = "group_128"
 ) -> torch.Tensor:
-    """``x @ w.T`` with weights in four bits; contiguous, of x's dtype.
+    """``x @ w.T`` with weights in four bits; of x's dtype.
 
-    x: (..., k); packed: int32, as ``torch._convert_weight_to_int4pack`` makes it; scales_and_zeros: (groups,
+    x: (..., k); packed: int32, as ``torch._weight_int4pack_mm`` takes it; scales_and_zeros: (groups,
     n, 2) of x's dtype; granularity: group_128, group_64, group_32 or channel. Providers take bfloat16 and
     float16. torch's form dequantises all weights at every call."""
     w = weights(packed, scales_and_zeros, x.shape[-1], granularity).to(x.dtype)

@@ -10,7 +10,7 @@ from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, p
 
 
 def matmul_sparse(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
-    """``x @ w.T`` with weights of whose every four neighbours two are kept; contiguous, of x's dtype.
+    """``x @ w.T`` with weights of whose every four neighbours two are kept; of x's dtype.
 
     x: (..., k); values: (n, k / 2), those that are kept; metadata: int32, which they are, as
     ``kernels/matmul_sparse/reference.py`` packs it. Providers take bfloat16 and float16. torch's form makes

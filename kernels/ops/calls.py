@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from kernels import Loaded
 from kernels.ops.declaration import Op, Result
-from kernels.ops.plans import MOST_PLANS, Plan, contiguous, first, form_of
+from kernels.ops.plans import MOST_PLANS, Plan, first, form_of
 from kernels.ops.registration import register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -68,6 +68,18 @@ class Function:
         """Choose again for every form."""
         self._plans.clear()
 
+    def _named(self, form: tuple[Any, ...], args: tuple[Any, ...]) -> Result:
+        """The answer to a call that leaves arguments out, whose form gets a plan of its own."""
+        out = self.run(*args)
+        filled = self.filled(args, {})
+        if len(filled) > len(args):
+            plan, missing = self._plans[form_of(filled)], filled[len(args) :]
+            run = plan.run
+            if plan.whole:
+                plan = Plan(lambda *args: run(*args, *missing), plan.choice, plan.asked)
+            self._plans[form] = plan
+        return out
+
     def _first(self, form: tuple[Any, ...], args: tuple[Any, ...]) -> Result:
         plan, out = first(self.op, self.loaded, args)
         if len(self._plans) >= MOST_PLANS:
@@ -78,8 +90,8 @@ class Function:
 
     def _caller(self) -> Callable[..., Result]:
         """The function that users call. All that it uses is a local name, which Python looks up fastest."""
-        operator, plans, run, plain = self.operator, self._plans, self.run, PLAIN
-        definition = contiguous(self.op.definition)
+        operator, plans, plain = self.operator, self._plans, PLAIN
+        definition = self.op.definition
         parameters = list(self.signature.parameters)
         is_compiling = torch.compiler.is_compiling
         grad_enabled = torch.is_grad_enabled
@@ -110,7 +122,7 @@ class Function:
                     form.append(one)
             plan = plans.get(tuple(form))
             if plan is None:
-                return run(*args)
+                return self._named(tuple(form), args)
             plan.asked.calls += 1
             return plan.run(*args)
 

@@ -54,7 +54,7 @@ class Op:
 
     definition:
         The function by torch alone, with annotations: its name, its signature, its docstring. It computes
-        what no provider takes, it tells shapes and dtypes, and outputs are as its outputs but contiguous.
+        what no provider takes, and tells the outputs' shapes and dtypes.
     problem:
         ``problem(*args)``: which problem of the kernel a call is. Raises NotServedError where it is none.
         None for a function that only torch computes.

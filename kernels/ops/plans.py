@@ -1,6 +1,6 @@
 """A call's plan: which entry runs it, made once for each form of the tensors and kept.
 
-Providers run on the current CUDA device and stream. Outputs are contiguous, whatever a provider gives.
+Providers run on the current CUDA device and stream. An answer has the layout that its provider gives.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,16 @@ MOST_PLANS = 1 << 14
 
 
 class Plan:
-    """How calls of one form run: ``run(*args)``. ``asked`` counts them."""
+    """How calls of one form run: ``run(*args)``, with all arguments if it is ``whole``, or with the tensors
+    alone. ``asked`` counts the calls."""
 
-    __slots__ = ("asked", "choice", "run")
+    __slots__ = ("asked", "choice", "run", "whole")
 
-    def __init__(self, run: Callable[..., Result], choice: Choice, counted: asked.Asked) -> None:
+    def __init__(
+        self, run: Callable[..., Result], choice: Choice, counted: asked.Asked, whole: bool = True
+    ) -> None:
         self.run = run
+        self.whole = whole
         self.choice = choice
         self.asked = counted
 
@@ -57,15 +61,14 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Plan, Result]:
         of = next(one.device for one in args if isinstance(one, torch.Tensor))
         try:
             entry = ready(loaded, problem, choice, of)
-            run, out = _fitted(op, _bound(loaded, problem, choice, entry), args, of)
-            return Plan(run, choice, asked.of(loaded.name, problem, choice)), out
+            run, whole, out = _fitted(op, _bound(loaded, problem, choice, entry), args, of)
+            return Plan(run, choice, asked.of(loaded.name, problem, choice), whole), out
         except (native.NotThereError, ValueError) as refusal:
             # That a default does not fit every problem, as sparse weights a dense product, needs no warning.
             if choice.how not in ("default", "torch"):
                 _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
-    run = contiguous(op.definition)
-    return Plan(run, choice, asked.of(loaded.name, problem, choice)), run(*args)
+    return Plan(op.definition, choice, asked.of(loaded.name, problem, choice)), op.definition(*args)
 
 
 def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:
@@ -124,23 +127,55 @@ def _bound(loaded: Loaded, problem: Any, choice: Choice, entry: Callable[..., An
 
 def _fitted(
     op: Op, entry: Callable[..., Any], args: tuple[Any, ...], of: torch.device
-) -> tuple[Callable[..., Result], Result]:
-    """An entry as a function of the op's arguments, and the answer to these. What the form of the tensors
-    leaves nothing to do for is left out, as views."""
+) -> tuple[Callable[..., Result], bool, Result]:
+    """An entry as a function of the op's arguments, whether it wants all of them, and the answer to these.
+
+    The form fixes shapes and strides. So where the op only views a tensor otherwise, its view is made in
+    place of asking the op again, and where it does nothing, nothing is done.
+    """
     given = op.inputs(*args)
     made = _on(of, entry)(*given)
-    out = _packed(op.result(made, *args))
-    run: Callable[..., Result]
+    out = op.result(made, *args)
     count = len(given)
-    as_it_is = count <= len(args) and all(map(_is, given, args)) and out is made
-    if as_it_is and count == len(args):
-        run = entry
-    elif as_it_is:
-        run = lambda *args: entry(*args[:count])  # noqa: E731
-    else:
+    views = [_viewed(one, arg) for one, arg in zip(given, args, strict=False)]
+    back = _viewed(out, made)
+    run: Callable[..., Result]
+    whole = count > len(args) or None in views or back is None
+    if whole:
         inputs, result = op.inputs, op.result
-        run = lambda *args: _packed(result(entry(*inputs(*args)), *args))  # noqa: E731
-    return _on(of, run), out
+        run = lambda *args: result(entry(*inputs(*args)), *args)  # noqa: E731
+    elif not any(views) and not back:
+        run = entry if count == len(args) else lambda *args: entry(*args[:count])
+    elif not any(views[1:]) and views[0] and back:
+        shape, rest = views[0], count - 1
+        run = lambda x, *others: entry(x.view(*shape), *others[:rest]).view(*back)  # noqa: E731
+    else:
+        run = _through_views(entry, views, back or ())
+    return _on(of, run), whole, out
+
+
+def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
+    """The shape in which a tensor views another, empty where it is the other; None where it is no view of
+    all of a contiguous one."""
+    if one is of:
+        return ()
+    if not isinstance(one, torch.Tensor) or not isinstance(of, torch.Tensor):
+        return None
+    whole = one.is_contiguous() and of.is_contiguous() and one.numel() == of.numel()
+    return tuple(one.shape) if whole and one.dim() and one.data_ptr() == of.data_ptr() else None
+
+
+def _through_views(
+    entry: Callable[..., Any], views: Sequence[tuple[int, ...] | None], back: tuple[int, ...]
+) -> Callable[..., Result]:
+    """The entry with each tensor, and its answer, viewed in a shape."""
+
+    def run(*args: Any) -> Result:
+        given = [one.view(*shape) if shape else one for one, shape in zip(args, views, strict=False)]
+        made = entry(*given)
+        return made.view(*back) if back else made
+
+    return run
 
 
 def _is(left: object, right: object) -> bool:
@@ -159,19 +194,6 @@ def _on(of: torch.device, run: Callable[..., Result]) -> Callable[..., Result]:
             return run(*args)
 
     return there
-
-
-def contiguous(function: Callable[..., Result]) -> Callable[..., Result]:
-    """The function with contiguous outputs."""
-    return lambda *args: _packed(function(*args))
-
-
-def _packed(out: Result) -> Result:
-    """The same tensor, or tensors, contiguous."""
-    if isinstance(out, torch.Tensor):
-        return out if out.is_contiguous() else out.contiguous()
-    packed = tuple(map(_packed, out))
-    return out if isinstance(out, tuple) and all(map(_is, out, packed)) else packed
 
 
 _warned: set[str] = set()

@@ -23,9 +23,9 @@ def register(op: Op, run: Callable[..., Result]) -> torch._ops.OpOverload:
     """The operator of an op, whose calls below autograd are ``run``'s."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
     _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
-    _library.impl(op.name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    _library.impl(op.name, _promised(op, run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     name = f"{NAMESPACE}::{op.name}"
-    torch.library.register_fake(name, _fake(op), lib=_library)
+    torch.library.register_fake(name, _promised(op, op.definition), lib=_library)
     operator: torch._ops.OpOverload = getattr(torch.ops.kernel_pipeline, op.name).default
     if op.training is not None:
         _library.impl(op.name, _with_training(operator, op.training.name), "Autograd")  # type: ignore[no-untyped-call]
@@ -35,16 +35,17 @@ def register(op: Op, run: Callable[..., Result]) -> torch._ops.OpOverload:
     return operator
 
 
-def _fake(op: Op) -> Callable[..., Result]:
-    """What an op gives without data: torch's answer in shape and dtype, contiguous."""
+def _promised(op: Op, function: Callable[..., Result]) -> Callable[..., Result]:
+    """A function of the op's with the layout that its operator promises: contiguous outputs, whichever
+    provider is chosen. Of a function that only torch computes they are as torch gives them."""
+    if op.problem is None:
+        return function
 
-    def fake(*args: Any) -> Result:
-        made = op.definition(*args)
-        if isinstance(made, torch.Tensor):
-            return made.contiguous()
-        return tuple(one.contiguous() for one in made)
+    def packed(*args: Any) -> Result:
+        out = function(*args)
+        return out.contiguous() if isinstance(out, torch.Tensor) else tuple(one.contiguous() for one in out)
 
-    return fake
+    return packed
 
 
 def _with_training(operator: torch._ops.OpOverload, training: str) -> Callable[..., Result]:

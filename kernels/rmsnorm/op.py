@@ -10,7 +10,7 @@ from kernels.rmsnorm import EPS
 
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """RMS normalization over x's last dimension, as ``torch.nn.functional.rms_norm``; contiguous, of x's
+    """RMS normalization over x's last dimension, as ``torch.nn.functional.rms_norm``; of x's
     shape.
 
     x: any shape; weight: (columns,). Providers take float32, bfloat16 and float16, one dtype for both, and

@@ -9,7 +9,7 @@ from kernels.ops.rows import rows_problem
 
 
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """Softmax of x along a dimension, as ``torch.softmax(x, dim)``; contiguous, of x's shape and dtype.
+    """Softmax of x along a dimension, as ``torch.softmax(x, dim)``, of x's shape and dtype.
 
     Providers take float32, bfloat16 and float16 along the last dimension; the rest is torch's."""
     return torch.softmax(x, dim)

@@ -9,7 +9,7 @@ from kernels.ops.rows import elements_problem
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
-    """The square of each element, as ``torch.square(x)``; contiguous, of x's shape and dtype.
+    """The square of each element, as ``torch.square(x)``, of x's shape and dtype.
 
     Providers take float32, bfloat16 and float16; the rest is torch's."""
     return torch.square(x)

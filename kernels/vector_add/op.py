@@ -9,7 +9,7 @@ from kernels.vector_add import Vectors
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The sum of two tensors, as ``x + y``; contiguous.
+    """The sum of two tensors, as ``x + y``.
 
     Providers take two tensors of one shape in float32, bfloat16 or float16; the rest is torch's."""
     return x + y

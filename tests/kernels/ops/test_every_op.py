@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import Loaded, ops
+from kernels import Loaded, as_tuple, ops
 from tests.kernels.kernel_cases import (
     EVERY_KERNEL,
     Case,
@@ -58,11 +58,13 @@ def test_a_function_gives_what_its_provider_gives(
     arguments = case.loaded.arguments(problem)
     for _ in range(2):  # once as it plans, once by the plan
         out = call(*inputs, **arguments)
-        outputs = out if isinstance(out, tuple) else (out,)
+        outputs = as_tuple(out)
         case.check(outputs, case.in_form.expected(problem, inputs), problem)
-        assert all(one.is_contiguous() for one in outputs)
     assert problems == [problem]
-    plan = ops.function(case.loaded.name).plan(*inputs, **arguments)
+    function = ops.function(case.loaded.name)
+    promised = function.operator(*function.filled(inputs, arguments))
+    assert all(one.is_contiguous() for one in as_tuple(promised))
+    plan = function.plan(*inputs, **arguments)
     assert (plan.choice.provider, plan.choice.how) == (case.provider.name, "exact")
 
 
@@ -88,7 +90,7 @@ def test_without_data_the_answer_has_its_shape_and_dtype(loaded: Loaded) -> None
     problem, args = call_of(loaded)
     empty = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in args]
     out = getattr(ops, loaded.name)(*empty)
-    outputs = out if isinstance(out, tuple) else (out,)
+    outputs = as_tuple(out)
     assert [(tuple(one.shape), one.dtype) for one in outputs] == list(loaded.outputs(problem))
 
 
