@@ -115,7 +115,7 @@ class Function:
                 if type(one) in plain:
                     if one.requires_grad and grad_enabled():
                         return operator(*args)
-                    form += (one.shape, one.stride(), one.dtype, one.device)
+                    form += (one.shape, one.is_contiguous() or one.stride(), one.dtype, one.device)
                 elif isinstance(one, torch.Tensor):
                     return operator(*args)
                 else:

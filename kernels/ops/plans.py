@@ -44,7 +44,7 @@ def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
     form: list[Any] = []
     for one in args:
         if isinstance(one, torch.Tensor):
-            form += (one.shape, one.stride(), one.dtype, one.device)
+            form += (one.shape, one.is_contiguous() or one.stride(), one.dtype, one.device)
         else:
             form.append(one)
     return tuple(form)
