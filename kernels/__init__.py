@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent
 
+NO_KERNELS = {"ops"}
+"""Packages beside the kernels: ``kernels.ops`` calls them."""
+
 FORM = ":"
 """Stands between where a kernel is found and the file of a form of its inputs."""
 
@@ -32,7 +35,8 @@ Tensors = tuple["torch.Tensor", ...]
 
 def names() -> list[str]:
     """Every kernel of this repository, by the name of its folder, without importing any."""
-    return sorted(folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").is_file())
+    packages = {folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").is_file()}
+    return sorted(packages - NO_KERNELS)
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def load(where: str) -> Loaded:
         if "/" in where or where.startswith("."):
             _loaded[where] = _from_folder(where)
         elif where in names():
-            _loaded[where] = _declared(where, where, ROOT / where, f"kernels.{where}")
+            _loaded[where] = _declared(where, where, ROOT / where, f"{__name__}.{where}")
         else:
             raise KeyError(where)
     return _loaded[where]

@@ -13,6 +13,7 @@ import yaml
 
 import kernels
 from kernels.contract import Provider
+from kernels.toolchain import CXX_FLAGS, NVCC_FLAGS
 from pipeline import ROOT, UserError
 from pipeline.points import closure, tokens
 from pipeline.points.frozen import digest
@@ -163,7 +164,7 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
             shared = [kernels.ROOT, kernels.ROOT / "include"]
             of_text["text"] = tokens.closure(folder / provider.extension, [folder, *shared])
             is_cuda = extension.is_cuda(provider.extension)
-            of_text["flags"] = extension.NVCC_FLAGS if is_cuda else extension.CXX_FLAGS
+            of_text["flags"] = NVCC_FLAGS if is_cuda else CXX_FLAGS
     except (LookupError, OSError) as error:
         raise UserError(f"{loaded.name}/{provider.name}: {error}") from error
     except SyntaxError as error:

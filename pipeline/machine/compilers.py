@@ -2,118 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import util
+from collections.abc import Mapping
 from pathlib import Path
 
+from kernels import toolchain
+from kernels.toolchain import SYSTEM_CUDA, Cxx, NoCompilerError, Nvcc, demangle
 from pipeline import UserError
 
-OLDEST_CUDA = 12
-SYSTEM_CUDA = Path("/usr/local/cuda")
-
-NO_NVCC = (
-    "no CUDA compiler was found: install a CUDA toolkit and set CUDA_HOME, "
-    'or run: pip install "cuda-toolkit[nvcc,cudart,crt,cccl]==13.0.*".'
-)
-NO_CXX = "no C++ compiler was found: install g++ (apt-get install g++) or set CXX to the compiler."
-
-
-@dataclass(frozen=True)
-class Nvcc:
-    """A CUDA compiler. ``libraries`` is the folder of its libcudart_static.a."""
-
-    path: Path
-    version: str
-    libraries: Path
-
-    def architectures(self) -> frozenset[str]:
-        """What it can compile for, as compute capabilities without the dot: ``90``."""
-        return frozenset(re.findall(r"sm_(\w+)", _output(self.path, "--list-gpu-code")))
-
-
-@dataclass(frozen=True)
-class Cxx:
-    """A C++ compiler."""
-
-    path: Path
-    version: str
+__all__ = ["SYSTEM_CUDA", "Cxx", "Nvcc", "demangle", "find_cxx", "find_nvcc"]
 
 
 def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = SYSTEM_CUDA) -> Nvcc:
-    """The CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI.
-
-    The system's is the first of ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH`` and ``/usr/local/cuda`` that
-    works. Raises UserError when there is none.
-    """
-    environment = os.environ if environment is None else environment
-    for path in _nvcc_candidates(environment, system_cuda):
-        found = _nvcc_at(path)
-        if found is not None:
-            return found
-    raise UserError(NO_NVCC)
+    """The CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI. Raises
+    UserError when there is none."""
+    try:
+        return toolchain.find_nvcc(environment, system_cuda)
+    except NoCompilerError as error:
+        raise UserError(str(error)) from None
 
 
 def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
     """The C++ compiler to use: ``$CXX``, or the first of c++, g++ and clang++. Raises UserError when there
     is none."""
-    environment = os.environ if environment is None else environment
-    wanted = environment.get("CXX")
-    for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
-        path = shutil.which(name, path=environment.get("PATH"))
-        if path is not None:
-            return Cxx(Path(path), _output(Path(path), "--version").partition("\n")[0].strip())
-    raise UserError(
-        f"CXX names {wanted}, which is not there. Set it to a C++ compiler." if wanted else NO_CXX
-    )
-
-
-def demangle(names: Sequence[str], nvcc: Nvcc | None = None) -> dict[str, str]:
-    """C++ names as they were written, by mangled name; unchanged where no demangler is installed."""
-    toolkit = nvcc.path.with_name("cu++filt") if nvcc else None
-    tool = toolkit if toolkit and toolkit.is_file() else shutil.which("c++filt")
-    if tool is None or not names:
-        return {name: name for name in names}
-    result = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=True)
-    return dict(zip(names, result.stdout.splitlines(), strict=True))
-
-
-def _nvcc_candidates(environment: Mapping[str, str], system_cuda: Path) -> Iterator[Path]:
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if environment.get(variable):
-            yield Path(environment[variable], "bin", "nvcc")
-    on_path = shutil.which("nvcc", path=environment.get("PATH", ""))
-    if on_path is not None:
-        yield Path(on_path)
-    yield system_cuda / "bin" / "nvcc"
-    packages = util.find_spec("nvidia")
-    for folder in (packages.submodule_search_locations or []) if packages else []:
-        yield from sorted(Path(folder).glob("cu[0-9]*/bin/nvcc"), reverse=True)
-
-
-def _nvcc_at(path: Path) -> Nvcc | None:
-    if not os.access(path, os.X_OK):
-        return None
-    version = re.search(r"V(\d+)([.\d]+)", _output(path, "--version"))
-    if version is None or int(version[1]) < OLDEST_CUDA:
-        return None
-    # nvcc itself says where its toolkit is: on PATH it may be a link or a script.
-    top = re.search(r"^#\$ TOP=(.+)$", _output(path, "--dryrun", "-c", "nothing.cu"), re.MULTILINE)
-    root = Path(top[1]).resolve() if top else path.resolve().parent.parent
-    for libraries in (root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))):
-        if (libraries / "libcudart_static.a").is_file():
-            return Nvcc(path, version[1] + version[2], libraries)
-    return None
-
-
-def _output(*command: str | Path) -> str:
-    """What a compiler prints about itself; empty when it can't even start."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return result.stdout + result.stderr
+        return toolchain.find_cxx(environment)
+    except NoCompilerError as error:
+        raise UserError(str(error)) from None

@@ -21,6 +21,8 @@ import pynvml
 from pydantic import ValidationError
 
 import kernels
+from kernels import toolchain
+from kernels.toolchain import CXX_FLAGS, NVCC_FLAGS
 from pipeline import ROOT, UserError
 from pipeline.machine import device
 from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
@@ -31,34 +33,6 @@ from pipeline.toolchain.ninja_build import Job, compile_all
 
 WITHOUT_GPU = "90"
 """The compute capability that CUDA sources are compiled for where there is no GPU: Hopper's."""
-
-# LibTorch's stable ABI of torch 2.10, which every later torch keeps.
-STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
-# -fopenmp-simd takes `#pragma omp simd`, without OpenMP's threads, which are torch's here. Without traps of
-# floating point the compiler may compute lanes whose answer is not used, which are comparisons' other sides.
-# Vectors are passed to inlined functions alone, whose ABI (-Wpsabi) does not matter.
-CXX_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fopenmp-simd",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-Wall",
-    "-Wextra",
-    "-Wno-psabi",
-    STABLE_ABI,
-)
-# USE_CUDA declares the stream; -lineinfo lets profilers and disassembly point at the source.
-NVCC_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-lineinfo",
-    "-Xptxas=-v",
-    "-Xcompiler=-fPIC,-fvisibility=hidden",
-    "-DUSE_CUDA",
-    STABLE_ABI,
-)
 
 
 @dataclass(frozen=True)
@@ -267,39 +241,22 @@ def _plan(source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:
     if not (place.root / path).is_file():
         raise UserError(f"kernel {place.name} has no {source}: {path} is not there.")
     cxx = find_cxx()
-    target = {suffix: str(place.target(source, suffix)) for suffix in (".d", ".o", ".so")}
-    torch = installed_torch()
-    made = [
-        "-isystem",
-        str(torch.folder / "include"),
-        f"-I{place.shared / 'include'}",
-        "-MMD",
-        "-MF",
-        target[".d"],
-        "-c",
-        str(path),
-    ]
-    made += ["-o", target[".o"]]
-    # Without local symbols (-s): nvcc puts its process id into theirs.
-    link = [str(cxx.path), "-shared", "-s", target[".o"], "-o", target[".so"]]
-    link += [f"-L{torch.folder / 'lib'}", "-ltorch_cpu"]
+    library, torch = place.target(source, ".so"), installed_torch()
     skipped: tuple[str, ...] = ()
     if is_cuda(source):
         nvcc = find_nvcc()
         chosen, skipped = _architectures(source, wanted, nvcc, place)
-        # The PTX too (compute_90): codegen shows it, and it costs no time.
-        named = (place.architecture(source, name) for name in chosen)
-        targets = (f"-gencode=arch=compute_{name},code=[compute_{name},sm_{name}]" for name in named)
-        flags = (*NVCC_FLAGS, *targets)
-        compile_ = [str(nvcc.path), "-ccbin", str(cxx.path), *flags, *made]
-        link += ["-ltorch_cuda"] if torch.cuda is not None else []
-        # The static runtime: loading then needs no search path to libcudart.
-        link += [f"-L{nvcc.libraries}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+        named = [place.architecture(source, name) for name in chosen]
+        flags = (*NVCC_FLAGS, *toolchain.targets(named))
         recipe = _recipe(flags, chosen, [nvcc, cxx], torch)
     else:
-        compile_ = [str(cxx.path), *CXX_FLAGS, *made]
+        nvcc = None
         recipe = _recipe(CXX_FLAGS, (), [cxx], torch)
-    job = Job(path, Path(target[".so"]), tuple(compile_), tuple(link))
+    include, with_cuda = place.shared / "include", torch.cuda is not None
+    compile_, link = toolchain.commands(
+        path, library, include, torch.folder, with_cuda, cxx, nvcc, recipe.flags
+    )
+    job = Job(path, library, compile_, link)
     return _Plan(job, recipe, place.target(source, ".json"), skipped)
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import kernels
+from kernels.toolchain import CXX_FLAGS
 from pipeline.machine.compilers import find_cxx
 from pipeline.machine.torch import installed_torch
-from pipeline.toolchain.extension import CXX_FLAGS
 
 SETS = ("baseline", "avx2", "avx512")
 

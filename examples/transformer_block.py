@@ -1,0 +1,197 @@
+"""A transformer block with this repository's kernels in the place of torch's: correct, and timed.
+
+    python examples/transformer_block.py
+    python examples/transformer_block.py --batch 4 --tokens 4096 --hidden 4096 --heads 32 --dtype bfloat16
+
+The block is pre-norm: ``x + attention(rmsnorm(x))``, then ``x + mlp(layernorm(x))`` with GELU between two
+linear layers, which stay torch's. Outputs and gradients are compared with the block of torch's functions in
+float64. Then both are timed by the pipeline's own instrument, eager and compiled, and so is each function on
+its own: what was gained, and where nothing was. On a GPU it is a graph's replay over inputs that no cache
+holds, and the time is the device's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from kernels import ops
+from pipeline.machine import device
+from pipeline.timing.settings import TimingSettings
+from pipeline.timing.statistics import quantile
+from pipeline.timing.stopwatch import Stopwatch
+from pipeline.timing.timers.overhead import calibrate
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What a block computes with beside matrix products."""
+
+    rmsnorm: Callable[..., Tensor]
+    layernorm: Callable[..., Tensor]
+    attention: Callable[..., Tensor]
+    gelu: Callable[..., Tensor]
+
+
+OURS = Functions(ops.rmsnorm, ops.layernorm, ops.attention, ops.gelu)
+
+TORCHS = Functions(
+    rmsnorm=lambda x, weight: functional.rms_norm(x, weight.shape, weight, 1e-6),
+    layernorm=lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias),
+    attention=lambda q, k, v, causal: functional.scaled_dot_product_attention(q, k, v, is_causal=causal),
+    gelu=partial(functional.gelu, approximate="tanh"),
+)
+
+
+class Block(nn.Module):
+    """A decoder's block over (batch, tokens, hidden)."""
+
+    def __init__(self, hidden: int, heads: int, functions: Functions) -> None:
+        super().__init__()
+        self.heads = heads
+        self.functions = functions
+        self.before_attention = nn.Parameter(torch.ones(hidden))
+        self.before_mlp = nn.Parameter(torch.ones(hidden))
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
+        self.merge = nn.Linear(hidden, hidden, bias=False)
+        self.up = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.down = nn.Linear(4 * hidden, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, of x's shape."""
+        batch, tokens, hidden = x.shape
+        normed = self.functions.rmsnorm(x, self.before_attention)
+        q, k, v = self.qkv(normed).view(batch, tokens, 3 * self.heads, -1).transpose(1, 2).chunk(3, 1)
+        mixed = self.functions.attention(q, k, v, True)
+        x = x + self.merge(mixed.transpose(1, 2).reshape(batch, tokens, hidden))
+        normed = self.functions.layernorm(x, self.before_mlp, self.bias)
+        out: Tensor = x + self.down(self.functions.gelu(self.up(normed)))
+        return out
+
+
+def parsed(words: list[str], on_gpu: bool) -> argparse.Namespace:
+    """The options."""
+    told = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    told.add_argument("--batch", type=int, default=4 if on_gpu else 1)
+    told.add_argument("--tokens", type=int, default=2048 if on_gpu else 64)
+    told.add_argument("--hidden", type=int, default=4096 if on_gpu else 256)
+    told.add_argument("--heads", type=int, default=32 if on_gpu else 4)
+    told.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    told.add_argument("--seconds", type=float, default=0.2, help="of sampling, for each time")
+    options = told.parse_args(words)
+    if options.hidden % options.heads:
+        told.error(f"--heads {options.heads} do not divide --hidden {options.hidden}: name a divisor.")
+    return options
+
+
+def gradients(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
+    """The output, and the gradients of x and of the block's parameters."""
+    x = x.detach().requires_grad_()
+    out = block(x)
+    return [out.detach(), *torch.autograd.grad(out, [x, *block.parameters()], grad)]
+
+
+def error(found: list[Tensor], exact: list[Tensor]) -> float:
+    """The largest error of some tensors, each relative to the largest element of the exact one."""
+    return max(
+        float((one.double() - right).abs().max() / right.abs().max())
+        for one, right in zip(found, exact, strict=True)
+    )
+
+
+def check(ours: Block, torchs: Block, x: Tensor) -> bool:
+    """Print how far outputs and gradients are from float64; whether ours are as near as torch's."""
+    grad = torch.randn_like(x)
+    exact = Block(x.shape[2], ours.heads, TORCHS).to(x.device, torch.float64)
+    exact.load_state_dict(ours.state_dict())
+    right = gradients(exact, x.double(), grad.double())
+    mine, theirs = (error(gradients(block, x, grad), right) for block in (ours, torchs))
+    print(f"largest error of output and gradients against float64: ours {mine:.2g}, torch's {theirs:.2g}")
+    return mine <= 2 * theirs + torch.finfo(x.dtype).eps
+
+
+class Clock:
+    """The pipeline's stopwatch for calls of any kind."""
+
+    def __init__(self, where: torch.device, seconds: float) -> None:
+        self.stopwatch = Stopwatch(where, TimingSettings(max_seconds=seconds))
+        if where.type == "cuda":
+            self.stopwatch.overhead = calibrate()
+        self.stopwatch.warm_up()
+
+    @torch.no_grad()
+    def microseconds(self, call: Callable[..., Any], *inputs: Tensor) -> float:
+        """The median of a call's samples."""
+        for _ in range(3):
+            out = call(*inputs)
+        moved = sum(one.nbytes for one in (*inputs, out))
+        samples, _ = self.stopwatch.time(call, inputs, moved)
+        return quantile(sorted(samples.samples_us), 0.5)
+
+
+def row(name: str, times: list[float], chosen: str = "") -> str:
+    """A line of the table."""
+    ours, torchs = times
+    return f"{name:<22} {ours:10.1f} {torchs:10.1f} {torchs / ours:7.2f}  {chosen}".rstrip()
+
+
+def show(clock: Clock, ours: Block, torchs: Block, x: Tensor) -> None:
+    """Print the times of the whole block, then of each function."""
+    print(f"{'':<22} {'ours us':>10} {'torch us':>10} {'times':>7}  chosen")
+    blocks = [ours, torchs]
+    print(row("block, eager", [clock.microseconds(block, x) for block in blocks]))
+    compiled = [torch.compile(block, fullgraph=True) for block in blocks]
+    print(row("block, compiled", [clock.microseconds(block, x) for block in compiled]))
+    for name, inputs in inputs_of(ours, x).items():
+        words = {"causal": True} if name == "attention" else {}
+        with torch.no_grad():
+            choice = ops.warm(getattr(ops, name), *inputs, **words)
+        told = " ".join([choice.provider, *(f"{key}={value}" for key, value in choice.parameters.items())])
+        chosen = told if choice.how == "exact" else f"{told} ({choice.how}: {choice.reason})"
+        calls = [partial(getattr(functions, name), **words) for functions in (OURS, TORCHS)]
+        print(row(name, [clock.microseconds(call, *inputs) for call in calls], chosen))
+
+
+def inputs_of(block: Block, x: Tensor) -> dict[str, tuple[Tensor, ...]]:
+    """What each function is given in a block."""
+    batch, tokens, hidden = x.shape
+    ones, zeros = block.before_mlp.detach(), block.bias.detach()
+    q, k, v = (x.view(batch, tokens, block.heads, -1).transpose(1, 2).clone() for _ in range(3))
+    wide = torch.randn(batch, tokens, 4 * hidden, device=x.device).to(x.dtype)
+    return {"rmsnorm": (x, ones), "layernorm": (x, ones, zeros), "attention": (q, k, v), "gelu": (wide,)}
+
+
+def main(words: list[str]) -> int:
+    """Run the example; 1 where the answer is wrong."""
+    chosen = device.resolve("auto")
+    options = parsed(words, chosen.kind == "cuda")
+    if chosen.uuid is not None:  # before CUDA starts: the stopwatch reads the state of this GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
+    where, dtype = torch.device(chosen.kind), getattr(torch, options.dtype)
+    torch.manual_seed(0)
+    ours = Block(options.hidden, options.heads, OURS).to(where, dtype)
+    torchs = Block(options.hidden, options.heads, TORCHS).to(where, dtype)
+    torchs.load_state_dict(ours.state_dict())
+    x = torch.randn(options.batch, options.tokens, options.hidden, device=where).to(dtype)
+    print(f"{chosen.name}: {tuple(x.shape)}, {options.heads} heads, {options.dtype}")
+    if not check(ours, torchs, x):
+        print("error: the block with these kernels is further from float64 than torch's.", file=sys.stderr)
+        return 1
+    show(Clock(where, options.seconds), ours, torchs, x)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""Attention as a function of queries, keys and values."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels import ops
+from kernels.attention import Problem, refused
+from kernels.attention.torch import rows_together, visible
+from kernels.ops.declaration import Derivative, NotServedError, Op, problem_of
+
+FLASH_HEAD_DIM = 8
+"""Head dimensions that torch's flash attention takes on a GPU are multiples of this."""
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
+    """``softmax(q @ k.T / sqrt(head_dim)) @ v``, as ``scaled_dot_product_attention``; of q's shape
+    and dtype.
+
+    q: (batch, heads, seq_q, head_dim); k, v: (batch, kv_heads, seq_k, head_dim), kv_heads dividing heads.
+    With ``causal`` the last query and the last key have the same position (torch's own is_causal aligns the
+    first ones). Providers take bfloat16 and float16 and head dimensions of 64 and 128; the rest is
+    torch's."""
+    mask = visible(q, k) if causal and q.shape[2] != k.shape[2] else None
+    return torch.nn.functional.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        is_causal=causal and mask is None,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def attention_with_lse(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention, and of each row the logarithm of the sum of its exponentials, which the backward pass needs:
+    (batch, heads, seq_q), in float32, for float64 in float64. The second output has no gradient."""
+    square = q.shape[2] == k.shape[2] or not causal
+    if q.is_cuda and q.element_size() == 2 and q.shape[3] % FLASH_HEAD_DIM == 0:
+        q, k, v = rows_together(q, k, v)
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
+    elif q.device.type == "cpu" and square:
+        q, k, v = rows_together(q, *expanded(q, k, v))
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    else:
+        scores = masked_scores(q, expanded(q, k, v)[0], causal)
+        lse = torch.logsumexp(scores, -1)
+        p = torch.exp(scores - lse[..., None])
+        out = (p @ expanded(q, k, v)[1].to(p.dtype)).to(q.dtype)
+    return out, lse
+
+
+def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The scores of as many query heads as key heads, in float32 at least, -inf where a key is not seen."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores: torch.Tensor = (q.to(wide) * q.shape[3] ** -0.5) @ k.to(wide).mT
+    if causal:
+        scores = scores.masked_fill(~visible(q, k), -torch.inf)
+    return scores
+
+
+def expanded(q: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Keys and values with a head for each of q's."""
+    group = q.shape[1] // tensors[0].shape[1]
+    return [x.repeat_interleave(group, 1) if group > 1 else x for x in tensors]
+
+
+def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Problem:
+    """The kernel's problem."""
+    if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape:
+        raise NotServedError("q, k and v are no batches of heads.")
+    made: Problem = problem_of(
+        Problem,
+        *(q, k, v),
+        **{"batch": q.shape[0], "heads": q.shape[1], "kv_heads": k.shape[1], "seq_q": q.shape[2]},
+        **{"seq_k": k.shape[2], "head_dim": q.shape[3], "causal": causal},
+    )
+    if reason := refused(made):
+        raise NotServedError(f"{reason}.")
+    return made
+
+
+def backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    outs: tuple[torch.Tensor, torch.Tensor],
+    causal: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """By the kernel for it."""
+    operator = ops.function("attention_backward").operator
+    made: tuple[torch.Tensor, ...] = operator(q, k, v, *outs, grad, causal)
+    return made
+
+
+op = Op(
+    definition=attention,
+    problem=problem,
+    inputs=lambda q, k, v, causal: (q, k, v),
+    training=Op(
+        definition=attention_with_lse,
+        derivative=Derivative(("q", "k", "v", "causal", "outs"), backward),
+    ),
+)

@@ -1,0 +1,30 @@
+"""GELU as a function of a tensor of any shape."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.ops.declaration import Derivative, Op, as_matrix, like
+from kernels.ops.rows import elements_problem
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """GELU of each element in its tanh form, as ``torch.nn.functional.gelu(x, approximate="tanh")``, of
+    x's shape and dtype.
+
+    Providers take float32, bfloat16 and float16; the rest is torch's."""
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def backward(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The derivative of the tanh form, by the operator that torch has for it."""
+    return (torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),)
+
+
+op = Op(
+    definition=gelu,
+    problem=elements_problem,
+    inputs=lambda x: (as_matrix(x),),
+    result=like,
+    derivative=Derivative(("x",), backward),
+)

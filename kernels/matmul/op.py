@@ -1,0 +1,111 @@
+"""The matrix product as a function of tensors."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from kernels import ops
+from kernels.matmul.problem import Problem, refused
+from kernels.matmul.torch import by_flag
+from kernels.matmul.torch import matmul as scaled
+from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, dtype_name, problem_of
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    arithmetic: str = "ieee",
+) -> torch.Tensor:
+    """``a @ b``, as ``torch.matmul``.
+
+    a: (..., m, k); b: (k, n). ``arithmetic="tf32"`` lets the tensor cores round float32 inputs to 11 bits,
+    whatever torch's own flags say. Matrices of float8_e4m3fn come with a scale each, a float32, and their
+    product is bfloat16, ``fast_accum`` their other arithmetic. Providers take float32, bfloat16, float16 and
+    float8_e4m3fn; the rest, a b of several matrices too, is torch's."""
+    if scale_a is None or scale_b is None:
+        return by_flag(torch.matmul, a, b, arithmetic)
+    made: torch.Tensor = scaled(as_matrix(a), b, scale_a, scale_b, arithmetic=arithmetic)
+    return made.view(*a.shape[:-1], b.shape[1])
+
+
+def problem(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    arithmetic: str,
+) -> Problem:
+    """The product of a matrix of all of a's rows, and b, as they lie in memory."""
+    if a.dim() < 2 or b.dim() != 2 or a.shape[-1] != b.shape[0]:
+        raise NotServedError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} are not those of one product.")
+    if reason := refused(dtype_name(a), arithmetic):
+        raise NotServedError(f"{reason}.")
+    rows, columns = matrices(a, b)
+    made: Problem = problem_of(
+        Problem,
+        *(rows, columns),
+        **{"m": rows.shape[0], "n": columns.shape[1], "k": columns.shape[0]},
+        **{"arithmetic": arithmetic, "layout": lies(rows) + lies(columns)},
+    )
+    return made
+
+
+def inputs(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    arithmetic: str,
+) -> tuple[torch.Tensor, ...]:
+    """The matrices, and the scales where there are some."""
+    del arithmetic
+    return *matrices(a, b), *(scale for scale in (scale_a, scale_b) if scale is not None)
+
+
+def matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two matrices, copied where their elements lie side by side neither in rows nor in columns."""
+    rows = as_matrix(a)
+    return rows if 1 in rows.stride() else rows.contiguous(), b if 1 in b.stride() else b.contiguous()
+
+
+def lies(x: torch.Tensor) -> str:
+    """``n`` for a matrix that is row-major, ``t`` for one that is column-major."""
+    return "n" if x.stride(1) == 1 else "t"
+
+
+def backward(
+    grad: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    arithmetic: str,
+) -> tuple[torch.Tensor | None, ...]:
+    """``grad @ b.T`` and ``a.T @ grad``, products like the first. Where a or b is more than a matrix each
+    product is summed over what was broadcast. Raises NotImplementedError for scaled matrices."""
+    if scale_a is not None:
+        raise NotImplementedError(
+            "matmul of scaled matrices has no derivative: call it under torch.no_grad()."
+        )
+    multiply = functools.partial(ops.function("matmul").operator, arithmetic=arithmetic)
+    if b.dim() == 2 and a.dim() >= 2:
+        rows, of_rows = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        return multiply(grad, b.mT), multiply(rows.mT, of_rows)
+    one_row, one_column = a.dim() == 1, b.dim() == 1
+    left, right = a[None] if one_row else a, b[:, None] if one_column else b
+    grad = grad.unsqueeze(-1) if one_column else grad
+    grad = grad.unsqueeze(-2) if one_row else grad
+    of_left, of_right = multiply(grad, right.mT), multiply(left.mT, grad)
+    return of_left.sum_to_size(left.shape).view(a.shape), of_right.sum_to_size(right.shape).view(b.shape)
+
+
+op = Op(
+    definition=matmul,
+    problem=problem,
+    inputs=inputs,
+    result=lambda made, a, b, *others: made if a.dim() == 2 else made.view(*a.shape[:-1], b.shape[1]),
+    derivative=Derivative(("a", "b", "scale_a", "arithmetic"), backward),
+)

@@ -1,0 +1,63 @@
+"""The product with four-bit weights as a function of tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_int4 import Problem
+from kernels.matmul_int4.reference import dequantised, unpack
+from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
+
+
+def matmul_int4(
+    x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str = "group_128"
+) -> torch.Tensor:
+    """``x @ w.T`` with weights in four bits; of x's dtype.
+
+    x: (..., k); packed: int32, as ``torch._weight_int4pack_mm`` takes it; scales_and_zeros: (groups,
+    n, 2) of x's dtype; granularity: group_128, group_64, group_32 or channel. Providers take bfloat16 and
+    float16. torch's form dequantises all weights at every call."""
+    w = weights(packed, scales_and_zeros, x.shape[-1], granularity).to(x.dtype)
+    return x @ w.t()
+
+
+def weights(packed: torch.Tensor, scales_and_zeros: torch.Tensor, k: int, granularity: str) -> torch.Tensor:
+    """The weights that are meant, n by k, in float64."""
+    q = unpack(packed.contiguous(), scales_and_zeros.shape[1], k)
+    return dequantised(q, scales_and_zeros, granularity)
+
+
+def problem(
+    x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
+) -> Problem:
+    """The product of a matrix of all of x's rows."""
+    k = x.shape[-1]
+    made: Problem = problem_of(
+        Problem,
+        *(x, scales_and_zeros),
+        **{"m": x.numel() // max(k, 1), "n": scales_and_zeros.shape[1], "k": k, "granularity": granularity},
+    )
+    if (tuple(packed.shape), tuple(scales_and_zeros.shape)) != (made.packed_shape, made.scales_shape):
+        raise NotServedError(f"the weights are {tuple(packed.shape)} for {made.packed_shape}.")
+    return made
+
+
+def backward(
+    grad: torch.Tensor,
+    packed: torch.Tensor,
+    scales_and_zeros: torch.Tensor,
+    x: torch.Tensor,
+    granularity: str,
+) -> tuple[torch.Tensor | None, ...]:
+    """x's, ``grad @ w``; the weights have none."""
+    w = weights(packed, scales_and_zeros, x.shape[-1], granularity).to(grad.dtype)
+    return grad @ w, None, None
+
+
+op = Op(
+    definition=matmul_int4,
+    problem=problem,
+    inputs=lambda x, packed, scales, granularity: (as_matrix(x), packed, scales),
+    result=lambda made, x, packed, scales, granularity: made.view(*x.shape[:-1], made.shape[1]),
+    derivative=Derivative(("packed", "scales_and_zeros", "x", "granularity"), backward),
+)

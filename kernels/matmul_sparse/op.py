@@ -1,0 +1,50 @@
+"""The product with 2:4 sparse weights as a function of tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_sparse import Problem
+from kernels.matmul_sparse.reference import dense
+from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
+
+
+def matmul_sparse(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
+    """``x @ w.T`` with weights of whose every four neighbours two are kept; of x's dtype.
+
+    x: (..., k); values: (n, k / 2), those that are kept; metadata: int32, which they are, as
+    ``kernels/matmul_sparse/reference.py`` packs it. Providers take bfloat16 and float16. torch's form makes
+    the dense weights at every call."""
+    return x @ weights(values, metadata, x.shape[-1]).t()
+
+
+def weights(values: torch.Tensor, metadata: torch.Tensor, k: int) -> torch.Tensor:
+    """The weights with the zeros between them, n by k."""
+    return dense(values.contiguous(), metadata.contiguous())[:, :k]
+
+
+def problem(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> Problem:
+    """The product of a matrix of all of x's rows."""
+    k = x.shape[-1]
+    made: Problem = problem_of(
+        Problem, x, values, **{"m": x.numel() // max(k, 1), "n": values.shape[0], "k": k}
+    )
+    if (tuple(values.shape), tuple(metadata.shape)) != (made.values_shape, made.metadata_shape):
+        raise NotServedError(f"the weights are {tuple(values.shape)} for {made.values_shape}.")
+    return made
+
+
+def backward(
+    grad: torch.Tensor, x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor
+) -> tuple[torch.Tensor | None, ...]:
+    """x's, ``grad @ w``; the weights have none."""
+    return grad @ weights(values, metadata, x.shape[-1]), None, None
+
+
+op = Op(
+    definition=matmul_sparse,
+    problem=problem,
+    inputs=lambda x, values, metadata: (as_matrix(x), values, metadata),
+    result=lambda made, x, values, metadata: made.view(*x.shape[:-1], made.shape[1]),
+    derivative=Derivative(("x", "values", "metadata"), backward),
+)

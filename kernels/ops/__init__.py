@@ -1,0 +1,86 @@
+"""What was measured, as functions: ``from kernels.ops import softmax; y = softmax(x)``.
+
+There is a function for each kernel whose folder has an ``op.py``. It takes tensors of any shape, and gives
+them to the provider that was measured to be the fastest for this problem on this GPU. ``warm`` does ahead
+what the first call of a form waits for, ``untuned`` says what was asked for and never measured.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import kernels
+
+if TYPE_CHECKING:
+    from kernels.ops.asked import Asked
+    from kernels.ops.calls import Function
+    from kernels.ops.declaration import Result
+    from kernels.ops.tuned import Choice
+
+
+def names() -> list[str]:
+    """The kernels that are functions here."""
+    return [name for name in kernels.names() if (kernels.ROOT / name / "op.py").is_file()]
+
+
+@functools.cache
+def function(name: str) -> Function:
+    """The function of a kernel and its plans. Raises KeyError for a name that is none of ``names()``."""
+    if name not in names():
+        raise KeyError(name)
+    from kernels.ops.calls import Function
+
+    loaded = kernels.load(name)
+    return Function(loaded.module("op.py").op, loaded)
+
+
+def __getattr__(name: str) -> Callable[..., Result]:
+    try:
+        found = function(name).call
+    except KeyError:
+        raise AttributeError(f"kernels.ops has no {name}; it has {', '.join(names())}.") from None
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*names(), "untuned", "warm"]
+
+
+def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
+    """Do now what the first such call would wait for, and say what was chosen: the provider, its parameters,
+    how it was chosen and why.
+
+    ``warm(softmax, x)`` chooses for tensors like x, builds or compiles, and calls once. Where a tensor
+    requires a gradient the backward pass is made ready too.
+
+    Raises ValueError for what is no function of this module.
+    """
+    import torch
+
+    found = function(call.__name__) if call.__name__ in names() else None
+    if found is None or found.call is not call:
+        raise ValueError(f"{call!r} is no function of kernels.ops; they are {', '.join(names())}.")
+    plan = found.plan(*args, **kwargs)
+    if torch.is_grad_enabled():
+        given = [*args, *kwargs.values()]
+        wanted = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
+        if wanted:
+            out = call(*args, **kwargs)
+            torch.autograd.grad(out, wanted, torch.zeros_like(out), allow_unused=True)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return plan.choice
+
+
+def untuned() -> list[Asked]:
+    """What was asked for in this process and has no measurement of its own, the most often asked first.
+
+    Each has ``kernel``, ``dimensions``, ``calls``, and ``choice`` with the reason. With
+    ``KERNELS_UNTUNED=file`` the problems are written to a file when the process ends.
+    """
+    from kernels.ops import asked
+
+    return asked.untuned()

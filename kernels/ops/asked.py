@@ -1,0 +1,115 @@
+"""What was asked for: each problem, what was chosen for it and how often it was called.
+
+With ``KERNELS_UNTUNED=file`` in the environment the problems that were not tuned are written there, for
+``python -m pipeline.sweep kernel=K workload=file``: a JSON object, for each kernel its problems under
+``problems``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import fcntl
+import json
+import os
+import threading
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernels.ops.tuned import Choice
+
+MOST = 1 << 16
+"""Problems that are counted in a process; those that come later are not."""
+
+VARIABLE = "KERNELS_UNTUNED"
+
+
+@dataclass(slots=True)
+class Asked:
+    """A problem of a kernel, what was chosen for it, and how many calls there were.
+
+    ``problem`` is None for calls that are none, as those of a dtype that no provider has: ``choice.reason``
+    says why."""
+
+    kernel: str
+    problem: Any
+    choice: Choice
+    calls: int = 0
+
+    @property
+    def dimensions(self) -> dict[str, Any]:
+        """The problem's dimensions by name."""
+        return {} if self.problem is None else dataclasses.asdict(self.problem)
+
+
+_asked: dict[tuple[Any, ...], Asked] = {}
+_lock = threading.Lock()
+_written: set[tuple[Any, ...]] = set()
+
+
+def of(kernel: str, problem: Any, choice: Choice) -> Asked:
+    """Where calls of a problem are counted."""
+    key = (kernel, problem if problem is not None else choice.reason, choice.how)
+    with _lock:
+        found = _asked.get(key) or Asked(kernel, problem, choice)
+        if len(_asked) < MOST:
+            _asked[key] = found
+    return found
+
+
+def untuned() -> list[Asked]:
+    """What was asked for and has no measurement of its own, the most often asked first."""
+    found = [one for one in _asked.values() if one.choice.how != "exact"]
+    return sorted(found, key=lambda one: -one.calls)
+
+
+def forget() -> None:
+    """Count from nothing."""
+    with _lock:
+        _asked.clear()
+
+
+def write(path: Path) -> None:
+    """Add the problems that were not tuned to a file, each once; those that other processes wrote stay.
+
+    Raises OSError where it can't be written and ValueError for a file of other content.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        text = file.read()
+        try:
+            held: dict[str, Any] = json.loads(text) if text.strip() else {}
+            for one in untuned():
+                if one.problem is not None:
+                    problems = held.setdefault(one.kernel, {"problems": []})["problems"]
+                    if one.dimensions not in problems:
+                        problems.append(one.dimensions)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ValueError(f"{path} is no list of problems: name another file by {VARIABLE}.") from None
+        file.seek(0)
+        file.truncate()
+        file.write(_text(held))
+
+
+def _text(held: dict[str, Any]) -> str:
+    """JSON with a problem a line."""
+    kernels = []
+    for name, content in sorted(held.items()):
+        lines = ",\n".join(f"    {json.dumps(problem)}" for problem in content["problems"])
+        kernels.append(f'  {json.dumps(name)}: {{"problems": [\n{lines}\n  ]}}')
+    return "{\n" + ",\n".join(kernels) + "\n}\n"
+
+
+def _at_exit() -> None:
+    if (name := os.environ.get(VARIABLE)) and any(one.problem is not None for one in untuned()):
+        try:
+            write(Path(name))
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{VARIABLE}: {error}", stacklevel=1)
+
+
+atexit.register(_at_exit)

@@ -1,0 +1,36 @@
+"""Compile the C++ and CUDA providers ahead: ``python -m kernels.ops.build [KERNEL...]``.
+
+A line a source says what was done. The exit code is 1 if a source could not be built.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from time import monotonic
+
+import kernels
+from kernels import ops
+from kernels.ops import native
+
+
+def main(words: Sequence[str]) -> int:
+    """Build all sources of the named kernels, or of all; the exit code."""
+    if unknown := [word for word in words if word not in ops.names()]:
+        print(f"error: {unknown[0]} is no kernel; they are {', '.join(ops.names())}.", file=sys.stderr)
+        return 2
+    failed = False
+    for name in words or ops.names():
+        loaded = kernels.load(name)
+        for source in dict.fromkeys(one.extension for one in loaded.kernel.providers if one.extension):
+            begun = monotonic()
+            try:
+                print(f"{name}/{source}: {native.library(loaded, source)}, {monotonic() - begun:.1f} s")
+            except native.NotThereError as error:
+                print(f"{name}/{source}: {error}")
+                failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,201 @@
+"""C++ and CUDA sources of providers: built once for this machine, kept, loaded.
+
+In a checkout what ``make build`` made is taken while it is of these sources. Else a source is compiled at the
+first call that needs it, or ahead by ``python -m kernels.ops.build``, and kept in ``$KERNELS_CACHE``, by
+default ``~/.cache/kernel_pipeline``. The folder's name covers all that the library is made of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+import kernels
+from kernels import Loaded, toolchain
+from kernels.toolchain import NoCompilerError
+
+VARIABLE = "KERNELS_CACHE"
+
+BUILT = kernels.ROOT.parent / "build" / "kernels"
+"""Where the pipeline of a checkout builds."""
+
+_log = logging.getLogger(__name__)
+
+
+class NotThereError(Exception):
+    """A provider that can't be called here; the text is a sentence that says why."""
+
+
+def load(loaded: Loaded, source: str) -> None:
+    """Make a source's operators available in ``torch.ops``, building the library first if need be.
+
+    Raises NotThereError with a sentence where that can't be done: without a compiler, for a source that does
+    not compile, for CUDA where there is no GPU.
+    """
+    if not is_there(loaded, source):
+        path = library(loaded, source)
+        try:
+            torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+        except OSError as error:
+            raise NotThereError(f"{path} does not load: {error}.") from error
+
+
+def is_there(loaded: Loaded, source: str) -> bool:
+    """Whether this process has the operators that a source defines."""
+    defined = re.findall(r'm\.def\(\s*"(\w+)\(', (loaded.folder / source).read_text())
+    return bool(defined) and all(hasattr(getattr(torch.ops, loaded.name), name) for name in defined)
+
+
+def library(loaded: Loaded, source: str) -> Path:
+    """The library of a source for this machine, built if it is not there. Raises what ``load`` raises."""
+    capabilities = _capabilities() if _is_cuda(source) else ()
+    if _is_cuda(source) and not capabilities:
+        raise NotThereError(f"{loaded.name}/{source} needs a GPU, and torch sees none.")
+    made = BUILT / loaded.name / Path(source).with_suffix(".so").name
+    if not loaded.is_outside and _is_current(made, capabilities):
+        return made
+    try:
+        return _compiled(loaded, source, capabilities)
+    except NoCompilerError as error:
+        raise NotThereError(str(error)) from error
+    except OSError as error:
+        raise NotThereError(f"{loaded.name}/{source} can't be built: {error}.") from error
+
+
+def _is_cuda(source: str) -> bool:
+    return source.endswith(".cu")
+
+
+@functools.cache
+def _capabilities() -> tuple[str, ...]:
+    """The compute capabilities of this process's GPUs: ``90``."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = {"{}{}".format(*torch.cuda.get_device_capability(index)) for index in range(count)}
+    return tuple(sorted(found))
+
+
+def _is_current(made: Path, capabilities: tuple[str, ...]) -> bool:
+    """Whether a library of the pipeline's is of the sources, the torch and the GPUs that are here, by the
+    manifest beside it."""
+    try:
+        told = json.loads(made.with_suffix(".json").read_text())
+        recipe, inputs = told["recipe"], told["inputs"]
+        have = [str(name) for name in recipe["architectures"]]
+        root = kernels.ROOT.parent
+        return (
+            (recipe["torch"], recipe["torch_cuda"]) == (torch.__version__, torch.version.cuda)
+            and all(_runs(have, capability) for capability in capabilities)
+            and all(_sha256(root / path) == digest for path, digest in inputs.items())
+            and _sha256(made) == told["library"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _runs(architectures: list[str], capability: str) -> bool:
+    """Whether code for some architectures runs on a GPU: that of 8.0 runs on 8.9."""
+    return any(
+        one == capability or (one[:-1] == capability[:-1] and one[-1] <= capability[-1])
+        for one in architectures
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Path:
+    """The library in the cache, compiled into it if it is missing."""
+    cxx = toolchain.find_cxx()
+    nvcc = toolchain.find_nvcc() if _is_cuda(source) else None
+    flags: tuple[str, ...] = toolchain.CXX_FLAGS
+    if nvcc is not None:
+        named = [_architecture(loaded, source, capability) for capability in capabilities]
+        flags = (*toolchain.NVCC_FLAGS, *toolchain.targets(named))
+    versions = [one.version for one in (cxx, nvcc) if one is not None]
+    told = [*_contents(loaded, source), *flags, *versions, torch.__version__, str(torch.version.cuda)]
+    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    path = cache() / loaded.name / digest / Path(source).with_suffix(".so").name
+    if path.is_file():
+        return path
+    with _lock(path.parent):
+        if not path.is_file():
+            _log.info("%s/%s is compiled, once: CUDA takes up to a minute", loaded.name, source)
+            _make(loaded, source, path, (cxx, nvcc, flags))
+    return path
+
+
+def _make(
+    loaded: Loaded,
+    source: str,
+    path: Path,
+    how: tuple[toolchain.Cxx, toolchain.Nvcc | None, tuple[str, ...]],
+) -> None:
+    """Compile and link elsewhere, and put the library to its place when it is whole."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder, path.name)
+        steps = toolchain.commands(
+            loaded.folder / source,
+            made,
+            kernels.ROOT / "include",
+            Path(torch.__file__).parent,
+            torch.version.cuda is not None,
+            *how,
+        )
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True, check=False)
+            if done.returncode:
+                log = path.with_suffix(".log")
+                log.write_text(done.stdout + done.stderr)
+                raise NotThereError(f"{loaded.name}/{source} does not compile; {log} says why.")
+        made.replace(path)
+
+
+def _architecture(loaded: Loaded, source: str, capability: str) -> str:
+    """``90a`` instead of ``90`` where a provider of the source needs it."""
+    needed = {
+        one.needs.removeprefix("sm_")
+        for one in loaded.kernel.providers
+        if one.extension == source and one.needs and one.needs[-1].isalpha()
+    }
+    return next((name for name in needed if name[:-1] == capability), capability)
+
+
+def _contents(loaded: Loaded, source: str) -> Iterator[str]:
+    """What a library may be made of: the source, the headers beside it and those that all share."""
+    headers = (
+        path
+        for folder in (loaded.folder, kernels.ROOT / "include")
+        for path in sorted(folder.glob("*.*h"))
+        if path.suffix in (".h", ".cuh")
+    )
+    for path in (loaded.folder / source, *headers):
+        yield f"{path.name} {_sha256(path)}"
+
+
+def cache() -> Path:
+    """The folder that libraries are kept in."""
+    told = os.environ.get(VARIABLE)
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(told) if told else Path(home) / "kernel_pipeline"
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold off other processes that compile the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,82 @@
+"""What a call costs the host beside the provider's own work: ``python -m kernels.ops.overhead [KERNEL...]``.
+
+A line a function, for a problem so small that the host's time is all there is: the entry of the chosen
+provider called directly, the function, the operator that torch.compile and autograd call, in microseconds.
+The least of some batches, which take turns, is what nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+
+import kernels
+from kernels import ops
+from kernels.ops import native, plans
+
+BATCHES = 40
+
+CALLS = 200
+"""Of a batch. The queue of a GPU holds more launches than that."""
+
+
+def small(loaded: kernels.Loaded) -> Any:
+    """The smallest problem with everything at its default: of sizes that have none 64."""
+    dimensions = loaded.kernel.dimensions()
+    named: dict[str, Any] = {
+        name: 64 for name, one in dimensions.items() if one.default is None and one.same_as is None
+    }
+    for name, one in dimensions.items():
+        if one.same_as is not None:
+            named[name] = named.get(one.same_as) or dimensions[one.same_as].default
+    return loaded.kernel.interpreted(loaded.kernel.problem(**named))
+
+
+def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[float]:
+    """Of one call each, the least of ``BATCHES`` batches that take turns."""
+    best = [float("inf")] * len(calls)
+    for _ in range(BATCHES):
+        for number, call in enumerate(calls):
+            begin = perf_counter()
+            for _ in range(CALLS):
+                call()
+            took = (perf_counter() - begin) / CALLS * 1e6
+            best[number] = min(best[number], took)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+    return best
+
+
+def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
+    """The provider of a function, and the microseconds of its entry, the function and the operator."""
+    loaded, function = kernels.load(name), ops.function(name)
+    problem = small(loaded)
+    inputs, arguments = loaded.inputs(problem, device, 0), loaded.arguments(problem)
+    args = function.filled(inputs, arguments)
+    plan = function.plan(*args)
+    try:
+        entry = plans.ready(loaded, problem, plan.choice, device)
+        named = {**arguments, **plan.choice.parameters}
+        direct: Callable[[], Any] = lambda: entry(*inputs, **named)  # noqa: E731
+    except native.NotThereError:
+        direct = lambda: function.op.definition(*args)  # noqa: E731
+    calls = direct, lambda: function.call(*args), lambda: function.operator(*args)
+    with torch.no_grad():
+        return plan.choice.provider, microseconds(calls, device)
+
+
+def main(words: Sequence[str]) -> None:
+    """Print a line for each function that is named, or for all."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"{'function':<20} {'provider':<16} {'entry us':>9} {'call adds':>10} {'operator adds':>14}")
+    for name in words or ops.names():
+        provider, (entry, call, operator) = measure(name, device)
+        print(f"{name:<20} {provider:<16} {entry:9.2f} {call - entry:10.2f} {operator - entry:14.2f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,211 @@
+"""A call's plan: which entry runs it, made once for each form of the tensors and kept.
+
+Providers run on the current CUDA device and stream. An answer has the layout that its provider gives.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kernels import Loaded
+from kernels.contract import Gpu, Provider
+from kernels.ops import asked, device, native, tuned
+from kernels.ops.declaration import NotServedError, Op, Result
+from kernels.ops.tuned import Choice
+
+MOST_PLANS = 1 << 14
+"""Plans of an op that are kept; past it all are made again."""
+
+
+class Plan:
+    """How calls of one form run: ``run(*args)``, with all arguments if it is ``whole``, or with the tensors
+    alone. ``asked`` counts the calls."""
+
+    __slots__ = ("asked", "choice", "run", "whole")
+
+    def __init__(
+        self, run: Callable[..., Result], choice: Choice, counted: asked.Asked, whole: bool = True
+    ) -> None:
+        self.run = run
+        self.whole = whole
+        self.choice = choice
+        self.asked = counted
+
+
+def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What of the arguments a plan depends on: of tensors shape, strides, dtype and device, of others the
+    value."""
+    form: list[Any] = []
+    for one in args:
+        if isinstance(one, torch.Tensor):
+            form += (one.shape, one.is_contiguous() or one.stride(), one.dtype, one.device)
+        else:
+            form.append(one)
+    return tuple(form)
+
+
+def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Plan, Result]:
+    """The plan of calls of this form, and the first call's answer.
+
+    A provider that is not there, or that refuses the tensors after all, is warned of once; the call is
+    torch's then.
+    """
+    problem, choice = _chosen(op, loaded, args)
+    if problem is not None:
+        of = next(one.device for one in args if isinstance(one, torch.Tensor))
+        try:
+            entry = ready(loaded, problem, choice, of)
+            run, whole, out = _fitted(op, _bound(loaded, problem, choice, entry), args, of)
+            return Plan(run, choice, asked.of(loaded.name, problem, choice), whole), out
+        except (native.NotThereError, ValueError) as refusal:
+            # That a default does not fit every problem, as sparse weights a dense product, needs no warning.
+            if choice.how not in ("default", "torch"):
+                _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
+            choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
+    return Plan(op.definition, choice, asked.of(loaded.name, problem, choice)), op.definition(*args)
+
+
+def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:
+    """The problem, or None for a call that is none, and what is chosen for it."""
+    if op.problem is None:
+        return None, Choice("torch", {}, "torch", f"{op.name} is computed by torch alone.")
+    try:
+        problem = op.problem(*args)
+    except NotServedError as reason:
+        return None, Choice("torch", {}, "torch", str(reason))
+    of = next(one.device for one in args if isinstance(one, torch.Tensor))
+    return problem, tuned.choose(loaded, problem, device.gpu(of), device.slug(of))
+
+
+def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Callable[..., Any]:
+    """A provider's entry, its library built and loaded. Raises NotThereError with a sentence where it can't
+    do the problem so on this device."""
+    try:
+        provider = loaded.kernel.provider(choice.provider)
+    except KeyError:
+        raise native.NotThereError("there is no such provider.") from None
+    if reason := _missing(provider, of, device.gpu(of)):
+        raise native.NotThereError(reason)
+    parameters = provider.parameters(**choice.parameters) if provider.parameters else None
+    if reason := provider.fits(problem, parameters, device.gpu(of)):
+        raise native.NotThereError(f"{reason}.")
+    if provider.extension is not None:
+        native.load(loaded, provider.extension)
+    try:
+        entry = loaded.entry(provider)
+    except ImportError as error:
+        raise native.NotThereError(f"{error}.") from error
+    # A packet looks for the overload at every call; there is but one.
+    return entry.default if isinstance(entry, torch._ops.OpOverloadPacket) else entry
+
+
+def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
+    """Why a provider can't be called on a device, or None."""
+    if provider.reference is not None:
+        return "it takes its inputs in another form."
+    if not provider.is_installed:
+        return f'it is not installed: pip install "{provider.requires}".'
+    interpreted = provider.interpreted and os.environ.get("TRITON_INTERPRET") == "1"
+    if of.type not in provider.devices and not (of.type == "cpu" and interpreted):
+        return f"it does not run on {of.type}."
+    if gpu is not None and (reason := provider.runs_on(gpu)):
+        return f"it {reason}."
+    return None
+
+
+def _bound(loaded: Loaded, problem: Any, choice: Choice, entry: Callable[..., Any]) -> Callable[..., Any]:
+    """The entry with the arguments and parameters that it is given by name."""
+    named = {**loaded.arguments(problem), **choice.parameters}
+    return functools.partial(entry, **named) if named else entry
+
+
+def _fitted(
+    op: Op, entry: Callable[..., Any], args: tuple[Any, ...], of: torch.device
+) -> tuple[Callable[..., Result], bool, Result]:
+    """An entry as a function of the op's arguments, whether it wants all of them, and the answer to these.
+
+    The form fixes shapes and strides. So where the op only views a tensor otherwise, its view is made in
+    place of asking the op again, and where it does nothing, nothing is done.
+    """
+    given = op.inputs(*args)
+    made = _on(of, entry)(*given)
+    out = op.result(made, *args)
+    count = len(given)
+    views = [_viewed(one, arg) for one, arg in zip(given, args, strict=False)]
+    back = _viewed(out, made)
+    run: Callable[..., Result]
+    whole = count > len(args) or None in views or back is None
+    if whole:
+        inputs, result = op.inputs, op.result
+        run = lambda *args: result(entry(*inputs(*args)), *args)  # noqa: E731
+    elif not any(views) and not back:
+        run = entry if count == len(args) else lambda *args: entry(*args[:count])
+    elif not any(views[1:]) and views[0] and back:
+        shape, rest = views[0], count - 1
+        run = lambda x, *others: entry(x.view(*shape), *others[:rest]).view(*back)  # noqa: E731
+    else:
+        run = _through_views(entry, views, back or ())
+    return _on(of, run), whole, out
+
+
+def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
+    """The shape in which a tensor views another, empty where it is the other; None where it is no view of
+    all of a contiguous one."""
+    if one is of:
+        return ()
+    if not isinstance(one, torch.Tensor) or not isinstance(of, torch.Tensor):
+        return None
+    whole = one.is_contiguous() and of.is_contiguous() and one.numel() == of.numel()
+    return tuple(one.shape) if whole and one.dim() and one.data_ptr() == of.data_ptr() else None
+
+
+def _through_views(
+    entry: Callable[..., Any], views: Sequence[tuple[int, ...] | None], back: tuple[int, ...]
+) -> Callable[..., Result]:
+    """The entry with each tensor, and its answer, viewed in a shape."""
+
+    def run(*args: Any) -> Result:
+        given = [one.view(*shape) if shape else one for one, shape in zip(args, views, strict=False)]
+        made = entry(*given)
+        return made.view(*back) if back else made
+
+    return run
+
+
+def _is(left: object, right: object) -> bool:
+    return left is right
+
+
+def _on(of: torch.device, run: Callable[..., Result]) -> Callable[..., Result]:
+    """The function with the tensors' GPU as the current one, where there are several."""
+    if of.type != "cuda" or device.one_gpu():
+        return run
+
+    def there(*args: Any) -> Result:
+        if torch.cuda.current_device() == of.index:
+            return run(*args)
+        with torch.cuda.device(of):
+            return run(*args)
+
+    return there
+
+
+_warned: set[str] = set()
+
+
+def _warn(sentence: str) -> None:
+    """Say a sentence, once in a process."""
+    if sentence not in _warned:
+        _warned.add(sentence)
+        warnings.warn(sentence, stacklevel=5)
+
+
+def forget_warnings() -> None:
+    """Say again what was said."""
+    _warned.clear()

@@ -1,0 +1,51 @@
+"""RMS normalization as a function of a tensor of any shape."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
+from kernels.ops.rows import rows_problem
+from kernels.rmsnorm import EPS
+
+
+def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """RMS normalization over x's last dimension, as ``torch.nn.functional.rms_norm``; of x's
+    shape.
+
+    x: any shape; weight: (columns,). Providers take float32, bfloat16 and float16, one dtype for both, and
+    the default eps; the rest is torch's."""
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def problem(x: torch.Tensor, weight: torch.Tensor, eps: float) -> object:
+    """A matrix of x's rows."""
+    if eps != EPS:
+        raise NotServedError(f"eps {eps} is not {EPS}, the one that the kernel is compiled for.")
+    return rows_problem(x, weight)
+
+
+def backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor | None, ...]:
+    """With ``r = 1 / sqrt(mean(x**2) + eps)``, ``n = x * r`` and ``g = grad * weight``: x's is
+    ``r * (g - n * mean(g * n))``, the weight's the sum of ``grad * n`` over the rows.
+
+    It is the formula that torch differentiates its own function by, computed in float32 at least."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    wide_x, wide_grad = x.to(wide), grad.to(wide)
+    factor = torch.rsqrt(wide_x.square().mean(-1, keepdim=True) + eps)
+    normalized = wide_x * factor
+    scaled = wide_grad * weight.to(wide)
+    of_x = factor * (scaled - normalized * (scaled * normalized).mean(-1, keepdim=True))
+    of_weight = (wide_grad * normalized).sum_to_size(weight.shape)
+    return of_x.to(x.dtype), of_weight.to(weight.dtype)
+
+
+op = Op(
+    definition=rmsnorm,
+    problem=problem,
+    inputs=lambda x, weight, eps: (as_matrix(x), weight),
+    result=lambda made, x, weight, eps: like(made, x),
+    derivative=Derivative(("x", "weight", "eps"), backward),
+)

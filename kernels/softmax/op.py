@@ -1,0 +1,38 @@
+"""Softmax as a function of a tensor of any shape."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
+from kernels.ops.rows import rows_problem
+
+
+def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """Softmax of x along a dimension, as ``torch.softmax(x, dim)``, of x's shape and dtype.
+
+    Providers take float32, bfloat16 and float16 along the last dimension; the rest is torch's."""
+    return torch.softmax(x, dim)
+
+
+def problem(x: torch.Tensor, dim: int) -> object:
+    """A matrix of x's rows."""
+    if dim not in (-1, x.dim() - 1):
+        raise NotServedError(f"dimension {dim} is not the last.")
+    return rows_problem(x)
+
+
+def backward(
+    grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor, dim: int
+) -> tuple[torch.Tensor | None, ...]:
+    """``(grad - sum(grad * out)) * out``, by the operator that torch's own softmax has for it."""
+    return (torch.ops.aten._softmax_backward_data(grad, out, dim, x.dtype),)
+
+
+op = Op(
+    definition=softmax,
+    problem=problem,
+    inputs=lambda x, dim: (as_matrix(x),),
+    result=lambda made, x, dim: like(made, x),
+    derivative=Derivative(("x", "out", "dim"), backward),
+)

@@ -1,0 +1,29 @@
+"""The square as a function of a tensor of any shape."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.ops.declaration import Derivative, Op, as_matrix, like
+from kernels.ops.rows import elements_problem
+
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    """The square of each element, as ``torch.square(x)``, of x's shape and dtype.
+
+    Providers take float32, bfloat16 and float16; the rest is torch's."""
+    return torch.square(x)
+
+
+def backward(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """``2 * x * grad``."""
+    return (2 * x * grad,)
+
+
+op = Op(
+    definition=square,
+    problem=elements_problem,
+    inputs=lambda x: (as_matrix(x),),
+    result=like,
+    derivative=Derivative(("x",), backward),
+)

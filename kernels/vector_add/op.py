@@ -1,0 +1,37 @@
+"""The sum as a function of two tensors of any shape."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.ops.declaration import Derivative, NotServedError, Op, problem_of
+from kernels.vector_add import Vectors
+
+
+def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The sum of two tensors, as ``x + y``.
+
+    Providers take two tensors of one shape in float32, bfloat16 or float16; the rest is torch's."""
+    return x + y
+
+
+def problem(x: torch.Tensor, y: torch.Tensor) -> Vectors:
+    """Two vectors of the elements."""
+    if x.shape != y.shape:
+        raise NotServedError(f"one tensor has shape {tuple(x.shape)}, the other {tuple(y.shape)}.")
+    made: Vectors = problem_of(Vectors, x, y, elements=x.numel())
+    return made
+
+
+def backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The gradient itself, summed where a tensor was broadcast."""
+    return tuple(grad.sum_to_size(one.shape).to(one.dtype) for one in (x, y))
+
+
+op = Op(
+    definition=vector_add,
+    problem=problem,
+    inputs=lambda x, y: (x, y) if x.dim() == 1 else (x.reshape(-1), y.reshape(-1)),
+    result=lambda made, x, y: made if made.shape == x.shape else made.view(x.shape),
+    derivative=Derivative(("x", "y"), backward),
+)

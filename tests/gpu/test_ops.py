@@ -1,0 +1,122 @@
+"""Functions of kernels.ops where only a GPU can show it: graphs, streams, Inductor, built CUDA sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from kernels import ops
+from kernels.ops import device
+from pipeline.machine import device as machine
+from tests.kernels.ops.conftest import chosen, nothing_planned
+
+__all__ = ["chosen", "nothing_planned"]
+
+pytestmark = pytest.mark.gpu
+
+PROVIDERS = [
+    ("triton_row", {"num_warps": 8}),
+    ("triton_online", {"block_size": 1024, "num_warps": 4}),
+    ("cuda", {"block_size": 1024, "num_warps": 4}),
+]
+Chosen = Callable[..., list[Any]]
+
+
+def rows(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
+@pytest.mark.parametrize(("provider", "parameters"), PROVIDERS)
+def test_a_captured_call_computes_anew_at_every_replay(
+    provider: str, parameters: dict[str, Any], chosen: Chosen
+) -> None:
+    chosen(provider, parameters)
+    x = rows(8, 16, 4096)
+    assert ops.warm(ops.softmax, x).provider == provider
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = ops.softmax(x)
+    for _ in range(2):
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(out, torch.softmax(x, -1), rtol=2e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize(("provider", "parameters"), PROVIDERS)
+def test_a_call_is_on_the_current_stream(provider: str, parameters: dict[str, Any], chosen: Chosen) -> None:
+    chosen(provider, parameters)
+    x = rows(64, 4096)
+    ops.warm(ops.softmax, x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        x.fill_(1.0)
+        out = ops.softmax(x)
+    stream.synchronize()
+    torch.testing.assert_close(out.float(), torch.full_like(out, 1 / 4096).float(), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_inductor_takes_the_operator_as_it_is(mode: str, chosen: Chosen) -> None:
+    chosen("triton_row", {"num_warps": 8})
+    torch.compiler.reset()
+    w = torch.ones(1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    b = torch.zeros_like(w, requires_grad=True)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return ops.softmax(ops.layernorm(x * 2, w, b)).square()
+
+    def right(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(functional.layer_norm(x * 2, (1024,), w, b), -1).square()
+
+    compiled = torch.compile(call, fullgraph=True, mode=mode)
+    for _ in range(3):
+        x = rows(4, 32, 1024).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        out = compiled(x)
+        torch.testing.assert_close(out, right(y), rtol=5e-2, atol=1e-5)
+        grad = torch.randn_like(out)
+        out.backward(grad)
+        right(y).backward(grad)
+        assert x.grad is not None and y.grad is not None
+        torch.testing.assert_close(x.grad, y.grad, rtol=5e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kv_heads", [8, 2])
+def test_attention_is_trained_by_the_kernels(causal: bool, kv_heads: int, chosen: Chosen) -> None:
+    here = device.gpu(torch.device("cuda", 0))
+    assert here is not None
+    if here.capability < (9, 0):
+        pytest.skip("the backward kernel needs sm_90")
+    chosen("triton_flash", {"block": 64, "block_step": 64, "num_warps": 4, "num_stages": 2})
+    shapes = [(2, 8, 256, 128), (2, kv_heads, 256, 128), (2, kv_heads, 256, 128)]
+    ours = [rows(*shape).requires_grad_() for shape in shapes]
+    exact = [x.detach().double().requires_grad_() for x in ours]
+    grad = rows(*shapes[0])
+    ops.attention(*ours, causal=causal).backward(grad)
+    functional.scaled_dot_product_attention(*exact, is_causal=causal, enable_gqa=kv_heads != 8).backward(
+        grad.double()
+    )
+    for mine, right in zip(ours, exact, strict=True):
+        assert mine.grad is not None and right.grad is not None
+        scale = right.grad.abs().max()
+        assert (mine.grad.double() - right.grad).abs().max() < 0.02 * scale
+    plan = ops.function("attention_backward").plan(
+        *(x.detach() for x in (*ours, grad)),
+        torch.zeros(2, 8, 256, device="cuda"),
+        grad,
+        causal,
+    )
+    assert plan.choice.provider == "triton_flash"
+
+
+def test_a_gpu_is_told_as_the_pipeline_tells_it() -> None:
+    here = machine.resolve("cuda")
+    assert device.gpu(torch.device("cuda", 0)) == machine.capabilities(here)
+    assert device.slug(torch.device("cuda", 0)) == here.slug

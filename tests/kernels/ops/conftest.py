@@ -1,0 +1,46 @@
+"""Choices as the tests want them, and what was asked for counted from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kernels import ops
+from kernels.ops import asked, plans, tuned
+from kernels.ops.tuned import Choice
+
+Chooser = Callable[..., Choice]
+
+
+def forget() -> None:
+    for name in ops.names():
+        ops.function(name).forget()
+    asked.forget()
+    plans.forget_warnings()
+
+
+@pytest.fixture(autouse=True)
+def nothing_planned() -> Iterator[None]:
+    """Plans outlive a call, so that one test's choice would be another's."""
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Makes a provider the choice for every problem; gives the problems as they come."""
+
+    def choose(provider: str, parameters: Mapping[str, Any] | None = None, how: str = "exact") -> list[Any]:
+        problems: list[Any] = []
+
+        def answer(loaded: object, problem: object, gpu: object, slug: object) -> Choice:
+            problems.append(problem)
+            return Choice(provider, parameters or {}, how, "" if how == "exact" else "it was planted.")
+
+        monkeypatch.setattr(tuned, "choose", answer)
+        return problems
+
+    return choose

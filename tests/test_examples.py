@@ -1,0 +1,65 @@
+"""examples/ run as they are, on a CPU too."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+BLOCK = ROOT / "examples" / "transformer_block.py"
+
+
+@pytest.fixture
+def example() -> dict[str, Any]:
+    return runpy.run_path(str(BLOCK))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_block_of_these_kernels_is_as_exact_as_torchs(
+    example: dict[str, Any], dtype: torch.dtype, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    ours, torchs = (example["Block"](64, 2, example[name]).to(dtype) for name in ("OURS", "TORCHS"))
+    torchs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 9, 64).to(dtype)
+    assert example["check"](ours, torchs, x)
+    assert "largest error" in capsys.readouterr().out
+    ours.functions = example["Functions"](**{**vars(ours.functions), "gelu": torch.nn.functional.relu})
+    assert not example["check"](ours, torchs, x), "another function in its place shows"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("inductor")
+def test_the_block_is_timed_eager_and_compiled() -> None:
+    done = subprocess.run(
+        [sys.executable, BLOCK, "--tokens", "8", "--hidden", "128", "--heads", "2", "--seconds", "0.01"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    rows = re.findall(r"^(\w[\w, ]*\w) +[\d.]+ +[\d.]+ +[\d.]+", done.stdout, re.MULTILINE)
+    assert rows == ["block, eager", "block, compiled", "rmsnorm", "layernorm", "attention", "gelu"]
+
+
+def test_heads_that_do_not_divide_are_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, BLOCK, "--heads", "3"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("--heads 3 do not divide --hidden 256: name a divisor.")
