@@ -18,7 +18,6 @@ from typing import IO, Self
 
 from pydantic import Field, ValidationError
 
-from pipeline import UserError
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Count, Name
 from pipeline.store import files, ledger, results
@@ -26,6 +25,7 @@ from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Measurement, Parts
+from pipeline.store.syncing import Syncing
 
 
 class Heading(Record):
@@ -81,6 +81,7 @@ class Recorder:
         self._rows: dict[ledger.Slot, Measurement] = {}
         self._changed: Counter[str] = Counter()
         self._file: IO[bytes] | None = None
+        self._syncing = Syncing(self._sync)
 
     def __enter__(self) -> Self:
         return self
@@ -89,10 +90,16 @@ class Recorder:
         if self._file is not None:
             # What a full disk did not take is tried once more, and was said when it was written.
             with suppress(OSError):
+                self._syncing.flush()
+            with suppress(OSError):
                 self._file.close()
 
+    def _sync(self) -> None:
+        assert self._file is not None, "something was written"
+        os.fsync(self._file.fileno())
+
     def append(self, row: Measurement, before: Parts | None) -> None:
-        """Add a row and make sure that it is on the disk; ``before`` is what the ledger's older row of the
+        """Add a row and make sure that it is on the disk as a ledger's row is; ``before`` is what the ledger's older row of the
         point was made of, None where there was none.
 
         Raises UserError when the disk is full or the file can't be written.
@@ -105,12 +112,9 @@ class Recorder:
                 self._file.write(self._first_line())
             self._file.write(ledger.encode(row))
             self._file.flush()
-            os.fsync(self._file.fileno())
+            self._syncing.wrote()
         except OSError as error:
-            raise UserError(
-                f"can't write {self.path}: {error.strerror}. What was measured before is kept; "
-                "make room and run the same command again to go on from here."
-            ) from error
+            raise files.not_appended(self.path, error) from error
         if row.slot not in self._rows:
             parts = ["new"] if before is None else before.differences(row.parts) or ["again"]
             self._changed.update(parts)
