@@ -1,5 +1,5 @@
-"""Points that can be measured now, found without looking at all of them: a schedule over a thousand devices is
-asked a thousand times a second, of a hundred thousand points."""
+"""Points that can be measured now, found without looking at all of them: a schedule over a thousand devices
+is asked a thousand times a second, of a hundred thousand points."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The ledger: the measurements of one kernel on one GPU, a JSON line each.
 
-A line is appended as soon as it is measured, so that a killed sweep loses at most the point it was at, and is
-on the disk by then, or 0.2 s later where lines come faster than disks are (``syncing.py``). ``compact`` rewrites the file atomically, sorted, with the newest line of each point and
-settings. Processes that share a ledger take turns by a lock beside it, and none writes over another's lines.
+A line is appended as soon as it is measured, so that a killed sweep loses at most the point it was at. It is
+on the disk by then, or within 0.2 s where lines come faster than a disk takes them (``syncing.py``).
+``compact`` rewrites the file atomically, sorted, with the newest line of each point and settings. Processes
+that share a ledger take turns by a lock beside it, and none writes over another's lines.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Ledger:
         return self._rows.get((point, settings))
 
     def append(self, row: Measurement) -> None:
-        """Add one measurement and make sure that it is on the disk at once, or with the next ones at the latest
-        0.2 s later.
+        """Add one measurement and make sure that it is on the disk at once, or with the next ones within
+        0.2 s.
 
         Raises UserError when the disk is full or the file can't be written; what was appended before stays.
         """

@@ -99,8 +99,8 @@ class Recorder:
         os.fsync(self._file.fileno())
 
     def append(self, row: Measurement, before: Parts | None) -> None:
-        """Add a row and make sure that it is on the disk as a ledger's row is; ``before`` is what the ledger's older row of the
-        point was made of, None where there was none.
+        """Add a row, which reaches the disk when a ledger's does; ``before`` is what the ledger's older row
+        of the point was made of, None where there was none.
 
         Raises UserError when the disk is full or the file can't be written.
         """
