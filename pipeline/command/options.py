@@ -295,6 +295,14 @@ class PruneConfig(Record):
     remove: bool
 
 
+class MergeConfig(Record):
+    """conf/merge.yaml."""
+
+    source: Place | None
+    output: Place
+    write: bool
+
+
 class MigrateConfig(Record):
     """conf/migrate.yaml."""
 

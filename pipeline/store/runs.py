@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
@@ -109,7 +109,7 @@ class Recorder:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("xb")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
-                self._file.write(self._first_line())
+                self._file.write(encoded(self._heading))
             self._file.write(ledger.encode(row))
             self._file.flush()
             self._syncing.wrote()
@@ -128,10 +128,12 @@ class Recorder:
             return
         self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
         rows = map(settled, self._rows.values())
-        write_atomically(self.path, self._first_line() + b"".join(map(ledger.encode, rows)))
+        write_atomically(self.path, encoded(self._heading, rows))
 
-    def _first_line(self) -> bytes:
-        return self._heading.model_dump_json().encode() + b"\n"
+
+def encoded(heading: Heading, rows: Iterable[Measurement] = ()) -> bytes:
+    """A record as its file has it."""
+    return heading.model_dump_json().encode() + b"\n" + b"".join(map(ledger.encode, rows))
 
 
 def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
