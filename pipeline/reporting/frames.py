@@ -174,13 +174,21 @@ def _place(point: Point) -> tuple[object, ...]:
 
 
 def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of ``ranking.best_configurations``."""
-    return table.iloc[ranking.best_configurations(_records(table, ranking.RANKED))]
+    """The rows of ``ranking.best_configurations``, of a table that may have millions."""
+    timed = table[table["status"].eq("ok")]
+    return _first_of_each(timed, ["provider"], ["provider", "distrusted", "median_us"])
 
 
 def best_providers(best: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``ranking.best_providers``."""
-    return best.iloc[ranking.best_providers(_records(best, ranking.RANKED))]
+    return _first_of_each(best, [], ["distrusted", "median_us", "provider"])
+
+
+def _first_of_each(table: pd.DataFrame, names: Sequence[str], order_: Sequence[str]) -> pd.DataFrame:
+    ranked = table[list(ranking.RANKED)].reset_index(drop=True)
+    ranked["distrusted"] = ranked["valid"].eq(False)
+    ranked = ranked.sort_values(["kernel", "gpu", "rank", *order_], kind="stable")
+    return table.iloc[ranked.drop_duplicates([*ranking.PLACE, *names]).index]
 
 
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:

@@ -70,11 +70,13 @@ def elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
             continue
         felt = {
             (kernel, provider): felt_by(kernel, provider, environment)
-            for kernel, provider in set(zip(rows["kernel"], rows["provider"], strict=True))
+            for kernel, provider in rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False)
         }
+        counts = rows.groupby(["kernel", "provider", "environment"]).size().to_dict()
         old = sum(
-            felt[row["kernel"], row["provider"]] not in (None, row["environment"])
-            for row in rows[["kernel", "provider", "environment"]].to_dict("records")
+            count
+            for (kernel, provider, environment), count in counts.items()
+            if felt[kernel, provider] not in (None, environment)
         )
         if old:
             sentences.append(f"{name}: {old} of {len(rows)} rows were measured in an earlier environment.")
