@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import log
 from statistics import geometric_mean
+from typing import Any
 
 import pandas as pd
 
@@ -106,7 +107,7 @@ def common_problems(rows: pd.DataFrame, machines: Sequence[str] | None = None) -
     best = {(row["kernel"], row["gpu"], row["rank"]): row for row in fastest.to_dict("records")}
     columns = ["kernel", "rank", "gpu", "label"]
     met = timed[timed["label"].isin(set(fastest["label"]))]
-    every: dict[tuple[str, int, str, str], float] = met.groupby(columns)["median_us"].min().to_dict()
+    every: dict[Any, float] = met.groupby(columns)["median_us"].min().to_dict()
     found = []
     for kernel, of_kernel in timed.groupby("kernel"):
         ranks = {str(gpu): set(some["rank"]) for gpu, some in of_kernel.groupby("gpu")}

@@ -85,10 +85,11 @@ def _cells(rows: pd.DataFrame, across: Sequence[Any], down: Sequence[Any], x: st
     shown = rows[["parameters", "median_us", "configuration", *set(rows["headline"]), "headline"]]
     ranked = shown.assign(
         distrusted=rows["valid"].eq(False),
-        place=[(across.index(one[x]), down.index(one[y])) for one in rows["parameters"]],
+        across=[across.index(one[x]) for one in rows["parameters"]],
+        down=[down.index(one[y]) for one in rows["parameters"]],
     ).sort_values(["distrusted", "median_us"])
-    for row in ranked.drop_duplicates("place").to_dict("records"):
-        best[row["place"]] = row
+    for row in ranked.drop_duplicates(["across", "down"]).to_dict("records"):
+        best[row["across"], row["down"]] = row
     return [
         [
             *place,

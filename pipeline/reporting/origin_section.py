@@ -72,12 +72,8 @@ def elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
             (kernel, provider): felt_by(kernel, provider, environment)
             for kernel, provider in rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False)
         }
-        counts = rows.groupby(["kernel", "provider", "environment"]).size().to_dict()
-        old = sum(
-            count
-            for (kernel, provider, environment), count in counts.items()
-            if felt[kernel, provider] not in (None, environment)
-        )
+        counts = Counter(zip(rows["kernel"], rows["provider"], rows["environment"], strict=True))
+        old = sum(count for (*of, seen), count in counts.items() if felt[tuple(of)] not in (None, seen))
         if old:
             sentences.append(f"{name}: {old} of {len(rows)} rows were measured in an earlier environment.")
         ceilings = content.results.ceilings.get(slug)

@@ -24,6 +24,8 @@ from pipeline.store.syncing import Syncing
 
 Slot = tuple[Point, str]
 
+NOT_A_ROW = "{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new."
+
 
 def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     """Every readable measurement of a ledger, in file order; none if there is no file.
@@ -47,7 +49,7 @@ def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], l
         try:
             rows.append(Measurement.model_validate(told))
         except (ValueError, TypeError, RecursionError) as error:
-            warn(f"{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new.")
+            warn(NOT_A_ROW.format(path=path, number=number))
             if isinstance(told, dict) and isinstance(error, ValidationError):
                 foreign.append(line)
     return rows, foreign
