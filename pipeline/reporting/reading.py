@@ -8,7 +8,6 @@ their kind are the only ones that stay.
 from __future__ import annotations
 
 import gc
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import die_with
 from pipeline.points.point import Point
 from pipeline.reporting.frames import USUAL_TIMERS
-from pipeline.store.ledger import NOT_A_ROW
+from pipeline.store.ledger import NOT_A_ROW, parsed
 from pipeline.store.record import Measurement
 
 PART = 16 << 20
@@ -110,8 +108,8 @@ def read_part(path: Path, begin: int, end: int, wanted: Wanted) -> Part:
         if not line.strip():
             continue
         try:
-            row = Measurement.model_validate(json.loads(line))
-        except (ValueError, TypeError, RecursionError, ValidationError):
+            row = parsed(line)
+        except (ValueError, TypeError, RecursionError):
             found.unreadable.append(found.lines)
             continue
         if (row.point.kernel, row.origin.gpu) != (path.parent.name, path.stem):

@@ -36,6 +36,16 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     return _read(path, warn)[0]
 
 
+def parsed(line: bytes) -> Measurement:
+    """The measurement of a ledger's line. Raises ValueError, TypeError or RecursionError for one that is
+    none."""
+    try:
+        return Measurement.model_validate_json(line)
+    except ValidationError:
+        # Python reads some that pydantic's parser does not, as half a character of UTF-16.
+        return Measurement.model_validate(json.loads(line))
+
+
 def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], list[bytes]]:
     """The measurements of a ledger, and its lines that are whole, but none as this code knows them."""
     rows, foreign = [], []
@@ -43,14 +53,10 @@ def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], l
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
-        except (ValueError, TypeError, RecursionError):
-            told = None
-        try:
-            rows.append(Measurement.model_validate(told))
+            rows.append(parsed(line))
         except (ValueError, TypeError, RecursionError) as error:
             warn(NOT_A_ROW.format(path=path, number=number))
-            if isinstance(told, dict) and isinstance(error, ValidationError):
+            if isinstance(error, ValidationError) and isinstance(json.loads(line), dict):
                 foreign.append(line)
     return rows, foreign
 
