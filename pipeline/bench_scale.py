@@ -65,16 +65,17 @@ def run(config: BenchScaleConfig) -> None:
             for line in told(config, found, memory):
                 say(line)
         table = Table(title=f"{config.kernel}, {config.models} models, rows that were made up")
-        for heading in ("command", "rows", "MB of ledgers", "s", "us a row", "MB of memory"):
+        for heading in ("command", "rows", "MB of ledgers", "s", "CPU s", "us a row", "MB of memory"):
             table.add_column(heading, justify="left" if heading == "command" else "right")
         for rows in config.rows if {"report", "publish"} & set(config.only) else ():
             output = Path(folder) / f"rows-{rows}"
             size = filled(config, rows, output)
             for command, words in commands(config, output, rows):
                 taken = footprint(words)
-                cells = (command, f"{rows:,}", f"{size / 1e6:,.0f}", f"{taken.seconds:.1f}")
-                table.add_row(*cells, f"{1e6 * taken.seconds / rows:.0f}", f"{taken.bytes / 1e6:,.0f}")
-                say(f"{' '.join(cells)} s, {taken.bytes / 1e6:,.0f} MB of memory")
+                seconds, memory = f"{taken.seconds:.1f}", f"{taken.bytes / 1e6:,.0f}"
+                say(f"{command} of {rows:,} rows: {seconds} s, {memory} MB of memory")
+                cells = (f"{size / 1e6:,.0f}", seconds, f"{taken.cpu_seconds:.1f}")
+                table.add_row(command, f"{rows:,}", *cells, f"{1e6 * taken.seconds / rows:.0f}", memory)
         if table.rows:
             console.print(table)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from time import perf_counter
 
 from rich.table import Table
@@ -46,16 +47,18 @@ def run(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, floa
 
 @dataclass(frozen=True)
 class Footprint:
-    """The seconds of a command, and the most memory that its processes had together, in bytes."""
+    """The seconds of a command, those that its processes had of all cores together, and the most memory that
+    they had together, in bytes."""
 
     seconds: float
+    cpu_seconds: float
     bytes: int
 
 
 def footprint(words: Sequence[str], every_s: float = 0.25) -> Footprint:
     """What ``python -m WORDS`` takes; memory that processes share counts once. Raises UserError with its last
     words if it fails."""
-    begin = perf_counter()
+    begin, used = perf_counter(), _used()
     most = 0
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, stdout=said, stderr=said)
@@ -69,7 +72,13 @@ def footprint(words: Sequence[str], every_s: float = 0.25) -> Footprint:
         if code:
             said.seek(0)
             raise UserError(f"{' '.join(words)} failed: {said.read().strip()[-300:]}")
-    return Footprint(seconds, most)
+    return Footprint(seconds, _used() - used, most)
+
+
+def _used() -> float:
+    """The seconds of cores that processes which have ended had."""
+    usage = getrusage(RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def memory_of(process: int) -> int:

@@ -129,6 +129,7 @@ class Recorder:
         self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
         rows = map(settled, self._rows.values())
         write_atomically(self.path, encoded(self._heading, rows))
+        self._rows.clear()  # a sweep's table is the ledger's
 
 
 def encoded(heading: Heading, rows: Iterable[Measurement] = ()) -> bytes:
