@@ -72,10 +72,10 @@ def run(config: BenchScaleConfig) -> None:
             size = filled(config, rows, output)
             for command, words in commands(config, output, rows):
                 taken = footprint(words)
-                seconds, memory = f"{taken.seconds:.1f}", f"{taken.bytes / 1e6:,.0f}"
-                say(f"{command} of {rows:,} rows: {seconds} s, {memory} MB of memory")
+                seconds, used = f"{taken.seconds:.1f}", f"{taken.bytes / 1e6:,.0f}"
+                say(f"{command} of {rows:,} rows: {seconds} s, {used} MB of memory")
                 cells = (f"{size / 1e6:,.0f}", seconds, f"{taken.cpu_seconds:.1f}")
-                table.add_row(command, f"{rows:,}", *cells, f"{1e6 * taken.seconds / rows:.0f}", memory)
+                table.add_row(command, f"{rows:,}", *cells, f"{1e6 * taken.seconds / rows:.0f}", used)
         if table.rows:
             console.print(table)
 
