@@ -17,10 +17,17 @@ FEWEST = 2
 """Values of each of the two parameters, or there is no landscape."""
 
 
+SHOWN = [
+    *("provider", "parameters", "rank", "gpu", "words", "extent", "headline", "configuration"),
+    *("valid", "median_us", *RATES),
+]
+"""The columns that a landscape takes of its rows: the others would take most of the time."""
+
+
 def landscapes(rows: pd.DataFrame, machines: Mapping[str, str]) -> list[dict[str, Any]]:
     """A kernel's providers with their two parameters, and a map for each machine and problem; those that vary
     fewer parameters have none. ``rows`` are the kernel's measurements."""
-    timed = rows[rows["status"] == "ok"]
+    timed = rows.loc[rows["status"] == "ok", SHOWN]
     found = []
     for provider, of_provider in timed.groupby("provider"):
         chosen = varied(of_provider)
