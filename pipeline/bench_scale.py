@@ -224,7 +224,8 @@ def told(config: BenchScaleConfig, found: Simulated, memory: int) -> list[str]:
     return [
         f"{found.devices} GPUs of {config.models} models, {config.points} points each, "
         f"{config.point_s:g} s a point on average: {found.rows} rows in {found.end_s:.0f} s by their clock.",
-        f"  driver: {1e3 * found.row_s:.3f} ms a row, at most {1e3 * found.longest_s:.1f} ms, "
+        f"  driver: {1e3 * found.row_s:.3f} ms a row, at most {1e3 * found.longest_s:.1f} ms, a core for "
+        f"{1e3 * found.core_s / max(1, found.rows):.3f} ms of it, "
         f"busy for {found.waiting:.1%} of the time",
         f"  GPUs: idle for {found.idle:.2%} of it, with what each waits at the end",
         f"  memory: {memory / 1e6:,.0f} MB",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from pipeline.execution.crew import Report
 from pipeline.execution.schedule import Schedule
@@ -34,12 +34,13 @@ class Team:
 @dataclass(frozen=True)
 class Simulated:
     """``rows`` that were kept; the real seconds that the driver was at work, in all and for the row that took
-    longest; the seconds until the last device was done, by the clock of the simulation; and those that all
+    longest, and what of them it had a core; the seconds until the last device was done, by the clock of the simulation; and those that all
     devices were busy."""
 
     rows: int
     driver_s: float
     longest_s: float
+    core_s: float
     end_s: float
     devices: int
     busy_s: float
@@ -73,17 +74,18 @@ def simulate(
         for device in range(len(team.devices))
     ]
     heapify(events)
-    rows, driver_s, longest_s, free_at, busy_s, end_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    rows, driver_s, longest_s, core_s, free_at, busy_s, end_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     while events:
         at, number, device, measured = heappop(events)
         team = teams[number]
         outcome = None if measured is None else team.outcome(measured)
-        begin = clock()
+        begin, core = clock(), thread_time()
         if measured is not None and outcome is not None:
             team.keep(measured, outcome, team.devices[device])
             rows += 1
         point = team.schedule.next(device)
         took = clock() - begin
+        core_s += thread_time() - core
         driver_s += took
         longest_s = max(longest_s, took)
         free_at = max(at, free_at) + took
@@ -92,4 +94,6 @@ def simulate(
             busy = seconds(point)
             busy_s += busy
             heappush(events, (free_at + busy, number, device, point))
-    return Simulated(rows, driver_s, longest_s, end_s, sum(len(team.devices) for team in teams), busy_s)
+    return Simulated(
+        rows, driver_s, longest_s, core_s, end_s, sum(len(team.devices) for team in teams), busy_s
+    )
