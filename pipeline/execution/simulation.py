@@ -34,8 +34,8 @@ class Team:
 @dataclass(frozen=True)
 class Simulated:
     """``rows`` that were kept; the real seconds that the driver was at work, in all and for the row that took
-    longest, and what of them it had a core; the seconds until the last device was done, by the clock of the simulation; and those that all
-    devices were busy."""
+    longest, and what of them it had a core; the seconds until the last device was done, by the clock of the
+    simulation; and those that all devices were busy."""
 
     rows: int
     driver_s: float
