@@ -177,6 +177,9 @@ def test_no_link_is_followed_and_odd_names_are_left_out(
     shutil.copytree(ledgers / "softmax", secret)
     (ledgers / "linked").symlink_to(secret)
     (ledgers / "softmax" / "nvidia-linked.jsonl").symlink_to(ledgers / "softmax" / f"{H200}.jsonl")
+    # One that leads to a whole ledger of its name in the folder itself.
+    hidden = (ledgers / "softmax" / f"{H100}.jsonl").rename(there / "hidden")
+    (ledgers / "softmax" / f"{H100}.jsonl").symlink_to(hidden)
     (ledgers / "softmax" / "..odd\x1b[31m.jsonl").write_bytes(b"")
     (ledgers / "softmax" / "nvidia-folder.jsonl").mkdir()
     os.mkfifo(ledgers / "softmax" / "nvidia-pipe.jsonl")
@@ -189,6 +192,7 @@ def test_no_link_is_followed_and_odd_names_are_left_out(
     for name in ("linked", "nvidia-linked", "nvidia-folder", "nvidia-pipe", "nvidia-code"):
         assert name in out, f"{name} is said"
         assert not any(name in one for one in files(here))
+    assert f"timings/softmax/{H100}.jsonl" not in files(here)
     assert f"{config} does not tell how a sweep timed; skipped." in out
     outside = tmp_path / "outside"
     outside.mkdir()
