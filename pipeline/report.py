@@ -35,23 +35,18 @@ from pipeline.reporting.charts import of_drawing
 from pipeline.reporting.content import About, Content, Plot, machines
 from pipeline.reporting.drawings import Drawing, drawings
 from pipeline.reporting.field import head_to_heads, head_to_heads_of_finals, preferred, rivals_of
-from pipeline.reporting.frames import (
-    against_baseline,
-    best_configurations,
-    comparable,
-    entry_of,
-    frame,
-    frame_of_finals,
-)
+from pipeline.reporting.frames import against_baseline, best_configurations, entry_of, frame_of_finals
+from pipeline.reporting.reading import Wanted
 from pipeline.reporting.roofline import dram_bytes, roofline
-from pipeline.store import finals
+from pipeline.reporting.tabulated import Tabulated, tabulated
+from pipeline.store import finals, results
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
-from pipeline.store.results import Results, asked_for, folder_for, folders_of, inside, load
+from pipeline.store.results import Results, asked_for, folder_for, folders_of, inside
 from pipeline.timing.settings import TimingSettings
 
 PLOT_COLUMNS = [
@@ -74,8 +69,10 @@ def run(config: ReportConfig) -> None:
         raise UserError(f"input={config.input} is not a folder with results; run `dvc repro` to get some.")
     sentences: list[str] = []
     is_cpu = here.kind == "cpu"
-    results = load(config.input, sentences.append, local=is_cpu)
     evidence = load_evidence(config.input, sentences.append, local=is_cpu)
+    paths = results.ledgers(config.input, sentences.append, local=is_cpu)
+    measured = tabulated(paths, explained(evidence), sentences.append)
+    known = results.machines(config.input, sentences.append, local=is_cpu)
     held = finals.load(config.input, sentences.append, local=is_cpu)
     asked_for(config.output / "report.html")
     output = folder_for(config.output, here.kind)
@@ -86,11 +83,13 @@ def run(config: ReportConfig) -> None:
         unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
-    content = compose(results, evidence, [row for rows in held.values() for row in rows], unreadable)
+    every_final = [row for rows in held.values() for row in rows]
+    content = compose(measured, Results((), *known), evidence, every_final, unreadable)
     write(content, output)
 
     if not closing.show(console, output, here.slug):
-        others = ", ".join(results.gpus) or "no other machine either"
+        slugs = results.machines_first_gpus(content.rows["gpu"])
+        others = ", ".join(slugs) or "no other machine either"
         page = output / "report.html"
         console.print(
             f"Nothing was measured on {here.slug} yet; the report shows {others}: {page}.", soft_wrap=True
@@ -109,22 +108,39 @@ def describe(kernel: str, providers: set[str]) -> About:
     return About(kernel, entry.loaded.summary, declared.baseline, own, rivals)
 
 
-def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreadable: list[str]) -> Content:
-    """Work out everything that the report says; ``held`` are the finals of every run."""
+def explained(evidence: Evidence) -> Wanted:
+    """The measurements that evidence is about."""
+    every = (evidence.profiles, evidence.counters, evidence.code)
+    rows = [row for some in every for of_machine in some.values() for row in of_machine]
+    return Wanted(
+        frozenset(row.point for row in rows if row.point is not None),
+        frozenset(row.key for row in rows if row.key is not None),
+    )
+
+
+def compose(
+    measured: Tabulated,
+    known: Results,
+    evidence: Evidence,
+    held: Sequence[Final],
+    unreadable: list[str],
+) -> Content:
+    """Work out everything that the report says; ``held`` are the finals of every run, and ``known`` are the
+    machines."""
     everything_held, held = held, finals.newest(held)
-    everything = len(results.measurements)
-    results = dataclasses.replace(results, measurements=tuple(comparable(results.measurements)))
-    rows = frame(results.measurements)
-    rows["environment"] = [row.parts.environment for row in results.measurements]
-    rows["stale"] = changed_since(results.measurements, results.environments)
-    about = {
-        name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in results.kernels
-    }
+    rows = measured.rows
+    shown = set(rows.loc[rows["key"].isin({row.key for row in measured.wanted}), "key"])
+    explained_ = tuple(row for row in measured.wanted if row.key in shown)
+    found = dataclasses.replace(known, measurements=explained_)
+    stale = changed_since(measured.examples, found.environments)
+    rows["stale"] = [stale[origin] for origin in rows.pop("origin")]
+    kernels = sorted(set(rows["kernel"]))
+    about = {name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in kernels}
     baselines = {name: one.baseline for name, one in about.items()}
     fastest = against_baseline(best_configurations(rows), baselines)
     styles = plots.styles(rows["provider"])
-    names = machines(results)
-    panels = {slug: plots.Panel(slug, name, results.ceilings.get(slug)) for slug, name in names.items()}
+    names = machines(found, rows["gpu"])
+    panels = {slug: plots.Panel(slug, name, found.ceilings.get(slug)) for slug, name in names.items()}
     charts: dict[str, list[Drawing]] = {}
     drawn: dict[str, list[Future[str]]] = {}
     roofs: dict[str, Future[str]] = {}
@@ -147,7 +163,8 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
         field = preferred(swept, head_to_heads_of_finals(held, swept, rivals))
         of_finals = frame_of_finals(row for row in held if row.power == "burst")
         return Content(
-            results=results,
+            results=found,
+            machines=names,
             rows=rows,
             best=fastest,
             field=field,
@@ -167,7 +184,7 @@ def compose(results: Results, evidence: Evidence, held: Sequence[Final], unreada
             evidence=evidence,
             styles=styles,
             unreadable=unreadable,
-            otherwise=everything - len(results.measurements),
+            otherwise=measured.count - len(rows),
         )
 
 

@@ -266,28 +266,42 @@ class Sweep:
         else:
             runs.note(self.run)
         with Progress(console, f"{self.entry.name} on {self.slug}", total) as progress:
-
-            def report(point: Point, outcome: Outcome, measured_on: device.Device) -> None:
-                row = self.measurement(point, outcome, measured_on, ceilings)
-                before = self.ledger.get(point, row.parts.settings)
-                self.ledger.append(row)
-                if self.recorder is not None:
-                    self.recorder.append(row, None if before is None else before.parts)
-                self.measured.add(point)
-                best = wanted.tell(row)
-                progress.advance(str(point), "" if best is None else best_so_far(*best))
-
+            report = partial(self.report, wanted, ceilings, progress)
             for provider, reason in broken.items():
                 of_it = [point for point in points if point.provider == provider]
                 for point in (*of_it, *wanted.give_up(provider)):
                     report(point, Outcome(status="compile_error", error=reason), self.devices[0])
             sound = [point for point in points if point.provider not in broken]
             crew = Crew(self.loaded.where, workers, self.control(wanted.examples), report)
-            schedule = Schedule(sound, self.ahead.futures, self.compiles_itself, len(workers), wanted.refill)
+            schedule = self.schedule(sound, wanted, len(workers))
             wanted.start()
             self.steadiness = crew.measure(schedule, expected)
         for provider, what in {name: what for one in workers for name, what in one.changes.items()}.items():
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
+
+    def schedule(self, points: Sequence[Point], wanted: Agenda, workers: int) -> Schedule:
+        """What hands the points out to so many workers."""
+        refill = None if wanted.searches is None else wanted.refill
+        return Schedule(points, self.ahead.futures, self.compiles_itself, workers, refill)
+
+    def report(
+        self,
+        wanted: Agenda,
+        ceilings: Ceilings,
+        progress: Progress,
+        point: Point,
+        outcome: Outcome,
+        measured_on: device.Device,
+    ) -> None:
+        """Keep what a point gave. Raises UserError when it can't be written."""
+        row = self.measurement(point, outcome, measured_on, ceilings)
+        before = self.ledger.get(point, row.parts.settings)
+        self.ledger.append(row)
+        if self.recorder is not None:
+            self.recorder.append(row, None if before is None else before.parts)
+        self.measured.add(point)
+        best = wanted.tell(row)
+        progress.advance(str(point), "" if best is None else best_so_far(*best))
 
     def control(self, points: Sequence[Point]) -> Point:
         """The point that is measured again and again for the noise floor: the baseline at a middle

@@ -26,6 +26,7 @@ from pipeline.store.files import write_atomically
 from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.record import Carried, Measurement, Origin, Outcome, Parts, State, Status, Timing
 from pipeline.store.runs import Heading, Recorder
+from pipeline.toolchain.resources import BuildReport
 
 H200 = "nvidia-h200"
 H100 = "nvidia-h100-80gb-hbm3"
@@ -314,6 +315,13 @@ def flat(line: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def build(kernel: str) -> BuildReport:
+    """A build report of a kernel that has no extension."""
+    return BuildReport(
+        kernel=kernel, torch="2.11.0", nvcc=None, cxx=None, architectures=(), remarks=(), functions=()
+    )
+
+
 def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
     """Replace the ledgers of these measurements' kernels and GPUs below the folder, and write what belongs
     to them. Returns the folder."""
@@ -329,7 +337,7 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
             results.environment_path(folder, gpu): environment(gpu).model_dump_json(indent=2),
             results.ceilings_path(folder, gpu): ceilings(gpu).model_dump_json(indent=2),
             results.config_path(folder, kernel, gpu): f"kernel: {kernel}\ndevice: auto\n",
-            results.build_path(folder, kernel, gpu): f'{{"kernel": "{kernel}", "functions": []}}',
+            results.build_path(folder, kernel, gpu): build(kernel).model_dump_json(),
         }
         for path, text in texts.items():
             write_atomically(path, text.encode() + b"\n")

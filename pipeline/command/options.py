@@ -295,6 +295,14 @@ class PruneConfig(Record):
     remove: bool
 
 
+class MergeConfig(Record):
+    """conf/merge.yaml."""
+
+    source: Place | None
+    output: Place
+    write: bool
+
+
 class MigrateConfig(Record):
     """conf/migrate.yaml."""
 
@@ -363,3 +371,18 @@ class BenchDevicesConfig(KernelOptions):
 
     preset: PresetConfig
     repeats: int = Field(ge=1)
+
+
+class BenchScaleConfig(KernelOptions):
+    """conf/bench_scale.yaml. ``only`` are the parts that are run."""
+
+    preset: PresetConfig
+    provider: Pin[str]
+    only: Several[Literal["sweep", "report", "publish"]]
+    gpus: int = Field(ge=1)
+    models: int = Field(ge=1)
+    points: int = Field(ge=1)
+    point_s: float = Field(gt=0)
+    rows: Several[Annotated[int, Field(ge=1)]]
+    published: int = Field(ge=0)
+    scratch: Place | None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
+from functools import partial
+from itertools import count
 from math import ceil
-from threading import Lock
+from threading import Condition
 
+from pipeline.execution.ready import Ready
+from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 
 Refill = Callable[[Sequence[Point]], Sequence[Point]]
 """Says which points are to wait in place of those that do."""
-
-
-def _as_they_are(waiting: Sequence[Point]) -> Sequence[Point]:
-    return waiting
 
 
 COMPILING_WEIGHT = 35
@@ -33,7 +34,7 @@ class Schedule:
             such points, and take them before others.
         workers: how many there are; they are named by the numbers from 0.
         refill: is called before each point that is handed out. It may leave out points that wait, and add
-            others, also to ``compiling``.
+            others, also to ``compiling``. None where all points are known.
     """
 
     def __init__(
@@ -42,16 +43,24 @@ class Schedule:
         compiling: Mapping[Point, Future[None]],
         compiles_itself: Callable[[Point], bool] = lambda point: False,
         workers: int = 1,
-        refill: Refill = _as_they_are,
+        refill: Refill | None = None,
     ) -> None:
-        self._waiting = list(points)
         self._compiling = compiling
         self._compiles_itself = compiles_itself
-        self._last: list[Point | None] = [None] * workers
+        self._several = workers > 1
+        self._last: list[Values | None] = [None] * workers
+        self._on_devices: Counter[Values] = Counter()
         self._compilers: set[int] = set()
         self._most_compilers = _compilers(sum(map(compiles_itself, points)), len(points), workers)
         self._refill = refill
-        self._lock = Lock()
+        self._places = count()
+        self._waiting: dict[int, Point] = {}
+        self._pending: dict[int, Future[None]] = {}
+        self._first_ready, self._ready = Ready(), Ready()
+        self._changed = Condition()
+        with self._changed:
+            for point in points:
+                self._add(point)
 
     def next(self, worker: int) -> Point | None:
         """The next point for a worker; None when none is left for it.
@@ -60,43 +69,92 @@ class Schedule:
         then those that are compiled, in their order. Waits for a compiler only when nothing else is left to
         measure.
         """
-        while True:
-            with self._lock:
-                self._waiting = list(self._refill(self._waiting))
-                mine = [point for point in self._waiting if self._may_have(worker, point)]
-                if not mine:
+        with self._changed:
+            while True:
+                self._refresh()
+                place = self._first_for(worker)
+                if place is not None:
+                    return self._hand_out(place, worker)
+                if not self._pending:
                     return None
-                ready = [point for point in mine if self._is_ready(point)]
-                if ready:
-                    chosen = min(ready, key=lambda point: self._rank(worker, point))
-                    self._waiting.remove(chosen)
-                    self._last[worker] = chosen
-                    if self._compiles_itself(chosen):
-                        self._compilers.add(worker)
-                    return chosen
-                pending = [self._compiling[point] for point in mine]
-            wait(pending, return_when=FIRST_COMPLETED)
+                self._changed.wait()
 
-    def _may_have(self, worker: int, point: Point) -> bool:
-        return (
-            worker in self._compilers
-            or len(self._compilers) < self._most_compilers
-            or not self._compiles_itself(point)
-        )
+    def _first_for(self, worker: int) -> int | None:
+        """The place of the point that the worker is to have next, of those that are ready."""
+        last = self._last[worker]
+        may_compile = worker in self._compilers or len(self._compilers) < self._most_compilers
+        for ready in (self._first_ready, self._ready) if may_compile else (self._ready,):
+            place = None if last is None else ready.first_of(last)
+            place = ready.first_beside(self._on_devices) if place is None else place
+            if place is not None:
+                return place
+        return None
 
-    def _rank(self, worker: int, point: Point) -> tuple[bool, bool, bool]:
-        """The lowest is next; of equals the first."""
-        last = [other and other.problem for other in self._last]
-        others = last[:worker] + last[worker + 1 :]
-        return (
-            bool(others) and not self._compiles_itself(point),
-            point.problem != last[worker],
-            point.problem in others,
-        )
+    def _hand_out(self, place: int, worker: int) -> Point:
+        point, before = self._waiting[place], self._last[worker]
+        self._remove(place)
+        if before is not None:
+            self._on_devices[before] -= 1
+            if not self._on_devices[before]:
+                del self._on_devices[before]
+        self._on_devices[point.problem] += 1
+        self._last[worker] = point.problem
+        if self._compiles_itself(point):
+            self._compilers.add(worker)
+        return point
 
-    def _is_ready(self, point: Point) -> bool:
+    def _refresh(self) -> None:
+        """Let the refill say what waits."""
+        if self._refill is None:
+            return
+        before = list(self._waiting.values())
+        now = self._refill(before)
+        if len(now) == len(before) and all(map(_is_same, now, before)):
+            return
+        kept, known = set(now), set(before)
+        for place, point in list(self._waiting.items()):
+            if point not in kept:
+                self._remove(place)
+        for point in now:
+            if point not in known:
+                self._add(point)
+        self._changed.notify_all()
+
+    def _add(self, point: Point) -> None:
+        place = next(self._places)
+        self._waiting[place] = point
         future = self._compiling.get(point)
-        return future is None or future.done()
+        if future is None or future.done():
+            self._ready_of(point).add(point.problem, place)
+        else:
+            self._pending[place] = future
+            future.add_done_callback(partial(self._compiled, place))
+
+    def _compiled(self, place: int, future: Future[None]) -> None:
+        """A compiler has ended, in whatever way."""
+        with self._changed:
+            if self._pending.pop(place, None) is None:
+                return  # it was left out meanwhile
+            point = self._waiting[place]
+            self._ready_of(point).add(point.problem, place)
+            # Of a thousand that wait one has it, unless it was the last that they wait for.
+            if self._pending and not self._compiles_itself(point):
+                self._changed.notify()
+            else:
+                self._changed.notify_all()
+
+    def _remove(self, place: int) -> None:
+        point = self._waiting.pop(place)
+        if self._pending.pop(place, None) is None:
+            self._ready_of(point).remove(point.problem, place)
+
+    def _ready_of(self, point: Point) -> Ready:
+        """Of several workers those that compile take what they have to compile before others."""
+        return self._first_ready if self._several and self._compiles_itself(point) else self._ready
+
+
+def _is_same(one: Point, other: Point) -> bool:
+    return one is other
 
 
 def _compilers(compiling: int, points: int, workers: int) -> int:

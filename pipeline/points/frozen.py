@@ -72,7 +72,10 @@ class Values(Mapping[str, Value]):
         )
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
+"""Made once: of every row that is read two digests are computed."""
+
+
 def digest(value: Any) -> str:
     """Sixteen hex digits that identify a JSON-able value."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_ENCODER.encode(value).encode()).hexdigest()[:16]

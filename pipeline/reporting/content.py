@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -48,6 +48,7 @@ class Plot:
 class Content:
     """All that a report is made of.
 
+    ``results`` has of the measurements those that evidence is about, and ``machines`` are names by slug.
     ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
     configuration with its speedup. ``field`` are the problems at which ours met others, ``summaries`` what
     follows of them, ``common_problems`` GPUs at common problems. ``finals`` are the newest of each problem,
@@ -55,6 +56,7 @@ class Content:
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
     results: Results
+    machines: Mapping[str, str]
     rows: pd.DataFrame
     best: pd.DataFrame
     field: Sequence[HeadToHead]
@@ -71,10 +73,11 @@ class Content:
     otherwise: int
 
 
-def machines(results: Results) -> dict[str, str]:
-    """The name of every machine that left results, by slug: GPUs first, then CPUs."""
+def machines(results: Results, measured: Iterable[str]) -> dict[str, str]:
+    """The name of every machine that left results, by slug: GPUs first, then CPUs; ``measured`` are those
+    that have measurements."""
     known = results.environments
-    slugs = machines_first_gpus([*results.gpus, *known, *results.ceilings])
+    slugs = machines_first_gpus([*measured, *known, *results.ceilings])
     return {slug: _name(known[slug]) if slug in known else slug for slug in slugs}
 
 

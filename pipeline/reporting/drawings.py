@@ -104,8 +104,8 @@ def _on_lines(
 ) -> tuple[pd.DataFrame, str | None, frozenset[str]]:
     """Some of a kernel's rows with where each lies on the workload's x axis, the numbers that are fixed on
     its line and the line's ``family``; the dimension on the axis, and those that move along with it."""
-    own = rows[rows["workload"] == workload]
-    x, along = lines.axis(workload, [_point(kernel, problem) for problem in own["problem"]])
+    problems = rows[rows["workload"] == workload].drop_duplicates("rank")["problem"]
+    x, along = lines.axis(workload, [_point(kernel, problem) for problem in problems])
     fixed = [_fixed(problem, {x, *along} if x else set(), x) for problem in some["problem"]]
     placed = some.assign(
         x=[problem[x] if x else 0 for problem in some["problem"]],

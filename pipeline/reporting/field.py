@@ -103,8 +103,9 @@ def head_to_heads(
     ]
     of_ours = trusted[pd.Series(is_ours, index=trusted.index, dtype=bool)]
     tuned = defaultdict[Any, dict[str, set[Any]]](lambda: defaultdict(set))
-    for row in of_ours[["kernel", "gpu", "provider", "parameters"]].to_dict("records"):
-        tuned[row["kernel"], row["gpu"]][row["provider"]].add(row["parameters"])
+    every = of_ours[["kernel", "gpu", "provider", "parameters"]].drop_duplicates()
+    for kernel, gpu, provider, parameters in every.itertuples(index=False):
+        tuned[kernel, gpu][provider].add(parameters)
     answered = defaultdict[Any, set[str]](set)
     for row in rows[[*PLACE, "provider"]].drop_duplicates().to_dict("records"):
         answered[tuple(row[key] for key in PLACE)].add(row["provider"])

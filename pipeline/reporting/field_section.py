@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from pipeline.points import notation
-from pipeline.reporting.content import Content, machines
+from pipeline.reporting.content import Content
 from pipeline.reporting.field import HeadToHead, scores
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store.finals import Final
@@ -16,9 +16,9 @@ from pipeline.store.turns import Accuracy
 
 def view(content: Content) -> dict[str, Any]:
     """What both templates of the page "against the field" show: a part a kernel and machine."""
-    names = machines(content.results)
+    names = content.machines
     parts = []
-    for kernel in content.results.kernels:
+    for kernel in content.about:
         for slug, machine in names.items():
             some = [m for m in content.field if (m.kernel, m.gpu) == (kernel, slug)]
             if some:

@@ -73,9 +73,9 @@ def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
         timing = row.outcome.timing
         if timing is not None and (timing.cache != "cold" or timing.timer not in USUAL_TIMERS):
             continue
-        place = (row.origin.gpu, row.point)
-        if place not in newest or newest[place].origin.measured_at <= row.origin.measured_at:
-            newest[place] = row
+        slot = (row.origin.gpu, row.point)
+        if slot not in newest or newest[slot].origin.measured_at <= row.origin.measured_at:
+            newest[slot] = row
     return list(newest.values())
 
 
@@ -144,7 +144,7 @@ def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
 
 
 def _ranks(rows: Iterable[Measurement | Final]) -> dict[tuple[object, ...], int]:
-    return {place: rank for rank, place in enumerate(sorted({_place(row.point) for row in rows}))}
+    return {one: rank for rank, one in enumerate(sorted({place(row.point) for row in rows}))}
 
 
 def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) -> dict[str, Any]:
@@ -163,24 +163,32 @@ def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) ->
         "label": notation.label(point),
         "x": point.problem.get(x_name(point.kernel, one.workload, point)),
         "headline": headline(point.kernel, one.workload),
-        "rank": ranks[_place(point)],
+        "rank": ranks[place(point)],
     }
 
 
-def _place(point: Point) -> tuple[object, ...]:
+def place(point: Point) -> tuple[object, ...]:
     """A problem among others: by the kernel and the values, and by the names of these."""
     kernel, _, words, numbers, _ = order(point)
     return kernel, words, numbers, tuple(point.problem)
 
 
 def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of ``ranking.best_configurations``."""
-    return table.iloc[ranking.best_configurations(_records(table, ranking.RANKED))]
+    """The rows of ``ranking.best_configurations``, of a table that may have millions."""
+    timed = table[table["status"].eq("ok")]
+    return _first_of_each(timed, ["provider"], ["provider", "distrusted", "median_us"])
 
 
 def best_providers(best: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``ranking.best_providers``."""
-    return best.iloc[ranking.best_providers(_records(best, ranking.RANKED))]
+    return _first_of_each(best, [], ["distrusted", "median_us", "provider"])
+
+
+def _first_of_each(table: pd.DataFrame, names: Sequence[str], order_: Sequence[str]) -> pd.DataFrame:
+    ranked = table[list(ranking.RANKED)].reset_index(drop=True)
+    ranked["distrusted"] = ranked["valid"].eq(False)
+    ranked = ranked.sort_values(["kernel", "gpu", "rank", *order_], kind="stable")
+    return table.iloc[ranked.drop_duplicates([*ranking.PLACE, *names]).index]
 
 
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:

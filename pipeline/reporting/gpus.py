@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import log
 from statistics import geometric_mean
+from typing import Any
 
 import pandas as pd
 
@@ -102,15 +103,11 @@ def common_problems(rows: pd.DataFrame, machines: Sequence[str] | None = None) -
     every_gpu = sorted(slug for slug in set(rows["gpu"]) if not slug.startswith("cpu-"))
     chosen = every_gpu if machines is None else list(machines)
     timed = rows[rows["gpu"].isin(chosen) & rows["status"].eq("ok") & ~rows["valid"].eq(False)]
-    every: dict[tuple[str, int, str, str], float] = {}
-    columns = ["kernel", "rank", "gpu", "label", "median_us"]
-    for kernel, rank, gpu, label, us in timed[columns].itertuples(index=False):
-        place = (kernel, rank, gpu, label)
-        every[place] = min(us, every.get(place, us))
-    best = {
-        (row["kernel"], row["gpu"], row["rank"]): row
-        for row in best_providers(best_configurations(timed)).to_dict("records")
-    }
+    fastest = best_providers(best_configurations(timed))
+    best = {(row["kernel"], row["gpu"], row["rank"]): row for row in fastest.to_dict("records")}
+    columns = ["kernel", "rank", "gpu", "label"]
+    met = timed[timed["label"].isin(set(fastest["label"]))]
+    every: dict[Any, float] = met.groupby(columns)["median_us"].min().to_dict()
     found = []
     for kernel, of_kernel in timed.groupby("kernel"):
         ranks = {str(gpu): set(some["rank"]) for gpu, some in of_kernel.groupby("gpu")}

@@ -17,10 +17,17 @@ FEWEST = 2
 """Values of each of the two parameters, or there is no landscape."""
 
 
+SHOWN = [
+    *("provider", "parameters", "rank", "gpu", "words", "extent", "headline", "configuration"),
+    *("valid", "median_us", *RATES),
+]
+"""The columns that a landscape takes of its rows: the others would take most of the time."""
+
+
 def landscapes(rows: pd.DataFrame, machines: Mapping[str, str]) -> list[dict[str, Any]]:
     """A kernel's providers with their two parameters, and a map for each machine and problem; those that vary
     fewer parameters have none. ``rows`` are the kernel's measurements."""
-    timed = rows[rows["status"] == "ok"]
+    timed = rows.loc[rows["status"] == "ok", SHOWN]
     found = []
     for provider, of_provider in timed.groupby("provider"):
         chosen = varied(of_provider)
@@ -28,7 +35,7 @@ def landscapes(rows: pd.DataFrame, machines: Mapping[str, str]) -> list[dict[str
             continue
         across, down = chosen
         values = {
-            name: sorted({one[name] for one in of_provider["parameters"]}, key=_order)
+            name: sorted({one[name] for one in set(of_provider["parameters"])}, key=_order)
             for name in (across, down)
         }
         if min(map(len, values.values())) < FEWEST:
@@ -60,13 +67,14 @@ def varied(rows: pd.DataFrame) -> tuple[str, str] | None:
     """The two parameters that most of a provider's rows vary, in their order; None of one that has no two. A
     row varies a parameter that has several values at the row's machine and problem. Of two that as many rows
     vary it is the one that has more values."""
-    names = list(dict.fromkeys(name for one in rows["parameters"] for name in one))
+    chosen = list(dict.fromkeys(rows["parameters"]))
+    names = list(dict.fromkeys(name for one in chosen for name in one))
     counts = dict.fromkeys(names, 0)
     for _, some in rows.groupby(["gpu", "rank"]):
         for name in names:
             if len({one.get(name) for one in some["parameters"]}) > 1:
                 counts[name] += len(some)
-    every = {name: {one.get(name) for one in rows["parameters"]} for name in names}
+    every = {name: {one.get(name) for one in chosen} for name in names}
     own = [name for name in names if counts[name] and None not in every[name]]
     most = sorted(own, key=lambda name: (-counts[name], -len(every[name])))[:2]
     return None if len(most) < 2 else (min(most, key=names.index), max(most, key=names.index))
@@ -81,9 +89,14 @@ def _cells(rows: pd.DataFrame, across: Sequence[Any], down: Sequence[Any], x: st
     """The column and the row of each cell, its rate, its time, its configuration, and whether it is to be
     trusted."""
     best: dict[tuple[int, int], Mapping[Any, Any]] = {}
-    ranked = rows.assign(distrusted=rows["valid"].eq(False)).sort_values(["distrusted", "median_us"])
-    for row in ranked.to_dict("records"):
-        best.setdefault((across.index(row["parameters"][x]), down.index(row["parameters"][y])), row)
+    shown = rows[["parameters", "median_us", "configuration", *set(rows["headline"]), "headline"]]
+    ranked = shown.assign(
+        distrusted=rows["valid"].eq(False),
+        across=[across.index(one[x]) for one in rows["parameters"]],
+        down=[down.index(one[y]) for one in rows["parameters"]],
+    ).sort_values(["distrusted", "median_us"])
+    for row in ranked.drop_duplicates(["across", "down"]).to_dict("records"):
+        best[row["across"], row["down"]] = row
     return [
         [
             *place,

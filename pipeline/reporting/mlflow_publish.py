@@ -9,8 +9,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from pipeline import UserError
@@ -99,10 +100,12 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
         and gpu in (None, heading.environment.gpu)
         and (files.ids is None or heading.run in files.ids)
     }
-    ledgers = []
+    ledgers: Iterator[LedgerRuns] = iter(())
+    first = None
     if files.input is not None:
         ledgers = view.read(files.input, files.kernel, files.reports, files.artifacts, gpu)
-        if files.kernel is not None and not ledgers and not records:
+        first = next(ledgers, None)
+        if files.kernel is not None and first is None and not records:
             there = sorted({one.parent.params["kernel"] for one in view.read(files.input)})
             if there:
                 raise UserError(
@@ -114,7 +117,7 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
         for path, one in comparisons.load(place, view.warn).items()
         if files.kernel in (None, one.kernel) and gpu in (None, one.gpu)
     }
-    if not ledgers and not records and not made:
+    if first is None and not records and not made:
         place = files.input or files.runs
         say(f"{place} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
         return None
@@ -122,10 +125,11 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
     options = (*files.options, *_options(tracker))
     try:
         with opened(chosen, say=say) as store:
-            experiments = _log(store, ledgers, records, say)
+            every = ledgers if first is None else chain([first], ledgers)
+            experiments = _log(store, every, records, say)
             compared = _log_comparisons(store, made, say)
             shown = pages.BEST if experiments else pages.COMPARED
-            asked = {} if ledgers else records if files.ids else _newest(records)
+            asked = {} if first is not None else records if files.ids else _newest(records)
             if sweeps := list(_shown_of(asked, warn=lambda _: None)):
                 shown = _keep_view(store, experiments[sweeps[0].parent.params["kernel"]], sweeps)
     except TrackerError as error:
@@ -172,7 +176,7 @@ def _options(tracker: Tracker) -> list[str]:
 
 
 def _log(
-    store: Store, ledgers: Sequence[LedgerRuns], records: Mapping[Path, Heading], say: Say
+    store: Store, ledgers: Iterable[LedgerRuns], records: Mapping[Path, Heading], say: Say
 ) -> dict[str, str]:
     """Make the store show both and say what that took. Returns the ids of the experiments by kernel."""
     experiments: dict[str, str] = {}

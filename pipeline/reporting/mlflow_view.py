@@ -14,7 +14,7 @@ import math
 import platform
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
@@ -52,30 +52,40 @@ def read(
     reports: Path | None = None,
     artifacts: Path | None = None,
     gpu: str | None = None,
-) -> list[LedgerRuns]:
-    """What MLflow is to show of the ledgers below ``input``, or of one kernel's or one machine's.
+) -> Iterator[LedgerRuns]:
+    """What MLflow is to show of the ledgers below ``input``, or of one kernel's or one machine's: one after
+    the other, so that a single ledger's rows are in memory at a time.
 
     Raises UserError for an input that is not there.
     """
     if not any(folder.is_dir() for folder in results.folders_of(input)):
         raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
-    loaded = results.load(input, warn)
+    return _read(input, kernel, reports, artifacts, gpu)
+
+
+def _read(
+    input: Path, kernel: str | None, reports: Path | None, artifacts: Path | None, gpu: str | None
+) -> Iterator[LedgerRuns]:
+    known = Results((), *results.machines(input, warn))
     found = evidence.load(input, warn)
     held = {place: finals.newest(rows) for place, rows in finals.load(input, warn).items()}
-    ledgers = itertools.groupby(loaded.measurements, key=lambda row: (row.point.kernel, row.origin.gpu))
-    return [
-        sweep(
-            list(rows),
-            loaded,
-            found,
-            files(name, slug, loaded.kernels, input, reports, artifacts),
-            input,
-            held.get((name, slug), ()),
-            {gpu: some for (kernel, gpu), some in held.items() if kernel == name and gpu != slug},
-        )
-        for (name, slug), rows in ledgers
-        if kernel in (None, name) and gpu in (None, slug)
-    ]
+    ledgers: dict[tuple[str, str], list[Path]] = {}
+    for path in results.ledgers(input, warn):
+        ledgers.setdefault((path.parent.name, path.stem), []).append(path)
+    kernels = sorted({name for name, _ in ledgers})
+    for (name, slug), paths in sorted(ledgers.items()):
+        if kernel not in (None, name) or gpu not in (None, slug):
+            continue
+        if rows := [row for path in paths for row in results.own_rows(path, warn)]:
+            yield sweep(
+                rows,
+                known,
+                found,
+                files(name, slug, kernels, input, reports, artifacts),
+                input,
+                held.get((name, slug), ()),
+                {gpu: some for (kernel, gpu), some in held.items() if kernel == name and gpu != slug},
+            )
 
 
 def warn(sentence: str) -> None:

@@ -70,12 +70,10 @@ def elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
             continue
         felt = {
             (kernel, provider): felt_by(kernel, provider, environment)
-            for kernel, provider in set(zip(rows["kernel"], rows["provider"], strict=True))
+            for kernel, provider in rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False)
         }
-        old = sum(
-            felt[row["kernel"], row["provider"]] not in (None, row["environment"])
-            for row in rows[["kernel", "provider", "environment"]].to_dict("records")
-        )
+        counts = Counter(zip(rows["kernel"], rows["provider"], rows["environment"], strict=True))
+        old = sum(count for (*of, seen), count in counts.items() if felt[tuple(of)] not in (None, seen))
         if old:
             sentences.append(f"{name}: {old} of {len(rows)} rows were measured in an earlier environment.")
         ceilings = content.results.ceilings.get(slug)

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from pipeline.points.limits import visible
 from pipeline.reporting import field_section, gpus, gpus_section, kernel_section, origin_section
-from pipeline.reporting.content import Content, machines
+from pipeline.reporting.content import Content
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.plots import inline
 from pipeline.reporting.summary import Summary
@@ -39,13 +39,13 @@ def texts(content: Content) -> dict[str, str]:
 
 def _inlined(content: Content, kernel: str) -> Markup:
     """A kernel's roofline as a part of a page."""
-    where = ", ".join(machines(content.results).values())
+    where = ", ".join(content.machines.values())
     description = escape(f"{kernel}: TFLOP/s against flops a byte on {where}")
     return Markup(inline(content.rooflines[kernel], content.styles, description))
 
 
 def _history_view(content: Content) -> dict[str, Any]:
-    names = machines(content.results)
+    names = content.machines
     parts = [
         {
             "kernel": part.kernel,
@@ -92,7 +92,7 @@ def _jinja(**options: Any) -> Jinja:
 
 
 def _view(content: Content) -> dict[str, Any]:
-    names = machines(content.results)
+    names = content.machines
     rows = content.rows
     counts = rows["status"].value_counts()
     timed = rows[rows["status"] == "ok"].sort_values("rank")
@@ -108,7 +108,7 @@ def _view(content: Content) -> dict[str, Any]:
         "properties": origin_section.properties(content.results, list(names)),
         "elsewhere": origin_section.elsewhere(content, names),
         "freshness": origin_section.freshness(rows, names),
-        "kernels": [kernel_section.section(content, name, names) for name in content.results.kernels],
+        "kernels": [kernel_section.section(content, name, names) for name in content.about],
         "unreadable": content.unreadable,
         "otherwise": content.otherwise,
         "carried": origin_section.carried(rows, names),

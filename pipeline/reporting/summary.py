@@ -59,7 +59,9 @@ def summaries(
     """By kernel, machine and words: of the problems of the kernel's first workload (``drawings.leading``)
     those at which ours and the baseline are known. ``rows`` are the measurements and ``held`` the finals as
     tables."""
-    measured = set(zip(rows["kernel"], rows["gpu"], strict=True))
+    # Where rows were timed is all that is asked of them: of a million that are a few.
+    timed, timed_in_finals = (_places(some[some["status"] == "ok"]) for some in (rows, held))
+    measured = set(rows[["kernel", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
     groups: dict[tuple[str, str, str], list[HeadToHead]] = {}
     for one in field:
         is_measured = (one.kernel, one.gpu) in measured  # there may be finals alone
@@ -68,8 +70,8 @@ def summaries(
     found = []
     for (kernel, gpu, words), some in groups.items():
         by_finals = bool(some[0].finals)
-        every = held if by_finals else rows
-        every = every[(every["kernel"] == kernel) & (every["status"] == "ok")]
+        every = timed_in_finals if by_finals else timed
+        every = every[every["kernel"] == kernel]
         extents = {one.extent for one in some}
         here = every[(every["gpu"] == gpu) & (every["words"] == words) & every["extent"].isin(extents)]
         chosen = set(leading(kernel, every, here)["extent"])
@@ -89,6 +91,11 @@ def summaries(
             )
         )
     return found
+
+
+def _places(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row of each problem of each workload on each machine."""
+    return rows.drop_duplicates(["kernel", "gpu", "words", "extent", "workload", "rank"])
 
 
 def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:

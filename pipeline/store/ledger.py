@@ -1,23 +1,30 @@
 """The ledger: the measurements of one kernel on one GPU, a JSON line each.
 
-A line is appended and flushed as soon as it is measured, so that a killed sweep loses at most the
-point it was at. ``compact`` rewrites the file atomically, sorted, with the newest line of each point and
-settings. Processes that share a ledger take turns by a lock beside it, and none writes over another's lines.
+A line is appended as soon as it is measured, so that a killed sweep loses at most the point it was at. It is
+on the disk by then, or within 0.2 s where lines come faster than a disk takes them (``syncing.py``).
+``compact`` rewrites the file atomically, sorted, with the newest line of each point and settings. Processes
+that share a ledger take turns by a lock beside it, and none writes over another's lines.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pipeline.points.point import Point, order
-from pipeline.store.files import append, content, locked, write_atomically
+from pipeline.store import files
+from pipeline.store.files import content, locked, write_atomically
 from pipeline.store.record import Measurement
+from pipeline.store.syncing import Syncing
 
 Slot = tuple[Point, str]
+
+NOT_A_ROW = "{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new."
 
 
 def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
@@ -26,15 +33,32 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     A line that is torn (a crash or a full disk while it was written) or foreign is skipped, and
     ``warn`` gets a sentence about it. Raises UserError for a file that can't be read.
     """
-    rows = []
+    return _read(path, warn)[0]
+
+
+def parsed(line: bytes) -> Measurement:
+    """The measurement of a ledger's line. Raises ValueError, TypeError or RecursionError for one that is
+    none."""
+    try:
+        return Measurement.model_validate_json(line)
+    except ValidationError:
+        # Python reads some that pydantic's parser does not, as half a character of UTF-16.
+        return Measurement.model_validate(json.loads(line))
+
+
+def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], list[bytes]]:
+    """The measurements of a ledger, and its lines that are whole, but none as this code knows them."""
+    rows, foreign = [], []
     for number, line in enumerate(content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            rows.append(Measurement.model_validate(json.loads(line)))
-        except (ValueError, TypeError, RecursionError, ValidationError):
-            warn(f"{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new.")
-    return rows
+            rows.append(parsed(line))
+        except (ValueError, TypeError, RecursionError) as error:
+            warn(NOT_A_ROW.format(path=path, number=number))
+            if isinstance(error, ValidationError) and isinstance(json.loads(line), dict):
+                foreign.append(line)
+    return rows, foreign
 
 
 class Ledger:
@@ -45,6 +69,7 @@ class Ledger:
         self.warn = warn
         self._rows: dict[Slot, Measurement] = {row.slot: row for row in read_rows(path, warn)}
         self._appended: dict[Slot, Measurement] = {}
+        self._syncing = Syncing(partial(files.sync, path))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -58,11 +83,16 @@ class Ledger:
         return self._rows.get((point, settings))
 
     def append(self, row: Measurement) -> None:
-        """Add one measurement and make sure it is on the disk.
+        """Add one measurement and make sure that it is on the disk at once, or with the next ones within
+        0.2 s.
 
         Raises UserError when the disk is full or the file can't be written; what was appended before stays.
         """
-        append(self.path, encode(row))
+        files.append(self.path, encode(row), is_synced=False)
+        try:
+            self._syncing.wrote()
+        except OSError as error:
+            raise files.not_appended(self.path, error) from error
         self._rows[row.slot] = self._appended[row.slot] = row
 
     def compact(self, change: Callable[[Measurement], Measurement | None] = lambda row: row) -> None:
@@ -73,31 +103,19 @@ class Ledger:
         version of this code wrote and this one can't read. What was appended here and is gone, as the file
         was removed since, is written again. Raises UserError when the file can't be written.
         """
+        with suppress(OSError):  # what the disk did not take is written again below
+            self._syncing.flush()
         with locked(self.path):
-            newest = {row.slot: row for row in read_rows(self.path, lambda sentence: None)}
+            rows, foreign = _read(self.path, lambda sentence: None)
+            newest = {row.slot: row for row in rows}
             lost = self._appended.keys() - newest.keys()
             if lost:
                 self.warn(f"{len(lost)} rows of this run were gone from {self.path}; they are written again.")
             newest |= {slot: self._appended[slot] for slot in lost}
             self._rows = {slot: new for slot, row in newest.items() if (new := change(row)) is not None}
             self._appended.clear()
-            foreign = b"".join(line + b"\n" for line in _foreign(self.path))
-            write_atomically(self.path, b"".join(map(encode, self.rows())) + foreign)
-
-
-def _foreign(path: Path) -> list[bytes]:
-    """The lines of a ledger that are whole, but no measurements as this code knows them."""
-    found = []
-    for line in content(path).split(b"\n"):
-        try:
-            row = json.loads(line)
-            Measurement.model_validate(row)
-        except ValidationError:
-            if isinstance(row, dict):
-                found.append(line)
-        except (ValueError, TypeError, RecursionError):
-            continue
-    return found
+            kept = b"".join(line + b"\n" for line in foreign)
+            write_atomically(self.path, b"".join(map(encode, self.rows())) + kept)
 
 
 def _sorted(rows: Iterable[Measurement]) -> list[Measurement]:

@@ -160,17 +160,27 @@ def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Resul
     sentence to ``warn``; a broken environment or ceilings file raises UserError, for no result can be read
     without them.
     """
-    rows: list[Measurement] = []
+    rows = [row for path in ledgers(folder, warn, local) for row in own_rows(path, warn)]
+    rows.sort(key=lambda row: (row.point.kernel, row.origin.gpu))
+    return Results(tuple(rows), *machines(folder, warn, local))
+
+
+def ledgers(folder: Path, warn: Callable[[str], None], local: bool = True) -> list[Path]:
+    """Every ledger below the folder, and with ``local`` of the repository's own results this host's too."""
+    return [path for place in folders_of(folder, local) for path in listed(place, "timings/*/*.jsonl", warn)]
+
+
+def machines(
+    folder: Path, warn: Callable[[str], None], local: bool = True
+) -> tuple[dict[str, Environment], dict[str, Ceilings]]:
+    """The environments and the ceilings below the folder, by machine, as ``load`` reads them."""
     environments: dict[str, Environment] = {}
     ceilings: dict[str, Ceilings] = {}
     for place in folders_of(folder, local):
-        for path in listed(place, "timings/*/*.jsonl", warn):
-            rows += own_rows(path, warn)
         environments |= {p.stem: _of(Environment, p) for p in listed(place, "environment/*.json", warn)}
         read = {p.stem: _of(Ceilings, p) for p in listed(place, "ceilings/*.json", warn)}
         ceilings |= {gpu: one for gpu, one in read.items() if not one.is_disturbed}
-    rows.sort(key=lambda row: (row.point.kernel, row.origin.gpu))
-    return Results(tuple(rows), environments, ceilings)
+    return environments, ceilings
 
 
 def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:

@@ -11,14 +11,13 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
 from pydantic import Field, ValidationError
 
-from pipeline import UserError
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Count, Name
 from pipeline.store import files, ledger, results
@@ -26,6 +25,7 @@ from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Measurement, Parts
+from pipeline.store.syncing import Syncing
 
 
 class Heading(Record):
@@ -81,6 +81,7 @@ class Recorder:
         self._rows: dict[ledger.Slot, Measurement] = {}
         self._changed: Counter[str] = Counter()
         self._file: IO[bytes] | None = None
+        self._syncing = Syncing(self._sync)
 
     def __enter__(self) -> Self:
         return self
@@ -89,11 +90,17 @@ class Recorder:
         if self._file is not None:
             # What a full disk did not take is tried once more, and was said when it was written.
             with suppress(OSError):
+                self._syncing.flush()
+            with suppress(OSError):
                 self._file.close()
 
+    def _sync(self) -> None:
+        assert self._file is not None, "something was written"
+        os.fsync(self._file.fileno())
+
     def append(self, row: Measurement, before: Parts | None) -> None:
-        """Add a row and make sure that it is on the disk; ``before`` is what the ledger's older row of the
-        point was made of, None where there was none.
+        """Add a row, which reaches the disk when a ledger's does; ``before`` is what the ledger's older row
+        of the point was made of, None where there was none.
 
         Raises UserError when the disk is full or the file can't be written.
         """
@@ -102,15 +109,12 @@ class Recorder:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("xb")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
-                self._file.write(self._first_line())
+                self._file.write(encoded(self._heading))
             self._file.write(ledger.encode(row))
             self._file.flush()
-            os.fsync(self._file.fileno())
+            self._syncing.wrote()
         except OSError as error:
-            raise UserError(
-                f"can't write {self.path}: {error.strerror}. What was measured before is kept; "
-                "make room and run the same command again to go on from here."
-            ) from error
+            raise files.not_appended(self.path, error) from error
         if row.slot not in self._rows:
             parts = ["new"] if before is None else before.differences(row.parts) or ["again"]
             self._changed.update(parts)
@@ -124,10 +128,13 @@ class Recorder:
             return
         self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
         rows = map(settled, self._rows.values())
-        write_atomically(self.path, self._first_line() + b"".join(map(ledger.encode, rows)))
+        write_atomically(self.path, encoded(self._heading, rows))
+        self._rows.clear()  # a sweep's table is the ledger's
 
-    def _first_line(self) -> bytes:
-        return self._heading.model_dump_json().encode() + b"\n"
+
+def encoded(heading: Heading, rows: Iterable[Measurement] = ()) -> bytes:
+    """A record as its file has it."""
+    return heading.model_dump_json().encode() + b"\n" + b"".join(map(ledger.encode, rows))
 
 
 def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:

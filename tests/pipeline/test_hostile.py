@@ -23,7 +23,7 @@ from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points.plan import Target, plan
-from pipeline.reporting import mlflow_view
+from pipeline.reporting import frames, mlflow_view
 from pipeline.reporting.pages import TEMPLATES
 from pipeline.store import evidence, ledger, results
 from pipeline.store.ceilings import rate
@@ -278,7 +278,7 @@ def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], 
             assert not CONTROL.search("".join([run.name, *run.tags.values(), *run.params.values()]))
             assert all(-(2**63) < value.step < 2**63 for value in run.values)
     loaded = results.load(tmp_path, lambda sentence: None)
-    rows = report.frame(loaded.measurements)
+    rows = frames.frame(loaded.measurements)
     best = report.against_baseline(report.best_configurations(rows), {"softmax": "torch"})
     report.drawings("softmax", rows, best)
     ledger.Ledger(path, lambda sentence: None).compact()

@@ -666,7 +666,7 @@ def test_what_a_cpu_gave_lies_with_this_hosts_own(tmp_path: Path, monkeypatch: p
     for folder in (root / "reports", root / "local" / "reports"):
         folder.mkdir()
         (folder / "report.md").write_text(str(folder))
-    both = mlflow_view.read(tracked, reports=root / "reports")
+    both = list(mlflow_view.read(tracked, reports=root / "reports"))
     assert [sweep.parent.name for sweep in both] == [f"softmax @ {CPU}", f"softmax @ {H200}"]
     for sweep, place in zip(both, (root / "local" / "results", tracked), strict=True):
         gpu = sweep.parent.params["gpu"]

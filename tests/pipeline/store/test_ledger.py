@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import UserError
+from pipeline.store import syncing
 from pipeline.store.files import locked, write_atomically
 from pipeline.store.ledger import Ledger, encode, read_rows
 from tests import factory
@@ -386,6 +387,7 @@ def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(syncing, "ALONE_S", 0.0)
     with pytest.raises(UserError, match=r"No space left on device\. What was measured before is kept"):
         ledger.append(factory.measurement(size=2))
     assert len(ledger) == 1

@@ -1,0 +1,338 @@
+"""Merge the results of another clone into those here, when told to; else say what that would do.
+
+    python -m pipeline.merge results-from-elsewhere/
+    python -m pipeline.merge results-from-elsewhere/ write=true
+    python -m pipeline.merge source=../other/outputs output=outputs write=true
+
+Takes ledgers, finals, comparisons, profiles, counters, generated code, build reports, environments, ceilings
+and the records of ad-hoc sweeps. Of a point that both have measured by the same settings the newer row
+counts, and each file says in what such rows differ. Where no time tells which is newer, the rows here stay.
+Merging twice changes nothing, and a merge that was killed is completed by the same command.
+
+All is read as data: each row has to be a whole one of this version whose digests fit, and is written anew.
+Links, plots, listings and traces are left out. A CPU's results stay on its host.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from pipeline import UserError
+from pipeline.command.options import MergeConfig
+from pipeline.command.run import console, run_stage
+from pipeline.execution import identity
+from pipeline.points.frozen import Record
+from pipeline.points.point import order
+from pipeline.store import comparisons, evidence, ledger, results, runs
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.comparisons import Comparison
+from pipeline.store.environment import Environment
+from pipeline.store.files import write_atomically
+from pipeline.store.finals import Final
+from pipeline.store.merging import Kind, Merged, merge_rows, newest, plain_files
+from pipeline.store.record import Measurement
+from pipeline.store.sanitizer import SanitizerRow
+from pipeline.store.turns import Turn
+from pipeline.toolchain.resources import BuildReport
+
+MOST_WARNINGS = 20
+"""Past this, sentences about what was skipped are counted and not printed."""
+
+MOST_YAML = 1 << 16
+"""Bytes of a sweep's configuration; a larger one is none."""
+
+say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+R = TypeVar("R", bound=Record)
+
+
+def run(config: MergeConfig) -> None:
+    """Say what would be taken, and take it when told to."""
+    if config.source is None:
+        raise UserError(
+            "source is missing: write python -m pipeline.merge FOLDER with the results of another clone."
+        )
+    if not config.source.is_dir():
+        raise UserError(f"source={config.source} is not a folder with results.")
+    if config.source.resolve() == config.output.resolve():
+        raise UserError(f"source={config.source} is output={config.output}; name another clone's folder.")
+    merge = Merge(config.source, config.output, config.write)
+    merge.all()
+    merge.show()
+
+
+class Merge:
+    """One merge of a folder into another; with ``is_written`` it is done, else only counted."""
+
+    def __init__(self, source: Path, output: Path, is_written: bool) -> None:
+        self.source = source
+        self.output = output
+        self.is_written = is_written
+        self.left_out: list[str] = []
+        self.merged: list[Merged] = []
+        self.files: list[tuple[Path, str]] = []
+        self._newer: dict[tuple[str, ...], bool] = {}
+
+    def all(self) -> None:
+        """Everything below the source. What lies beside a ledger is written before it: whether it is theirs
+        that counts, the ledgers tell, and a merge that was killed between the two finds them as they were."""
+        for pattern, model, is_theirs in DOCUMENTS:
+            for theirs in self._files(pattern):
+                self._document(theirs, model, is_theirs)
+        for theirs in self._files("timings/*/*.yaml"):
+            self._settings(theirs)
+        for theirs in self._files("comparisons/*/*/*.json"):
+            self._comparison(theirs)
+        for kind in KINDS:
+            for theirs in self._files(kind.pattern):
+                found = merge_rows(kind, theirs, self._place(theirs), self.is_written, self.left_out.append)
+                self.merged.append(found)
+        self._records()
+
+    def show(self) -> None:
+        """Say what was done, or what would be."""
+        for sentence in self.left_out[:MOST_WARNINGS]:
+            say(sentence, style="yellow")
+        if (more := len(self.left_out) - MOST_WARNINGS) > 0:
+            say(f"{more} more were skipped.", style="yellow")
+        for path, what in self.files:
+            say(f"{path}: {what}")
+        for one in self.merged:
+            if line := told(one):
+                say(f"{one.path}: {line}")
+        rows = sum(one.taken for one in self.merged)
+        taken = sum(what.startswith(TAKEN) for _, what in self.files)
+        if not rows and not taken:
+            say(f"Nothing of {self.source} is new to {self.output}.")
+        elif self.is_written:
+            say(f"{rows} rows and {taken} files taken.")
+        else:
+            say(f"{rows} rows and {taken} files would be taken. Write write=true to take them.")
+
+    def _files(self, pattern: str) -> Iterator[Path]:
+        own = results.folder_for(self.output, "cpu")
+        for path in plain_files(self.source, pattern, self.left_out.append):
+            if own != self.output and any(word.startswith("cpu-") for word in (path.stem, path.parent.name)):
+                self.left_out.append(f"{path} is of a CPU, whose results stay on its host; skipped.")
+            elif not results.inside(self.output, self._place(path)):
+                raise UserError(f"{self._place(path)} is a link that leads out of {self.output}; remove it.")
+            else:
+                yield path
+
+    def _place(self, theirs: Path) -> Path:
+        return self.output / theirs.relative_to(self.source)
+
+    def _document(self, theirs: Path, model: type[Record], is_theirs: Callable[[Any, Path], bool]) -> None:
+        """A file of one record: taken if there is none here, or if theirs is of the newer rows."""
+        found = self._whole(theirs, model)
+        if found is None:
+            return
+        if not is_theirs(found, theirs):
+            self.left_out.append(f"{theirs} is of another kernel or machine than its name; skipped.")
+            return
+        ours = self._place(theirs)
+        before = results.read(model, ours) if ours.exists() else None
+        self._take(theirs, before is not None, before == found, encoded(found), self._is_newer(theirs))
+
+    def _settings(self, theirs: Path) -> None:
+        """The configuration of the sweep that last wrote a ledger, as data and without tags of YAML's."""
+        if theirs.stat().st_size > MOST_YAML or identity.settings_beside(theirs) is None:
+            self.left_out.append(f"{theirs} does not tell how a sweep timed; skipped.")
+            return
+        content = yaml.safe_dump(yaml.safe_load(theirs.read_text()), sort_keys=True).encode()
+        ours = self._place(theirs)
+        is_same = ours.exists() and yaml.safe_load(ours.read_text()) == yaml.safe_load(content)
+        self._take(theirs, ours.exists(), is_same, content, self._is_newer(theirs))
+
+    def _comparison(self, theirs: Path) -> None:
+        found = self._whole(theirs, Comparison)
+        if found is None:
+            return
+        if (found.kernel, found.gpu) != (theirs.parent.parent.name, theirs.parent.name):
+            self.left_out.append(f"{theirs} is of another kernel or machine than its folders; skipped.")
+            return
+        ours = self._place(theirs)
+        before = results.read(Comparison, ours) if ours.exists() else None
+        is_newer = before is not None and found.at > before.at
+        self._take(theirs, before is not None, before == found, encoded(found), is_newer)
+
+    def _take(self, theirs: Path, is_there: bool, is_same: bool, content: bytes, is_newer: bool) -> None:
+        if is_same:
+            return
+        ours = self._place(theirs)
+        if is_there and not is_newer:
+            self.files.append((ours, "differs; ours stays, it is not of older measurements"))
+            return
+        self.files.append((ours, f"{TAKEN}, it differs and is of newer measurements" if is_there else TAKEN))
+        if self.is_written:
+            write_atomically(ours, content)
+
+    def _is_newer(self, theirs: Path) -> bool:
+        """Whether the source has the newer rows of what a file is about: a machine, or a kernel on one."""
+        words = theirs.relative_to(self.source).parts[1:-1]
+        which = (*words, theirs.stem)
+        if which not in self._newer:
+            pattern = f"timings/{words[0] if words else '*'}/{theirs.stem}.jsonl"
+            there, here = (
+                newest(LEDGER, results.listed(folder, pattern, lambda sentence: None))
+                for folder in (self.source, self.output)
+            )
+            self._newer[which] = there is not None and (here is None or there > here)
+        return self._newer[which]
+
+    def _whole(self, path: Path, model: type[R]) -> R | None:
+        try:
+            return model.model_validate(json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError, RecursionError, ValidationError):
+            self.left_out.append(f"{path} is not readable as {model.__name__.lower()}; skipped.")
+            return None
+
+    def _records(self) -> None:
+        """What ad-hoc sweeps measured: nothing changes a record once it is there."""
+        theirs = runs.folder_in(self.source)
+        plain = set(plain_files(self.source, "runs/*.jsonl", self.left_out.append))
+        for path, heading in runs.records(theirs, self.left_out.append).items():
+            if path not in plain:
+                continue
+            rows = runs.rows(path, heading, self.left_out.append)
+            content = runs.encoded(heading, rows)
+            ours = self._place(path)
+            is_same = ours.exists() and ours.read_bytes() == content
+            if rows:
+                self._take(path, ours.exists(), is_same, content, is_newer=False)
+
+
+TAKEN = "taken"
+
+
+def encoded(record: Record) -> bytes:
+    """A file of one record."""
+    return record.model_dump_json(indent=2).encode() + b"\n"
+
+
+def line_of(row: Record) -> bytes:
+    """A row of evidence or of finals as a line."""
+    return row.model_dump_json().encode() + b"\n"
+
+
+def told(one: Merged) -> str:
+    """What became of a file's rows; empty where nothing is to be said."""
+    words = {
+        "new": one.new,
+        "newer than ours": one.newer,
+        "older than ours, which stay": one.older,
+        "contradict ours, which stay": one.contradicting,
+        "lines skipped": one.skipped,
+    }
+    parts = [f"{count} {what}" for what, count in words.items() if count]
+    if not parts:
+        return ""
+    by = ", ".join(f"{count} by {what}" for what, count in sorted(one.by.items()))
+    return ", ".join([*parts, f"{one.same} the same"]) + (f"; rows differ: {by}" if by else "") + "."
+
+
+# What there is
+
+
+def parts_of(ours: Measurement, theirs: Measurement) -> str:
+    """By which parts of their keys two rows of a point differ."""
+    return ", ".join(ours.parts.differences(theirs.parts)) or "another measurement of the same key"
+
+
+def at(row: Measurement | Final) -> datetime:
+    """When a row was measured."""
+    return row.origin.measured_at
+
+
+def of_evidence(row: Any) -> tuple[object, ...]:
+    """A measurement's rows, or of code that no point is known of the function's."""
+    if row.key is not None:
+        return row.key, row.point
+    return getattr(row, "function", ""), getattr(row, "architecture", "")
+
+
+def of_kernel(row: Any, path: Path) -> bool:
+    """Whether a row of evidence is of its folder's kernel."""
+    return bool(row.kernel == path.parent.name)
+
+
+LEDGER = Kind(
+    "timings/*/*.jsonl",
+    Measurement,
+    slot=lambda row: row.slot,
+    is_of=lambda row, path: (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem),
+    encode=ledger.encode,
+    when=at,
+    order=lambda row: (order(row.point), row.parts.settings),
+    differs=parts_of,
+)
+
+FINALS = Kind(
+    "finals/*/*.jsonl",
+    Final,
+    slot=lambda row: (row.origin.run, row.point, row.power),
+    is_of=lambda row, path: (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem),
+    encode=line_of,
+    when=at,
+)
+
+
+def turns(pattern: str) -> Kind:
+    """Every round's samples of finals or of a comparison, whose sides may have kernels of their own."""
+    return Kind(
+        pattern,
+        Turn,
+        slot=lambda row: (row.side, row.key, row.point, row.round, row.run),
+        is_of=lambda row, path: True,
+        encode=lambda row: row.model_dump_json(exclude_none=True).encode() + b"\n",
+    )
+
+
+def of_code(name: str, model: type[evidence.Joined]) -> Kind:
+    """Rows that explain a measurement."""
+    return Kind(f"{name}/*/*.jsonl", model, of_evidence, of_kernel, line_of, together=True)
+
+
+KINDS = (
+    turns("finals/*/rounds/*.jsonl"),
+    FINALS,
+    turns(f"{comparisons.FOLDER}/*/*/*.jsonl"),
+    of_code("profile", evidence.ProfileRow),
+    of_code("counters", evidence.CounterRow),
+    of_code("codegen", evidence.CodeRow),
+    Kind(
+        "sanitizer/*/*.jsonl",
+        SanitizerRow,
+        slot=lambda row: (row.provider, row.tool),
+        is_of=of_kernel,
+        encode=line_of,
+    ),
+    LEDGER,
+)
+"""Ledgers come last: what explains a row is there before it."""
+
+DOCUMENTS: tuple[tuple[str, type[Record], Callable[[Any, Path], bool]], ...] = (
+    ("environment/*.json", Environment, lambda one, path: one.gpu == path.stem),
+    ("ceilings/*.json", Ceilings, lambda one, path: one.gpu == path.stem),
+    ("build/*/*.json", BuildReport, lambda one, path: one.kernel == path.parent.name),
+)
+
+
+def with_source(words: list[str]) -> list[str]:
+    """A command line whose folder is an option: the first word that is none stands for ``source=``."""
+    is_folder = [not word.startswith("-") and "=" not in word for word in words]
+    place = is_folder.index(True) if True in is_folder else len(words)
+    return [f"source={word}" if number == place else word for number, word in enumerate(words)]
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = with_source(sys.argv[1:])
+    run_stage("merge", MergeConfig, run)

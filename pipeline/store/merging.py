@@ -1,0 +1,185 @@
+"""Rows of another clone beside those that are here: which are new, which are newer, and which contradict.
+
+What comes from elsewhere is read as data and checked as a record before it is taken. Nothing of it is copied
+as it is: each row is written as this code writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.points.frozen import Record
+from pipeline.store import results
+from pipeline.store.files import content, locked, write_atomically
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Files of rows, a JSON line each.
+
+    pattern:
+        Where they lie below a folder of results.
+    model:
+        What a line has to be.
+    slot:
+        What a file holds one row of, or one group of rows.
+    is_of:
+        Whether a row belongs into the file.
+    encode:
+        A row's line.
+    when:
+        When a row was measured; None where that is not known, so that the rows here stay.
+    together:
+        Rows of a slot are a group, taken or left whole.
+    order:
+        The order of the rows in a file; None for new ones at the end.
+    differs:
+        In what two rows of a slot differ, in words.
+    """
+
+    pattern: str
+    model: type[Record]
+    slot: Callable[[Any], Hashable]
+    is_of: Callable[[Any, Path], bool]
+    encode: Callable[[Any], bytes]
+    when: Callable[[Any], datetime] | None = None
+    together: bool = False
+    order: Callable[[Any], Any] | None = None
+    differs: Callable[[Any, Any], str] = lambda ours, theirs: "content"
+
+
+@dataclass
+class Merged:
+    """What became of the slots of a file from elsewhere: ``new`` here, the ``same``, ``newer`` than ours or
+    ``older``, or ``contradicting`` ours without a time to tell which is newer. ``by`` counts in what they
+    differ from ours. ``skipped`` are lines that could not be taken."""
+
+    path: Path
+    new: int = 0
+    same: int = 0
+    newer: int = 0
+    older: int = 0
+    contradicting: int = 0
+    skipped: int = 0
+    by: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def taken(self) -> int:
+        """How many slots are not as they were."""
+        return self.new + self.newer
+
+
+@dataclass(frozen=True)
+class _File:
+    """The rows of a file by slot, each slot's in their order, and the lines that are no such rows."""
+
+    slots: dict[Hashable, list[Any]]
+    foreign: list[bytes]
+
+
+def plain_files(folder: Path, pattern: str, warn: Warn) -> Iterator[Path]:
+    """The files of a pattern below a folder from elsewhere that lie in it themselves: no link is followed,
+    nor anything read that is no file or has no plain name. ``warn`` hears of each that is left out."""
+    for path in results.listed(folder, pattern, warn):
+        links = [one for one in (path, *path.parents) if one.is_relative_to(folder) and one != folder]
+        if any(one.is_symlink() for one in links):
+            warn(f"{path} is a link; skipped.")
+        else:
+            yield path
+
+
+def merge_rows(kind: Kind, theirs: Path, ours: Path, is_written: bool, warn: Warn) -> Merged:
+    """Add the rows of a file from elsewhere to the one here, and with ``is_written`` write it, in one step.
+
+    Of a row that both have the newer counts. Lines here that are no rows stay as they are. Raises UserError
+    for a file that can't be read or written.
+    """
+    found = Merged(ours)
+
+    def is_foreign(sentence: str) -> None:
+        found.skipped += 1
+        warn(sentence)
+
+    incoming = _read(kind, theirs, ours, is_foreign)
+    if not is_written:
+        _merge(kind, incoming, _read(kind, ours, ours, None), found)
+        return found
+    if not incoming.slots:
+        return found
+    with locked(ours):
+        here = _read(kind, ours, ours, None)
+        _merge(kind, incoming, here, found)
+        if found.taken:
+            rows = [row for group in here.slots.values() for row in group]
+            if kind.order is not None:
+                rows.sort(key=kind.order)
+            kept = b"".join(line + b"\n" for line in here.foreign)
+            write_atomically(ours, b"".join(map(kind.encode, rows)) + kept)
+    return found
+
+
+def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
+    """A file's rows; ``warn`` hears of each line that is none, and of those that belong elsewhere."""
+    slots: dict[Hashable, list[Any]] = {}
+    foreign = []
+    for number, line in enumerate(content(path).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = kind.model.model_validate(json.loads(line))
+        except (ValueError, TypeError, RecursionError, ValidationError):
+            foreign.append(line)
+            if warn is not None:
+                warn(f"{path}:{number} is no whole row of this version, or its digests do not fit; skipped.")
+            continue
+        if warn is not None and not kind.is_of(row, place):
+            warn(f"{path}:{number} is of another kernel or machine than its file; skipped.")
+            continue
+        group = slots.setdefault(kind.slot(row), [])
+        if not kind.together:
+            group.clear()  # the last line of a slot counts
+        group.append(row)
+    return _File(slots, foreign)
+
+
+def _merge(kind: Kind, incoming: _File, here: _File, found: Merged) -> None:
+    """Put what is new or newer among the rows that are here, and count."""
+    for slot, theirs in incoming.slots.items():
+        ours = here.slots.get(slot)
+        if ours is None:
+            found.new += 1
+            here.slots[slot] = theirs
+        elif ours == theirs:
+            found.same += 1
+        else:
+            found.by[kind.differs(ours[-1], theirs[-1])] += 1
+            at = None if kind.when is None else (kind.when(ours[-1]), kind.when(theirs[-1]))
+            if at is None or at[0] == at[1]:
+                found.contradicting += 1
+            elif at[1] > at[0]:
+                found.newer += 1
+                here.slots[slot] = theirs
+            else:
+                found.older += 1
+
+
+def newest(kind: Kind, paths: Iterable[Path]) -> datetime | None:
+    """When the newest row of some files was measured; None without a row."""
+    assert kind.when is not None, "only what has a time is newer than another"
+    times = [
+        kind.when(row)
+        for path in paths
+        for group in _read(kind, path, path, lambda sentence: None).slots.values()
+        for row in group
+    ]
+    return max(times, default=None)

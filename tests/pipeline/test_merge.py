@@ -1,0 +1,290 @@
+"""Results of other clones come beside those that are here: whole, checked, and the same however often."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import UserError, merge
+from pipeline.command.options import MergeConfig
+from pipeline.store import ledger, merging, results, runs
+from pipeline.store.evidence import ProfileRow, write_lines
+from pipeline.store.record import Measurement
+from tests import factory
+from tests.factory import H100, H200
+
+ROOT = Path(__file__).parents[2]
+LATER = factory.MEASURED_AT + timedelta(hours=1)
+
+
+def merged(source: Path, output: Path, *, write: bool = True) -> None:
+    merge.run(MergeConfig(source=source, output=output, write=write))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What lies below a folder, but for locks."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+def rows(folder: Path, gpu: str = H200) -> list[Measurement]:
+    return ledger.read_rows(results.ledger_path(folder, "softmax", gpu), pytest.fail)
+
+
+def profile(row: Measurement, sentence: str) -> ProfileRow:
+    return ProfileRow(
+        key=row.key, kernel="softmax", point=row.point, status="ok", sentence=sentence, environment="e"
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return factory.write_results(tmp_path / "here", factory.grid(sizes=(256, 1024)))
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """Another clone: points that are here measured later, more points, another GPU, finals and records."""
+    made = factory.grid(sizes=(1024, 4096), started=LATER, gpus=(H200, H100))
+    folder = factory.write_results(tmp_path / "there", made)
+    timed = [row for row in made if row.origin.gpu == H200]
+    factory.write_finals(folder, [factory.final(timed[0], 12.0)])
+    write_lines(results.profile_path(folder, "softmax", H200), [profile(timed[0], "theirs")])
+    factory.write_record(folder, timed[:2], "20261121T130000Z-aaaaaa")
+    text = "timing: {timer: auto}\nseed: 0\n"
+    for gpu in (H200, H100):
+        results.config_path(folder, "softmax", gpu).write_text(text)
+    return folder
+
+
+def test_the_newer_row_of_a_point_counts_and_nothing_else_is_lost(here: Path, there: Path) -> None:
+    mine, theirs = rows(here), rows(there)
+    merged(there, here)
+    expected = {row.slot: row for row in mine} | {row.slot: row for row in theirs}
+    found = rows(here)
+    assert {row.slot: row for row in found} == expected and len(found) == len(expected)
+    assert rows(here, H100) == rows(there, H100), "another GPU's ledger is new"
+    assert set(files(there)) <= set(files(here))
+    record = "runs/20261121T130000Z-aaaaaa.jsonl"
+    assert files(here)[record] == files(there)[record]
+    assert results.load(here, pytest.fail, local=False).gpus == [H100, H200]
+
+
+def test_a_second_merge_changes_nothing_and_the_other_way_round_gives_the_same_rows(
+    here: Path, there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(there, tmp_path / "other")
+    merged(here, other)
+    merged(there, here)
+    before = files(here)
+    capsys.readouterr()
+    merged(there, here)
+    assert files(here) == before
+    assert capsys.readouterr().out.splitlines()[-1] == f"Nothing of {there} is new to {here}."
+    assert rows(other) == rows(here)
+
+
+def test_without_write_it_says_what_it_would_do_and_does_nothing(
+    here: Path, there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(here.parent)
+    merged(there, here, write=False)
+    assert files(here.parent) == before
+    out = capsys.readouterr().out
+    assert (
+        "5 new, 5 newer than ours, 0 the same; rows differ: 5 by another measurement of the same key." in out
+    )
+    # 20 rows of two ledgers, a final, a profile's; environment, ceilings, settings and builds are of files.
+    assert "would be taken. Write write=true to take them." in out.splitlines()[-1]
+
+
+def test_conflicts_are_said_and_ours_stay_where_no_time_decides(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = rows(here)
+    at = {"measured_at": mine[0].origin.measured_at}
+    of = dict(mine[0].point.problem)
+    twin = factory.measurement(
+        "softmax", mine[0].point.provider, int(of["columns"]), source="a" * 16, median_us=9.0, **at
+    )
+    older = factory.measurement(
+        "softmax", "torch", 1024, source="b" * 16, measured_at=factory.MEASURED_AT - timedelta(days=1)
+    )
+    elsewhere = factory.write_results(tmp_path / "elsewhere", [twin, older])
+    for folder, word in ((here, "ours"), (elsewhere, "theirs")):
+        write_lines(results.profile_path(folder, "softmax", H200), [profile(mine[0], word)])
+    merged(elsewhere, here)
+    out = capsys.readouterr().out
+    assert "1 older than ours, which stay, 1 contradict ours, which stay, 0 the same" in out
+    assert "rows differ: 2 by source." in out
+    assert "1 contradict ours, which stay, 0 the same; rows differ: 1 by content." in out
+    assert rows(here) == mine
+
+
+def test_the_machine_is_described_as_the_newer_rows_found_it(here: Path, there: Path) -> None:
+    path, other = (results.environment_path(folder, H200) for folder in (here, there))
+    told = json.loads(other.read_text()) | {"driver": "999.0"}
+    other.write_text(json.dumps(told))
+    merged(there, here)
+    assert json.loads(path.read_text())["driver"] == "999.0"
+    path.write_text(json.dumps(told | {"driver": "1000.0"}))
+    merged(there, here)
+    assert json.loads(path.read_text())["driver"] == "1000.0", "theirs are no newer by now"
+
+
+def test_lines_that_are_no_whole_rows_are_left_out_and_ours_stay(
+    here: Path, there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, theirs = (results.ledger_path(folder, "softmax", H200) for folder in (here, there))
+    whole = theirs.read_bytes().splitlines()
+    first = json.loads(whole[0])
+    spoilt: list[dict[str, Any]] = [
+        first | {"key": "0" * 16},
+        first | {"unknown": 1},
+        {**first, "point": {**first["point"], "provider": "quack"}},
+        {**first, "origin": {**first["origin"], "gpu": "nvidia-other"}},
+    ]
+    lines = [json.dumps(one).encode() for one in spoilt]
+    theirs.write_bytes(b"\n".join([*lines, *whole[1:], whole[0][:100]]))
+    mine.write_bytes(mine.read_bytes() + b'{"of": "a later version"}\n')
+    merged(there, here)
+    out = capsys.readouterr().out
+    assert f"{theirs}:1 is no whole row of this version, or its digests do not fit; skipped." in out
+    assert f"{theirs}:4 is of another kernel or machine than its file; skipped." in out
+    assert f"{mine}: 5 new, 4 newer than ours, 5 lines skipped" in out
+    assert mine.read_bytes().endswith(b'{"of": "a later version"}\n'), "what is here is not thrown away"
+    keys = {row.point.provider for row in ledger.read_rows(mine, lambda sentence: None)}
+    assert "quack" not in keys
+
+
+def test_no_link_is_followed_and_odd_names_are_left_out(
+    here: Path, there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledgers = there / "timings"
+    secret = tmp_path / "secret"
+    shutil.copytree(ledgers / "softmax", secret)
+    (ledgers / "linked").symlink_to(secret)
+    (ledgers / "softmax" / "nvidia-linked.jsonl").symlink_to(ledgers / "softmax" / f"{H200}.jsonl")
+    # One that leads to a whole ledger of its name in the folder itself.
+    hidden = (ledgers / "softmax" / f"{H100}.jsonl").rename(there / "hidden")
+    (ledgers / "softmax" / f"{H100}.jsonl").symlink_to(hidden)
+    (ledgers / "softmax" / "..odd\x1b[31m.jsonl").write_bytes(b"")
+    (ledgers / "softmax" / "nvidia-folder.jsonl").mkdir()
+    os.mkfifo(ledgers / "softmax" / "nvidia-pipe.jsonl")
+    (there / "environment" / "nvidia-code.json").write_text('{"gpu": "nvidia-code", "!!python/name": 1}')
+    config = results.config_path(there, "softmax", H200)
+    config.write_text("timing: !!python/object/apply:os.system ['touch /tmp/never']\nseed: 0\n")
+    merged(there, here)
+    out = capsys.readouterr().out
+    assert "\x1b[31m" not in out and "is not named after a kernel and a machine" in out
+    for name in ("linked", "nvidia-linked", "nvidia-folder", "nvidia-pipe", "nvidia-code"):
+        assert name in out, f"{name} is said"
+        assert not any(name in one for one in files(here))
+    assert f"timings/softmax/{H100}.jsonl" not in files(here)
+    assert f"{config} does not tell how a sweep timed; skipped." in out
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    shutil.rmtree(here / "timings" / "softmax")
+    (here / "timings" / "softmax").symlink_to(outside)
+    with pytest.raises(UserError, match="is a link that leads out of"):
+        merged(there, here)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_cpus_results_stay_on_its_host(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    factory.write_results(there, factory.grid(gpus=(factory.CPU,)))
+    merged(there, ROOT / "results", write=False)
+    out = capsys.readouterr().out
+    path = results.ledger_path(there, "softmax", factory.CPU)
+    assert f"{path} is of a CPU, whose results stay on its host; skipped." in out
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline import merge
+from pipeline.command.options import MergeConfig
+from pipeline.store import files
+left = int(sys.argv[3])
+replace = Path.replace
+def counted(self, target):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+Path.replace = counted
+merge.run(MergeConfig(source=sys.argv[1], output=sys.argv[2], write=True))
+"""
+"""A merge that is killed when it is about to put a file in its place."""
+
+
+def test_a_merge_that_was_killed_is_completed_by_the_same_command(
+    here: Path, there: Path, tmp_path: Path
+) -> None:
+    whole = shutil.copytree(here, tmp_path / "whole")
+    merged(there, whole)
+    for left in (0, 2, 5, 8):
+        killed = shutil.copytree(here, tmp_path / f"killed{left}")
+        command = [sys.executable, "-c", KILLED, str(there), str(killed), str(left)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert {row.slot for row in rows(here)} <= {row.slot for row in rows(killed)}
+        merged(there, killed)
+        for path in killed.rglob(".*"):
+            if path.suffix != ".lock":
+                path.unlink()  # a temporary file of the merge that was killed
+        assert files(killed) == files(whole), f"killed before file {left}"
+
+
+def test_a_folder_is_written_without_the_name_of_its_option() -> None:
+    assert merge.with_source(["there/", "write=true"]) == ["source=there/", "write=true"]
+    assert merge.with_source(["write=true", "--help"]) == ["write=true", "--help"]
+    assert merge.with_source(["a", "b"]) == ["source=a", "b"], "the second is a mistake, and is said"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "source is missing: write python -m pipeline.merge FOLDER with the results of another clone."),
+        (["nowhere"], "source=nowhere is not a folder with results."),
+        (["results", "output=results"], "source=results is output=results; name another clone's folder."),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], sentence: str) -> None:
+    command = [sys.executable, "-m", "pipeline.merge", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"error: {sentence}\n")
+
+
+def test_records_that_differ_are_not_replaced(here: Path, there: Path, capsys: Any) -> None:
+    record = runs.folder_in(here) / "20261121T130000Z-aaaaaa.jsonl"
+    factory.write_record(here, factory.grid(sizes=(256,))[:1], record.stem)
+    before = record.read_bytes()
+    merged(there, here)
+    assert record.read_bytes() == before
+    assert f"{record}: differs; ours stays" in capsys.readouterr().out
+
+
+def test_new_rows_of_a_file_are_added_at_its_end(tmp_path: Path) -> None:
+    made = factory.grid(sizes=(256, 1024))
+    ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl"
+    write_lines(ours, [profile(made[1], "b")])
+    write_lines(theirs, [profile(made[0], "a"), profile(made[1], "b")])
+    kind = merge.of_code("profile", ProfileRow)
+    kind = merging.Kind(kind.pattern, kind.model, kind.slot, lambda row, path: True, kind.encode)
+    found = merging.merge_rows(kind, theirs, ours, True, pytest.fail)
+    assert (found.new, found.same) == (1, 1)
+    assert [json.loads(line)["sentence"] for line in ours.read_text().splitlines()] == ["b", "a"]
