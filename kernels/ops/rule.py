@@ -1,14 +1,15 @@
 """Which configuration a problem is given that nobody has measured: the rule between tuned problems.
 
-It looks at the four tuned problems that are nearest, by the logarithms of their numbers, and takes the
-configuration that was best there: the mean of how many times as long it took as the best one, weighted by
-nearness, and a tenth of the worst of them. A problem whose data fit the L2 cache is far from one whose data do
-not, since what limits them is another thing. Beyond the cache only problems of the same words (dtype and the
-like) count; within it the others do, too, a little farther away: a launch costs the same in each.
+It looks at the six tuned problems that are nearest, by the logarithms of their numbers, and takes the
+configuration that was best there: by the mean of how many times as long it took as the best one, weighted by
+nearness (inverse distance weighting: Shepard, "A two-dimensional interpolation function for irregularly-spaced
+data", 1968). Only problems of the same words (dtype and the like) count, and those on the other side of the L2
+cache only where there are too few on this side: what limits a problem whose data fit the cache is another
+thing.
 
-The same code says at run time what is called, and in a table what the rule's regret is, found by leaving each
-tuned problem out. Its constants had the least 90th percentile of the regret among those that were tried on the
-ledgers of softmax, rmsnorm, layernorm, gelu and square on an H200 (docs/tuned.md).
+The same code says at run time what is called, and in a table what the rule's regret is, found by leaving out
+each problem. Its constants are of those that were tried on the ledgers of five kernels on an H200, and
+docs/tuned.md says how others did.
 """
 
 from __future__ import annotations
@@ -19,30 +20,21 @@ from dataclasses import dataclass
 
 from kernels.contract import Value
 
-NEIGHBOURS = 4
+NEIGHBOURS = 6
 """Tuned problems that the rule looks at."""
 
 MOST = 1.25
 """A configuration that took more than this many times the best's time is as bad as one that was not
 measured."""
 
-OTHER_NUMBER = 0.5
+OTHER_NUMBER = 0.25
 """What a doubling counts of a dimension that no size stands for; of the others it counts 1."""
-
-OTHER_SIDE = 4.0
-"""Square of the distance between the two sides of the L2 cache."""
-
-OTHER_WORDS = 0.5
-"""Square of the distance between problems of other words."""
 
 NEAREST = 0.05
 """What is added to a distance, so that the nearest does not decide all alone."""
 
-POWER = 4
+POWER = 3
 """Of the distance, by which a neighbour's weight falls."""
-
-WORST = 0.1
-"""The weight of the worst of the neighbours."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class Tuned:
 @dataclass(frozen=True)
 class Pick:
     """A configuration for a problem, and its agreement: the geometric mean of how many times as long it took
-    as the best of each neighbour."""
+    as the best of each neighbour. Where that is 1 it was the best everywhere around."""
 
     label: str
     agreement: float
@@ -73,67 +65,59 @@ def words(problem: Mapping[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in problem.items() if not _is_number(value)}
 
 
+def numbers(problem: Mapping[str, Value]) -> dict[str, int]:
+    """The numbers of a problem."""
+    return {name: int(value) for name, value in problem.items() if _is_number(value)}
+
+
 def pick(
     tuned: Iterable[Tuned],
     problem: Mapping[str, Value],
     within_l2: bool,
     size: Sequence[str],
     can: Callable[[str], bool],
+    neighbours: int = NEIGHBOURS,
 ) -> Pick | None:
     """The configuration for a problem that is not among the tuned ones; None where there is nothing to go by.
 
     ``size`` are the dimensions that a size stands for. ``can`` says of a label whether it may be taken: whether
-    it fits the problem. What was not measured at any problem of the same words is never taken.
+    it fits the problem. What failed at one of the neighbours is not taken.
     """
-    everything = list(tuned)
-    own_words = words(problem)
-    known = {label for one in everything if words(one.problem) == own_words for label in one.near}
-    neighbours = _nearest(everything, problem, within_l2, size)
-    failed = {label for _, one in neighbours for label in one.failed}
-    candidates = {label for _, one in neighbours for label in one.near} & known - failed
-    weights = [(distance + NEAREST) ** -POWER for distance, _ in neighbours]
-    best: tuple[float, str, float] | None = None
-    for label in sorted(candidates):
-        losses = [math.log(min(one.near.get(label, MOST), MOST)) for _, one in neighbours]
-        weighted = sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights)
-        score = weighted + WORST * max(losses), label
-        if (best is None or score < best[:2]) and can(label):
-            best = *score, math.exp(sum(losses) / len(losses))
-    return None if best is None else Pick(best[1], best[2])
+    around = _nearest(tuned, problem, within_l2, size)[:neighbours]
+    failed = {label for _, one in around for label in one.failed}
+    candidates = {label for _, one in around for label in one.near} - failed
+    weights = [(distance + NEAREST) ** -POWER for distance, _ in around]
+    ranked = []
+    for label in candidates:
+        losses = [math.log(min(one.near.get(label, MOST), MOST)) for _, one in around]
+        weighted = math.fsum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        ranked.append((weighted, label, math.exp(math.fsum(losses) / len(losses))))
+    return next((Pick(label, mean) for _, label, mean in sorted(ranked) if can(label)), None)
 
 
 def _nearest(
     tuned: Iterable[Tuned], problem: Mapping[str, Value], within_l2: bool, size: Sequence[str]
 ) -> list[tuple[float, Tuned]]:
-    """The nearest tuned problems with their distances; at the same distance in the order of their values."""
+    """The nearest tuned problems with their distances in doublings; those on the other side of the cache
+    last, equally distant ones in the order of their values."""
     found = []
     for one in tuned:
-        distance = _distance(one, problem, within_l2, size)
-        if distance is not None:
-            found.append((distance, sorted((name, str(value)) for name, value in one.problem.items()), one))
-    found.sort(key=lambda each: each[:2])
-    return [(distance, one) for distance, _, one in found[:NEIGHBOURS]]
+        if words(one.problem) == words(problem) and one.problem.keys() == problem.keys():
+            values = sorted(numbers(one.problem).items())
+            order = one.within_l2 != within_l2, _distance(one.problem, problem, size), values
+            found.append((order, one))
+    found.sort(key=lambda each: each[0])
+    return [(order[1], one) for order, one in found]
 
 
-def _distance(
-    one: Tuned, problem: Mapping[str, Value], within_l2: bool, size: Sequence[str]
-) -> float | None:
-    """How far a tuned problem is, in doublings; None where it tells nothing of the other."""
-    square = 0.0
-    if words(one.problem) != words(problem):
-        if not within_l2 or words(one.problem).keys() != words(problem).keys():
-            return None
-        square += OTHER_WORDS
-    if one.within_l2 != within_l2:
-        square += OTHER_SIDE
-    for name, value in problem.items():
-        if _is_number(value):
-            other = one.problem.get(name)
-            if not _is_number(other) or int(other) < 1 or int(value) < 1:  # type: ignore[arg-type]
-                return None
-            doublings = math.log2(int(other) / int(value))  # type: ignore[arg-type]
-            square += ((1.0 if name in size else OTHER_NUMBER) * doublings) ** 2
-    return math.sqrt(square)
+def _distance(one: Mapping[str, Value], other: Mapping[str, Value], size: Sequence[str]) -> float:
+    here, there = numbers(one), numbers(other)
+    return math.hypot(
+        *(
+            (1.0 if name in size else OTHER_NUMBER) * math.log2(max(1, here[name]) / max(1, there[name]))
+            for name in here
+        )
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -1,8 +1,8 @@
 """Which provider a problem is given to, and in which configuration.
 
-A problem that was tuned on this very GPU gets what was the fastest there. One between tuned problems gets what
-the rule chooses (``kernels/ops/rule.py``), where the table says that the rule may be trusted; elsewhere a
-configuration that the table names for it, or torch. Where there is no table of the GPU, torch is called.
+A problem that was tuned on this very GPU gets what was the fastest there. One between tuned problems gets
+what the rule chooses (``kernels/ops/rule.py``), where the table says that the rule may be trusted; elsewhere
+a configuration that the table names for it, or torch. Where there is no table of the GPU, torch is called.
 Nothing is chosen that was not verified on the GPU, by the source that is here.
 """
 
@@ -137,7 +137,9 @@ class _Chooser:
         if declared is None:
             return f"{name} was tuned on {self.table.gpu} and is no longer here; tune again."
         if not declared.is_installed:
-            return f"{name} was tuned on {self.table.gpu} and needs {declared.requires}, which is not installed."
+            return (
+                f"{name} was tuned on {self.table.gpu} and needs {declared.requires}, which is not installed."
+            )
         if self.tuned.sources.get(provider) != _source(self.loaded, provider):
             return f"{name} was edited since it was tuned on {self.table.gpu}; sweep and tune again."
         return None

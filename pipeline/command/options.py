@@ -237,6 +237,21 @@ class FinalsConfig(Record):
     wait_s: float | None = Field(ge=0)
 
 
+class TuneConfig(Record):
+    """conf/tune.yaml."""
+
+    device: str
+    output: Place
+
+
+class TuneReplayConfig(Record):
+    """conf/tune_replay.yaml."""
+
+    kernel: Pin[str]
+    l2_mib: float = Field(ge=0)
+    input: Place
+
+
 class VerifyConfig(Record):
     """conf/verify.yaml."""
 
