@@ -69,7 +69,9 @@ def run(config: TuneConfig) -> None:
             found[name] = made
     path = results.tuned_path(folder, chosen.slug)
     if old:
-        say(f"{old} timed rows are old and were left out; python -m pipeline.sweep measures them again.")
+        say(
+            f"{old} timed row{'s are' if old > 1 else ' is'} old and {'were' if old > 1 else 'was'} left out."
+        )
     if not found:
         say(f"No ledger in {folder} has times of {chosen.slug} that are not old: no table was written.")
         return
@@ -84,7 +86,8 @@ def run(config: TuneConfig) -> None:
     write_atomically(path, table.text(made_table).encode())
     print_wide(console, shown(made_table))
     count = sum(len(one.problems) for one in found.values())
-    say(f"{count} problems of {len(found)} kernels, {monotonic() - begin:.1f} s: {path}.")
+    seconds = monotonic() - begin
+    say(f"{count} problem{'s' * (count > 1)} of {', '.join(found)}, {seconds:.1f} s: {path}.")
 
 
 def _is_current(entry: Entry, row: Measurement, identity: Identity) -> bool:

@@ -19,6 +19,7 @@ from rich import box
 from rich.table import Table
 
 import kernels
+from kernels.ops import rule
 from pipeline import UserError
 from pipeline.command.options import TuneReplayConfig
 from pipeline.command.run import console, run_stage
@@ -59,7 +60,7 @@ def compared(entry: Entry, times: Sequence[Times], title: str) -> Table:
     for name in ("L2 cache", "way", "problems", "median", "90th percentile", "largest"):
         made.add_column(name, justify="left" if name in ("L2 cache", "way") else "right")
     size = entry.loaded.kernel.size
-    by_rule, by_nearest = (regret.leave_out(times, size, count) for count in (regret.rule.NEIGHBOURS, 1))
+    by_rule, by_nearest = (regret.leave_out(times, size, count) for count in (rule.NEIGHBOURS, 1))
     for side, shown in SIDES.items():
         here = [one for one in times if side in (None, one.tuned.within_l2)]
         chosen = [one for one in by_rule if side in (None, one.times.tuned.within_l2)]

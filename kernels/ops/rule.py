@@ -1,11 +1,11 @@
 """Which configuration a problem is given that nobody has measured: the rule between tuned problems.
 
 It looks at the six tuned problems that are nearest, by the logarithms of their numbers, and takes the
-configuration that was best there: by the mean of how many times as long it took as the best one, weighted by
-nearness (inverse distance weighting: Shepard, "A two-dimensional interpolation function for irregularly-spaced
-data", 1968). Only problems of the same words (dtype and the like) count, and those on the other side of the L2
-cache only where there are too few on this side: what limits a problem whose data fit the cache is another
-thing.
+configuration that was best there: by the mean of how many times as long it took as the best one, weighted
+by nearness (inverse distance weighting: Shepard, "A two-dimensional interpolation function for
+irregularly-spaced data", 1968). Only problems of the same words (dtype and the like) count, and those on the
+other side of the L2 cache only where there are too few on this side: what limits a problem whose data fit
+the cache is another thing.
 
 The same code says at run time what is called, and in a table what the rule's regret is, found by leaving out
 each problem. Its constants are of those that were tried on the ledgers of five kernels on an H200, and
@@ -41,8 +41,8 @@ POWER = 3
 class Tuned:
     """A problem that was measured.
 
-    ``near`` are the configurations that took at most ``MOST`` times as long as the best, by their labels, with
-    that ratio; ``failed`` those that gave no right output here.
+    ``near`` are the configurations that took at most ``MOST`` times as long as the best, by their labels,
+    with that ratio; ``failed`` those that gave no right output here.
     """
 
     problem: Mapping[str, Value]
@@ -78,10 +78,12 @@ def pick(
     can: Callable[[str], bool],
     neighbours: int = NEIGHBOURS,
 ) -> Pick | None:
-    """The configuration for a problem that is not among the tuned ones; None where there is nothing to go by.
+    """The configuration for a problem that is not among the tuned ones; None where there is nothing to go
+    by.
 
-    ``size`` are the dimensions that a size stands for. ``can`` says of a label whether it may be taken: whether
-    it fits the problem. What failed at one of the neighbours is not taken.
+    ``size`` are the dimensions that a size stands for. ``can`` says of a label whether it may be taken:
+    whether it fits the problem. What failed at one of the neighbours is not taken. ``neighbours`` is how
+    many there are.
     """
     around = _nearest(tuned, problem, within_l2, size)[:neighbours]
     failed = {label for _, one in around for label in one.failed}

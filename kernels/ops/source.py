@@ -1,9 +1,9 @@
 """What of a provider's files decides what it does, as one digest that needs no more than this package.
 
-A table of tuned configurations says by it which sources its numbers are of. It is coarser than a ledger's key:
-it covers whole files, those that the provider's file imports or includes from the kernel's folder and from
-``kernels/``. Comments, docstrings and formatting change nothing, nor does the name that the package is
-imported by.
+A table of tuned configurations says by it which sources its numbers are of. It is coarser than a ledger's
+key: it covers whole files, the provider's own and those that these import or include from the kernel's folder
+and from ``kernels/``. Comments, docstrings and formatting change nothing, nor does the name that the package
+is imported by.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
 TOKEN = re.compile(
     r"""
       (?P<comment> //[^\n]* | /\*.*?\*/ )
-    | (?P<token>   R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)" | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])+' | \w+ | \S )
+    | (?P<raw>     R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)" )
+    | (?P<token>   "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])+' | \w+ | \S )
     | (?P<newline> \n )
     | (?P<space>   \s )
     """,
@@ -88,8 +89,8 @@ def _text(file: Path) -> str:
 
 
 def _plain(node: object) -> object:
-    """A syntax tree as JSON, without docstrings and the modules that names are imported from; fields that only
-    a newer Python has are empty, and left out."""
+    """A syntax tree as JSON, without docstrings and the modules that names are imported from; fields that
+    only a newer Python has are empty, and left out."""
     if isinstance(node, list):
         return [_plain(one) for one in node if not _is_docstring(one)]
     if isinstance(node, ast.ImportFrom):
@@ -115,16 +116,16 @@ def _tokens(text: str) -> Iterator[str]:
             if directive:
                 yield "\n"
             begins, directive = True, False
-        elif match["token"]:
-            directive = directive or (begins and match["token"] == "#")
+        elif match["token"] or match["raw"]:
+            directive = directive or (begins and match[0] == "#")
             begins = False
-            yield match["token"]
+            yield match[0]
 
 
 def _reached(file: Path, folder: Path) -> Iterator[Path]:
     """The files of the kernel's folder and of this package that a file imports or includes."""
     if file.suffix == ".py":
-        candidates = _imported(file, folder)
+        candidates = _imported(file)
     else:
         text = file.read_text(encoding="utf-8", errors="surrogateescape")
         places = (file.parent, folder, ROOT, ROOT / "include")
@@ -136,7 +137,7 @@ def _reached(file: Path, folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _imported(file: Path, folder: Path) -> Iterator[Path]:
+def _imported(file: Path) -> Iterator[Path]:
     """Where the modules could lie that a Python file imports; of ``from a.b import c`` both ``a/b.py`` and
     ``a/b/c.py``."""
     package = __name__.rpartition(".ops.")[0]
@@ -155,6 +156,6 @@ def _imported(file: Path, folder: Path) -> Iterator[Path]:
         elif parts and parts[0] in (package, "kernels"):
             base, parts = ROOT, parts[1:]
         else:
-            base = folder
+            continue
         if parts:
             yield base.joinpath(*parts).with_suffix(".py")

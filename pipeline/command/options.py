@@ -103,6 +103,7 @@ class SweepConfig(PointsConfig):
     """conf/sweep.yaml. ``allow`` None lets no failure of an own provider pass for success."""
 
     tracking: TrackingConfig = Field(exclude=True)
+    workload: Place | None
     device: Several[str]
     trials: int | None = Field(ge=1)
     seconds: float | None = Field(gt=0)

@@ -39,6 +39,7 @@ RESERVED = {
         "x",
         "problems",
         "headline",
+        "workload",
         "workloads",
     ),
 }
