@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,17 +184,6 @@ def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
         rule.Tuned(completed(kernel, each.problem), each.within_l2, each.near, frozenset(each.failed))
         for each in one.problems
     ]
-
-
-def without(found: Table, kernel: str, problems: Sequence[Mapping[str, Value]]) -> Table:
-    """The table of somebody who never measured some problems of a kernel."""
-    if kernel not in found.kernels:
-        return found
-    one = found.kernels[kernel]
-    kept = [each for each in one.problems if dict(each.problem) not in [dict(other) for other in problems]]
-    return dataclasses.replace(
-        found, kernels={**found.kernels, kernel: dataclasses.replace(one, problems=kept)}
-    )
 
 
 def words_text(problem: Mapping[str, Value]) -> str:

@@ -65,6 +65,8 @@ def test_each_provider_has_one_configuration_at_each_problem(tree: Tree) -> None
         assert row.accuracy is not None
         assert (row.accuracy.ulp_median, row.accuracy.ulp_worst, row.accuracy.repeats) == (0.0, 0.0, True)
     assert len(runs(rows)) == 1
+    # What a caller gets is one of them: of those that are called at all, the one that was the fastest there.
+    assert [(row.point.provider, row.dispatched) for row in rows if row.dispatched] == [("mul", "exact")] * 2
 
 
 def test_every_round_is_kept_in_alternating_order(tree: Tree) -> None:
