@@ -73,10 +73,8 @@ def run(config: TuneConfig) -> None:
             f"{old} timed row{'s are' if old > 1 else ' is'} old and {'were' if old > 1 else 'was'} left out."
         )
     if not found:
-        say(
-            f"No ledger in {folder} has times of {chosen.slug} that are not old and to be trusted: no table was "
-            "written."
-        )
+        sound = f"times of {chosen.slug} that are not old and to be trusted"
+        say(f"No ledger in {folder} has {sound}: no table was written.")
         return
     made_table = Table(
         gpu=chosen.slug,
