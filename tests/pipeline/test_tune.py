@@ -235,6 +235,25 @@ def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch
 
 
 @pytest.mark.usefixtures("gpu")
+def test_where_the_neighbours_disagree_more_than_is_trusted_the_rule_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Narrow rows have one best configuration, of wide ones each second has another."""
+    columns = (*range(100, 180, 10), *range(900, 1300, 50))
+    times = {
+        "cuda 2048x8w": (10.0,) * 8 + (10.0, 12.0) * 4,
+        "triton_online 1024x8w": (12.0,) * 8 + (12.0, 10.0) * 4,
+        "torch": (11.0,) * 16,
+    }
+    path = written(tmp_path, some(times, columns), monkeypatch)
+    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
+    assert (region["problems"], region["generalised"], region["generalised_p90"]) == (16, 8, 0.0)
+    assert region["regret_p90"] == 0.2 and region["agreement"] == 1.0
+    assert (chosen(125).provider, chosen(125).how) == ("cuda", "generalised")
+    assert (chosen(1030).provider, chosen(1030).how) == ("torch", "torch")
+
+
+@pytest.mark.usefixtures("gpu")
 def test_nothing_is_chosen_that_was_not_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = some(PLANTED, COLUMNS)
     # The fastest of all was wrong at one problem, so that it is taken at none.
