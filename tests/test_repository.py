@@ -161,7 +161,9 @@ def test_a_sweep_depends_on_no_package_that_explains_or_shows() -> None:
         assert not deps & {"pipeline", "pipeline/inspection", "pipeline/reporting"}, name
 
 
-@pytest.mark.parametrize("name", ["sweep", "finals", "profile", "counters", "codegen", "report", "publish"])
+@pytest.mark.parametrize(
+    "name", ["sweep", "finals", "profile", "counters", "codegen", "tune", "report", "publish"]
+)
 def test_a_stage_depends_on_what_it_measures_and_keeps_results_by(name: str) -> None:
     """All that its module imports of the packages whose code decides what is in a file."""
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][name]
