@@ -11,7 +11,7 @@ process serves the problems of all kernels. Stopped in any way, the same command
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from statistics import geometric_mean
@@ -108,7 +108,9 @@ class Finals:
             identity = Identity(entry.loaded, self.environment, self.config.timing, self.config.seed)
             wanted, rows = plan(entry, preset.name, target), results.own_rows(ledger, warn)
             try:
-                found = finalists.of_ledger(entry, wanted, preset.closer, rows, identity, self.ceilings)
+                found = finalists.of_ledger(
+                    entry, wanted, preset.closer, rows, identity, self.ceilings, target.gpu
+                )
             except NobodyError as error:
                 missed.append((entry, error))
             else:
@@ -225,6 +227,8 @@ class Finals:
                 say(f"{rival.point} was {outcome.status}: {outcome.error}")
         for line in self.left_out:
             say(line)
+        if said := closing(rows):
+            say(said)
         if curse := [row.median_us / row.swept_us for some in rows.values() for row in some]:
             say(
                 f"Finals take {geometric_mean(curse):.4f} times what the sweeps had found of the same points."
@@ -234,6 +238,19 @@ class Finals:
             f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "
             f"They are in {self.output / 'finals'}."
         )
+
+
+def closing(rows: Mapping[Match, Sequence[Final]]) -> str:
+    """What callers get, beside the fastest of ours: how much longer it takes, by how it was chosen."""
+    ratios: dict[str, list[float]] = {}
+    for some in rows.values():
+        for row in some:
+            if row.dispatched and row.power == "burst":
+                ratios.setdefault(row.dispatched, []).append(
+                    1.0 if row.against is None else row.against.ratio
+                )
+    parts = [f"{how} at {len(those)}: {geometric_mean(those):.3f}" for how, those in sorted(ratios.items())]
+    return f"What callers get over the fastest of ours, {'; '.join(parts)}." if parts else ""
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     python -m pipeline.sweep kernel=gelu,softmax
     python -m pipeline.sweep experiment=llm_vocab_softmax
     python -m pipeline.sweep kernel=matmul size=4096 dtype=bfloat16 provider=triton_tiled search=tpe trials=60
+    python -m pipeline.sweep kernel=softmax workload=untuned.json
 
 Measures the points that each kernel's ledger does not hold yet, appends each as it is measured, and ends with
 a table. Stopped in any way, the same command goes on where it was.
@@ -112,13 +113,13 @@ def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]
     target = Target(chosen.kind, device.capabilities(chosen))
     every = configs[0].budget is not None
     plans = [
-        plan(config.entry, config.preset.name, target, config.pin, config.provider, every)
+        plan(config.entry, config.preset.name, target, config.pin, config.provider, every, config.workload)
         for config in configs
     ]
     if configs[0].debug:
         return plans
     return [
-        with_baseline(wanted, config.entry, config.preset.name, target, config.pin, every)
+        with_baseline(wanted, config.entry, config.preset.name, target, config.pin, every, config.workload)
         for config, wanted in zip(configs, plans, strict=True)
     ]
 

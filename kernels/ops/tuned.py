@@ -1,20 +1,45 @@
-"""Which provider a problem is given to, and in which configuration."""
+"""Which provider a problem is given to, and in which configuration.
+
+A problem that was tuned on this very GPU gets what was the fastest there. One between tuned problems gets
+what the rule chooses (``kernels/ops/rule.py``), where the table says that the rule may be trusted; elsewhere
+a configuration that the table names for it, or torch. Where there is no table of the GPU, torch is called.
+Nothing is chosen that was not verified on the GPU, by the source that is here.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from kernels import Loaded
-from kernels.contract import Gpu, Value
+from kernels.contract import Gpu, Kernel, Provider, Value
+from kernels.ops import rule, source, table
+from kernels.ops.table import Configuration, Region, Table, TableError, TunedKernel
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PLACES = (ROOT.parent / "results" / "tuned", ROOT / "tuned")
+"""Where tables lie: in a checkout of the repository, and in an installed package."""
+
+VARIABLE = "KERNELS_TUNED"
+"""Names another table, or a folder of them."""
+
+RULE = Path(rule.__file__)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A provider in a configuration.
+    """A provider in a configuration, with a value for each of its parameters.
 
-    ``how`` is ``exact``, ``generalised``, ``default`` or ``torch``; ``reason`` a sentence that says why it is
-    not exact, or empty.
+    ``how`` is ``exact`` for a problem that was tuned; ``generalised`` for one between tuned problems;
+    ``default`` for a provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a
+    sentence that says why it is not exact, or empty.
     """
 
     provider: str
@@ -24,6 +49,208 @@ class Choice:
 
 
 def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -> Choice:
-    """The kernel's baseline, which every machine has."""
-    del problem, gpu, slug
-    return Choice(loaded.kernel.baseline, {}, "default", "nothing is tuned.")
+    """What a problem of a kernel is given to on a GPU.
+
+    problem:
+        An instance of the kernel's problem type.
+    gpu, slug:
+        The GPU and its name in files (``nvidia-h200``); both None on a CPU, where torch is called.
+
+    A table that can't be used, and a provider that the table names and that can't be called, are a warning,
+    once a process.
+    """
+    if slug is None:
+        return _baseline(loaded.kernel, "tables are of GPUs, and these tensors are on a CPU.")
+    found = table_of(slug)
+    if found is None:
+        return _baseline(loaded.kernel, f"there is no table of tuned configurations of {slug}.")
+    return choose_by(found, loaded, problem, gpu)
+
+
+def choose_by(found: Table, loaded: Loaded, problem: object, gpu: Gpu | None) -> Choice:
+    """The same by a table that is at hand."""
+    if loaded.name not in found.kernels:
+        return _baseline(loaded.kernel, f"{loaded.name} was not tuned on {found.gpu}.")
+    return _Chooser(found, loaded, problem, gpu).choose()
+
+
+class _Chooser:
+    """One choice."""
+
+    def __init__(self, found: Table, loaded: Loaded, problem: Any, gpu: Gpu | None) -> None:
+        self.table = found
+        self.tuned = found.kernels[loaded.name]
+        self.loaded = loaded
+        self.kernel = loaded.kernel
+        self.problem = problem
+        self.values = {one.name: getattr(problem, one.name) for one in dataclasses.fields(problem)}
+        self.within_l2 = is_within(self.kernel, problem, found.l2_bytes)
+        self.gpu = gpu
+
+    def choose(self) -> Choice:
+        for one in self.tuned.problems:
+            if completed(self.kernel, one.problem) == self.values:
+                if why := self.against(one.best):
+                    return self.fallback(why)
+                return self._choice(one.best, "exact", "")
+        reason = f"{self.loaded.name} was not tuned at this problem."
+        region = self.region
+        if region is None or region.agreement is None or self.table.rule != rule_digest():
+            return self.fallback(reason)
+        picked = rule.pick(
+            tuned_of(self.kernel, self.tuned),
+            self.values,
+            self.within_l2,
+            self.kernel.size,
+            lambda label: self.against(label) is None,
+        )
+        if picked is None or picked.agreement > region.agreement:
+            return self.fallback(reason)
+        return self._choice(picked.label, "generalised", reason)
+
+    @property
+    def region(self) -> Region | None:
+        """The region that the problem lies in."""
+        return next((one for one in self.tuned.regions if one.within_l2 == self.within_l2), None)
+
+    def fallback(self, reason: str) -> Choice:
+        """What is called where no other is known to be good."""
+        label = None if self.region is None else self.region.fallback.get(words_text(self.values))
+        if label is None or self.against(label) is not None:
+            return _baseline(self.kernel, reason)
+        provider = self.tuned.configurations[label].provider
+        return self._choice(label, "torch" if provider == self.kernel.baseline else "default", reason)
+
+    def against(self, label: str) -> str | None:
+        """Why a configuration of the table can't be called here, as a sentence, or None. What is wrong with
+        its provider is a warning, too."""
+        chosen = self.tuned.configurations[label]
+        if why := self._unusable(chosen.provider):
+            _warn(why)
+            return why
+        return self._unfit(self.kernel.provider(chosen.provider), chosen)
+
+    def _unusable(self, provider: str) -> str | None:
+        """Why no configuration of a provider can be called, whatever the problem."""
+        name = f"{self.loaded.name}/{provider}"
+        declared = {one.name: one for one in self.kernel.providers}.get(provider)
+        if declared is None:
+            return f"{name} was tuned on {self.table.gpu} and is no longer here; tune again."
+        if not declared.is_installed:
+            return (
+                f"{name} was tuned on {self.table.gpu} and needs {declared.requires}, which is not installed."
+            )
+        if self.tuned.sources.get(provider) != _source(self.loaded, provider):
+            return f"{name} was edited since it was tuned on {self.table.gpu}; sweep and tune again."
+        return None
+
+    def _unfit(self, provider: Provider, chosen: Configuration) -> str | None:
+        name = f"{self.loaded.name}/{chosen.provider}"
+        if ("cpu" if self.gpu is None else "cuda") not in provider.devices:
+            return f"{name} does not run on this device."
+        if self.gpu is not None and (why := provider.runs_on(self.gpu)):
+            return f"{name} {why}."
+        try:
+            made = _made(provider, chosen.parameters)
+        except ValueError as error:
+            return f"{name} no longer takes what was tuned ({error}); sweep and tune again."
+        why = provider.fits(self.problem, made, self.gpu)
+        return None if why is None else f"{name} does not fit: {why}."
+
+    def _choice(self, label: str, how: str, reason: str) -> Choice:
+        chosen = self.tuned.configurations[label]
+        return Choice(chosen.provider, dict(chosen.parameters), how, reason)
+
+
+def is_within(kernel: Kernel, problem: Any, l2_bytes: int) -> bool:
+    """Whether what a problem reads and writes fits the L2 cache together."""
+    return kernel.work(problem).bytes <= l2_bytes
+
+
+def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
+    """A problem with a value for every dimension: those that are left out have their defaults."""
+    found = dict(problem)
+    for name, variable in kernel.dimensions().items():
+        if name not in found:
+            told = found.get(variable.same_as) if variable.same_as else variable.default
+            if told is not None:
+                found[name] = told
+    return found
+
+
+def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
+    """A table's problems as the rule takes them."""
+    return [
+        rule.Tuned(completed(kernel, each.problem), each.within_l2, each.near, frozenset(each.failed))
+        for each in one.problems
+    ]
+
+
+def words_text(problem: Mapping[str, Value]) -> str:
+    """What of a problem is no number, in a text: ``dtype=bfloat16``."""
+    return " ".join(f"{name}={value}" for name, value in sorted(rule.words(problem).items()))
+
+
+@functools.cache
+def rule_digest() -> str:
+    """What identifies the rule that is here."""
+    return source.of_file(RULE)
+
+
+def table_of(slug: str) -> Table | None:
+    """The table of a GPU, or None where there is none; one that can't be used is a warning."""
+    told = os.environ.get(VARIABLE)
+    return _read(Path(told) if told else None, slug)
+
+
+@functools.cache
+def _read(told: Path | None, slug: str) -> Table | None:
+    places = PLACES if told is None else (told,)
+    # A file that was named is the table, whatever its name.
+    files = [place if told and not place.is_dir() else place / f"{slug}.json" for place in places]
+    file = next((one for one in files if one.is_file()), None)
+    if file is None:
+        if told is not None:
+            _warn(f"{VARIABLE}={told} is not there; torch is called.")
+        return None
+    try:
+        return table.read(file, slug)
+    except TableError as error:
+        _warn(f"the table {file} {error}; torch is called.")
+        return None
+
+
+def _baseline(kernel: Kernel, reason: str) -> Choice:
+    provider = kernel.provider(kernel.baseline)
+    declared = provider.variables()
+    parameters = {name: one.default for name, one in declared.items() if one.default is not None}
+    return Choice(provider.name, parameters, "torch", reason)
+
+
+def _made(provider: Provider, parameters: Mapping[str, Value]) -> Any:
+    """The provider's parameters from a table's values, None for a provider without any. Raises ValueError for
+    values that it does not take."""
+    declared = provider.variables()
+    if declared.keys() != parameters.keys():
+        raise ValueError(f"its parameters are {', '.join(declared) or 'none'}")
+    if provider.parameters is None:
+        return None
+    return provider.parameters(**{name: declared[name].check(value) for name, value in parameters.items()})
+
+
+def _source(loaded: Loaded, provider: str) -> str:
+    """The digest of a provider's files; empty where they can't be read."""
+    try:
+        return source.digest(loaded, provider)
+    except (OSError, SyntaxError):
+        return ""
+
+
+_said: set[str] = set()
+
+
+def _warn(sentence: str) -> None:
+    """Say a sentence once a process."""
+    if sentence not in _said:
+        _said.add(sentence)
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)

@@ -103,6 +103,7 @@ class SweepConfig(PointsConfig):
     """conf/sweep.yaml. ``allow`` None lets no failure of an own provider pass for success."""
 
     tracking: TrackingConfig = Field(exclude=True)
+    workload: Place | None
     device: Several[str]
     trials: int | None = Field(ge=1)
     seconds: float | None = Field(gt=0)
@@ -235,6 +236,21 @@ class FinalsConfig(Record):
     seed: Seed
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
+
+
+class TuneConfig(Record):
+    """conf/tune.yaml."""
+
+    device: str
+    output: Place
+
+
+class TuneReplayConfig(Record):
+    """conf/tune_replay.yaml."""
+
+    kernel: Pin[str]
+    l2_mib: float = Field(ge=0)
+    input: Place
 
 
 class VerifyConfig(Record):

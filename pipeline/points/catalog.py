@@ -39,6 +39,8 @@ RESERVED = {
         "x",
         "problems",
         "headline",
+        "held_out",
+        "workload",
         "workloads",
     ),
 }
@@ -69,6 +71,8 @@ class Workload(Record):
     size: Some | None = None
     problems: tuple[dict[str, Value], ...] | None = None
     headline: Literal["gbps", "tflops"] | None = None
+    held_out: bool = False
+    """Measured like others; but finals dispatch its problems as if nobody had measured them."""
 
     @property
     def lists(self) -> dict[str, tuple[Value, ...]]:

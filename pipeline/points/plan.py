@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from kernels.contract import Gpu, Kernel, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
 from pipeline.points import author, problems
+from pipeline.points import written as written_problems
 from pipeline.points.catalog import Configurations, Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
@@ -64,9 +66,11 @@ def plan(
     pins: Pins | None = None,
     providers: Sequence[str] | None = None,
     every: bool = False,
+    written: Path | None = None,
 ) -> Plan:
     """The points of a preset, with pinned values in place of the YAML's; with ``every`` those of every value
-    that a provider declares for a parameter, in place of the values that the preset chooses.
+    that a provider declares for a parameter, in place of the values that the preset chooses. The problems of
+    a ``written`` file come in place of the preset's, in the configurations of its first group.
 
     A pin of a number among the dimensions, or of ``size``, is one of the preset's first group alone: the
     others were chosen for their numbers. Raises UserError for names and values that the kernel does not have.
@@ -76,13 +80,18 @@ def plan(
     dimensions = entry.loaded.kernel.dimensions()
     if any(name == SIZE or (name in dimensions and dimensions[name].type is int) for name in pins):
         groups = groups[:1]
+    workloads = entry.config.workloads
+    if written is not None:
+        name, workload = written_problems.read(written, entry)
+        workloads = {name: workload}
+        groups = (groups[0].model_copy(update={"workloads": (name,)}),)
     chosen = chosen_providers(entry, providers)
     refused: Counter[tuple[str, str]] = Counter()
     sharing: dict[Any, dict[Point, str]] = {}
     for group in groups:
         told: dict[str, Configurations] = {"*": "all"} if every else group.configurations
-        for workload in group.workloads:
-            for problem in problems.of_workload(entry, entry.config.workloads[workload], pins):
+        for workload_name in group.workloads:
+            for problem in problems.of_workload(entry, workloads[workload_name], pins):
                 identity = identity_of(problem)
                 if every and identity in sharing:
                     continue  # by another group, and in every configuration
@@ -93,13 +102,19 @@ def plan(
                     raise _raised(entry, "work", error) from error
                 for provider in chosen:
                     for point in _of_provider(entry, told, provider, problem, pins, target, refused):
-                        found.setdefault(point, workload)
-    workloads = {point: workload for points in sharing.values() for point, workload in points.items()}
-    return Plan(tuple(workloads), workloads, refused)
+                        found.setdefault(point, workload_name)
+    planned = {point: name for points in sharing.values() for point, name in points.items()}
+    return Plan(tuple(planned), planned, refused)
 
 
 def with_baseline(
-    wanted: Plan, entry: Entry, preset: str, target: Target, pins: Pins, every: bool = False
+    wanted: Plan,
+    entry: Entry,
+    preset: str,
+    target: Target,
+    pins: Pins,
+    every: bool = False,
+    written: Path | None = None,
 ) -> Plan:
     """A plan, and at its problems the kernel's baseline, which a choice of providers has left out: what a
     table compares with. Torch's own calls, not compiled, bring nothing along: nobody compares torch with
@@ -114,7 +129,7 @@ def with_baseline(
         return wanted
     of_problems = {name: some for name, some in pins.items() if name == SIZE or name in kernel.dimensions()}
     baseline: dict[Values, list[Point]] = {}
-    for point in plan(entry, preset, target, of_problems, [kernel.baseline], every).points:
+    for point in plan(entry, preset, target, of_problems, [kernel.baseline], every, written).points:
         baseline.setdefault(point.problem, []).append(point)
     workloads: dict[Point, str] = {}
     for point, workload in wanted.workloads.items():

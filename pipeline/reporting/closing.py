@@ -121,7 +121,10 @@ def table(rows: Sequence[Row], title: str) -> Table:
     for heading in ("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"):
         is_number = heading in ("problem", "us", "rate", "of ceiling")
         found.add_column(
-            heading, justify="right" if is_number else "left", overflow="fold", no_wrap=heading in {"kernel", "dtype", "us"}
+            heading,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=heading in {"kernel", "dtype", "us"},
         )
     for row in rows:
         rate = f"{number(best.value(row[row['headline']]))} {RATES[row['headline']]}"

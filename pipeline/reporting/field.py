@@ -26,7 +26,7 @@ from pipeline.reporting.frames import (
     frame_of_finals,
 )
 from pipeline.reporting.ranking import PLACE
-from pipeline.store.finals import Against, Final, fastest_of_ours
+from pipeline.store.finals import Against, Final, How, fastest_of_ours
 from pipeline.store.record import Origin
 
 
@@ -44,13 +44,24 @@ def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
     return tuple(name for name in rivals if name in providers)
 
 
+@dataclass(frozen=True)
+class Dispatched:
+    """What a caller gets at a problem: a provider in a configuration, its time, how it was chosen, and its
+    time over that of our fastest."""
+
+    label: str
+    us: float
+    how: How
+    ratio: float
+
+
 @dataclass(frozen=True, eq=False)
 class HeadToHead:
     """Our fastest provider at one problem, and how each rival that was timed there does beside it. ``rate``
     is the one that people compare, ``headline`` says which that is.
 
     ``finals`` are those of the rivals that had finals; ``oracle`` is then the best of all our configurations
-    by the sweep, and its time.
+    by the sweep, and its time. ``dispatched`` is what a caller gets.
     """
 
     kernel: str
@@ -70,6 +81,7 @@ class HeadToHead:
     finals: Mapping[str, Against] = field(default_factory=dict)
     oracle: tuple[str, float] | None = None
     origin: Origin | None = None
+    dispatched: Dispatched | None = None
 
     @property
     def lost(self) -> list[str]:
@@ -160,7 +172,12 @@ def head_to_heads_of_finals(
         if best is None:
             continue
         kernel = best.point.kernel
-        others = {row.point.provider: row.against for row in some if row.against is not None}
+        others: dict[str, Against] = {}
+        for row in some:
+            # Of a provider that stands there twice, once as what is dispatched, the faster.
+            known = others.get(row.point.provider)
+            if row.against is not None and (known is None or row.against.ratio < known.ratio):
+                others[row.point.provider] = row.against
         finals = {rival: others[rival] for rival in rivals.get(kernel, ()) if rival in others}
         name = named[best]
         rate = best.rate
@@ -181,6 +198,19 @@ def head_to_heads_of_finals(
                 finals=finals,
                 oracle=oracles.get((kernel, gpu, name["words"], name["extent"])),
                 origin=best.origin,
+                dispatched=next(
+                    (
+                        Dispatched(
+                            named[row]["label"],
+                            row.median_us,
+                            row.dispatched,
+                            1.0 if row.against is None else row.against.ratio,
+                        )
+                        for row in some
+                        if row.dispatched is not None
+                    ),
+                    None,
+                ),
             )
         )
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))

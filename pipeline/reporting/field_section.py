@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from pipeline.points import notation
@@ -51,8 +51,10 @@ def _part(
         "won": [f"{score.won} of {score.problems}" for score in against.values()],
         "unfinished": unfinished,
         "losses": [f"{one.words} {one.extent} ({', '.join(one.lost)})".lstrip() for one in some if one.lost],
+        "dispatched": _dispatched(some),
         "lines": [
             {
+                "dispatched": _what_callers_get(versus),
                 "words": versus.words,
                 "extent": versus.extent,
                 "ours": versus.ours,
@@ -67,6 +69,30 @@ def _part(
             for versus in some
         ],
     }
+
+
+def _dispatched(some: Sequence[HeadToHead]) -> list[list[str]]:
+    """What callers get, by how it was chosen: at how many problems, its time over that of our fastest, and
+    where that is the worst."""
+    groups: dict[str, list[tuple[float, str]]] = {}
+    for versus in some:
+        if (got := versus.dispatched) is not None:
+            place = f"{versus.words} {versus.extent}".strip()
+            groups.setdefault(got.how, []).append((got.ratio, place))
+    return [
+        [how, str(len(those)), number(geometric_mean(ratio for ratio, _ in those)), *_worst(those)]
+        for how, those in sorted(groups.items())
+    ]
+
+
+def _worst(those: Sequence[tuple[float, str]]) -> list[str]:
+    ratio, place = max(those)
+    return [number(ratio), place]
+
+
+def _what_callers_get(versus: HeadToHead) -> str:
+    got = versus.dispatched
+    return "" if got is None else f"{got.label}, {number(got.us)} ({got.how})"
 
 
 def _accuracy(held: Sequence[Final]) -> list[list[str]]:

@@ -34,6 +34,9 @@ def written_by(provider: Provider) -> By:
     return "own" if provider.is_own else "torch"
 
 
+How = Literal["exact", "generalised", "default", "torch"]
+"""How a configuration is chosen for a caller, by the table of what is the fastest at each problem."""
+
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 
 
@@ -69,6 +72,9 @@ class Final(Record):
         The clock at which the device settled, and its energy for a call; of ``sustained`` rows.
     against:
         None for the fastest of our own, and where there is none.
+    dispatched:
+        How a caller gets this very configuration at the problem; None for one that no caller gets. It may be
+        another than the provider's best.
     """
 
     key: Text
@@ -81,6 +87,7 @@ class Final(Record):
     headline: Literal["gbps", "tflops"]
     rate: Rate
     against: Against | None
+    dispatched: How | None = None
     power: Literal["burst", "sustained"]
     accuracy: Accuracy | None = None
     sm_clock_mhz: Count | None = None

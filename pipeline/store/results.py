@@ -105,6 +105,11 @@ def counters_path(folder: Path, kernel: str, gpu: str) -> Path:
     return folder / "counters" / kernel / f"{gpu}.jsonl"
 
 
+def tuned_path(folder: Path, gpu: str) -> Path:
+    """One GPU's table of tuned configurations."""
+    return folder / "tuned" / f"{gpu}.json"
+
+
 def inside(folder: Path, path: Path) -> bool:
     """Whether a path lies in the folder when all links are followed: results come from others, and git keeps
     links."""

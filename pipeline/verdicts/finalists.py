@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kernels.contract import Work
+from kernels.contract import Gpu, Work
 from pipeline import ROOT
 from pipeline.execution.identity import Identity
 from pipeline.points import choice, notation, problems
@@ -14,11 +14,12 @@ from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan
 from pipeline.store.ceilings import Ceilings, rate
-from pipeline.store.finals import By, written_by
+from pipeline.store.finals import By, How, written_by
 from pipeline.store.record import Measurement, noise_class
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 from pipeline.verdicts.contest import Match, Rival, Side
+from pipeline.verdicts.dispatch import Caller, Dispatched
 
 
 class NobodyError(Exception):
@@ -32,11 +33,18 @@ class NobodyError(Exception):
 
 @dataclass(frozen=True)
 class Finalists:
-    """The best of each provider at one problem of a kernel, by rivals; ours first, the fastest of them."""
+    """The best of each provider at one problem of a kernel, and what a caller gets there, by rivals; ours
+    first, the fastest of them."""
 
     entry: Entry
     match: Match
     rows: Mapping[Rival, Measurement]
+    dispatched: Dispatched | None = None
+
+    def how(self, rival: Rival) -> How | None:
+        """How a caller gets a rival; None for one that is not what a caller gets."""
+        is_it = self.dispatched is not None and self.dispatched.row.point == rival.point
+        return self.dispatched.how if self.dispatched is not None and is_it else None
 
     @property
     def work(self) -> Work:
@@ -67,18 +75,25 @@ def of_ledger(
     rows: Iterable[Measurement],
     identity: Identity,
     ceilings: Ceilings,
+    gpu: Gpu | None = None,
 ) -> list[Finalists]:
     """The finalists of a kernel at the problems of a plan, by its ledger's rows; their extensions are built.
 
     Of a plan only the problems count: configurations are those of every sweep. Raises NobodyError where
     there are none, and UserError for an extension that can't be built.
     """
+    rows = list(rows)
     workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
     best = _best(rows, workloads, identity)
     if not best:
         raise NobodyError("its ledger has no times of this preset that are not old", elsewhere=False)
     chosen = best.keys() if closer == "all" else choice.largest(wanted)
-    found = [_meeting(entry, some, ceilings) for problem, some in best.items() if problem in chosen]
+    caller = Caller(entry, rows, identity, gpu)
+    found = [
+        _meeting(entry, some, ceilings, caller.gets(problem, workloads[problem]))
+        for problem, some in best.items()
+        if problem in chosen
+    ]
     if not found:
         raise NobodyError(
             f"its ledger has times at other problems, but none that are not old at "
@@ -111,10 +126,18 @@ def _best(
     return {problem: some for problem, some in best.items() if some}
 
 
-def _meeting(entry: Entry, some: Mapping[str, Measurement], ceilings: Ceilings) -> Finalists:
+def _meeting(
+    entry: Entry, some: Mapping[str, Measurement], ceilings: Ceilings, dispatched: Dispatched | None
+) -> Finalists:
     kernel = entry.loaded.kernel
+    rivals = {row.point: row for row in some.values()}
+    if dispatched is not None:
+        # With the workload of the others, as one that several presets measure may have several.
+        workload = next(iter(some.values())).workload
+        extra = dispatched.row.model_copy(update={"workload": workload})
+        rivals.setdefault(dispatched.row.point, extra)
     ordered = sorted(
-        some.values(),
+        rivals.values(),
         key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _rank(row)),
     )
     for row in ordered:
@@ -123,7 +146,7 @@ def _meeting(entry: Entry, some: Mapping[str, Measurement], ceilings: Ceilings) 
     side = Side("tree", ROOT, entry.loaded.where)
     rows = {Rival(side, row.point, row.key): row for row in ordered}
     name = noise_class(rate(1.0, _work(entry, ordered[0].point.problem), ceilings), 1.0)
-    return Finalists(entry, Match(tuple(rows), ceilings.noise.get(name, 0.0)), rows)
+    return Finalists(entry, Match(tuple(rows), ceilings.noise.get(name, 0.0)), rows, dispatched)
 
 
 def _work(entry: Entry, problem: Values) -> Work:

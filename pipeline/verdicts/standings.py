@@ -65,6 +65,7 @@ class Standings:
             headline=finalists.entry.headline(row.workload),
             rate=rate(us, finalists.work, self.ceilings),
             against=beside,
+            dispatched=finalists.how(rival),
             power="burst",
             accuracy=next(accuracies, None),
             parts=row.parts,

@@ -403,7 +403,8 @@ def test_the_standard_sweep_of_a_row_kernel_has_few_rows_too(
     points = planned(["preset=standard", f"kernel={kernel}", "provider=torch"], monkeypatch).points
     shapes = {(point.problem["rows"], point.problem["columns"]) for point in points}
     assert {(4096, 262144), (37, 12671), (132, 262144)} <= shapes
-    assert len(shapes) == 11 + 3 * 2 + 3
+    assert {(4096, 3000), (4096, 30000)} <= shapes, "between those of the columns, too"
+    assert len(shapes) == 11 + 3 * 2 + 3 + 4
 
 
 def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: pytest.MonkeyPatch) -> None:

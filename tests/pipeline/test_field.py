@@ -238,6 +238,33 @@ def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(
     assert metrics["gelu"]["nvidia-h200"]["float32"]["own_speedup"] == 1.5
 
 
+def test_what_a_caller_gets_comes_first_and_the_oracle_beside_it(write: Write, tmp_path: Path) -> None:
+    """At one problem it is another configuration than the best of its provider."""
+    rows, held = [], []
+    for size, us, how in ((1024, 16.0, "exact"), (4096, 42.0, "generalised")):
+        torch = measurement("softmax", "torch", size, median_us=80.0)
+        cuda = measurement("softmax", "cuda", size, block_size=512, num_warps=4, median_us=40.0)
+        other = measurement("softmax", "cuda", size, block_size=1024, num_warps=4, median_us=41.0)
+        best = us if how == "exact" else 40.0
+        got = final(cuda, us) if how == "exact" else final(other, us, (cuda, best, "slower"))
+        held += [] if how == "exact" else [final(cuda, best)]
+        held += [got.model_copy(update={"dispatched": how}), final(torch, 80.0, (cuda, best, "slower"))]
+        rows += [torch, cuda, other]
+    write_finals(tmp_path / "results", held)
+    markdown, html = write(rows)
+    part = markdown[markdown.index("## softmax") :]
+    assert part.index("What a caller gets") < part.index("geometric mean |")
+    assert "| exact | 1 | 1.00 | 1.00 | float32 1024 |" in part
+    assert "| generalised | 1 | 1.05 | 1.05 | float32 4096 |" in part
+    (header,) = [line for line in part.splitlines() if line.startswith("| dtype | problem |")]
+    assert header.startswith("| dtype | problem | dispatched, us | oracle, us | ours | us |")
+    assert header.count("oracle") == 1
+    lines = [line for line in part.splitlines() if line.startswith("| float32 | ")]
+    assert "| 4096 | cuda 1024x4w, 42.0 (generalised) | cuda 512x4w, 40.0 | cuda 512x4w | 40.0 |" in lines[1]
+    assert len({line.count("|") for line in (header, *lines[:2])}) == 1
+    assert "cuda 1024x4w, 42.0 (generalised)" in html
+
+
 def test_finals_without_measurements_are_in_no_overview(write: Write, tmp_path: Path) -> None:
     for kernel, gpu in (("gelu", H200), ("softmax", H100)):
         torch, cuda = (

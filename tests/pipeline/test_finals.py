@@ -65,6 +65,9 @@ def test_each_provider_has_one_configuration_at_each_problem(tree: Tree) -> None
         assert row.accuracy is not None
         assert (row.accuracy.ulp_median, row.accuracy.ulp_worst, row.accuracy.repeats) == (0.0, 0.0, True)
     assert len(runs(rows)) == 1
+    # What a caller gets is one of them; blocks is in torch, too, and no baseline: no caller gets it.
+    dispatched = [(row.point.provider, row.point.problem["elements"]) for row in rows if row.dispatched]
+    assert sorted(dispatched) == [("mul", 64), ("mul", 128)]
 
 
 def test_every_round_is_kept_in_alternating_order(tree: Tree) -> None:

@@ -1,0 +1,161 @@
+"""What of a provider's files decides what it does, as one digest that needs no more than this package.
+
+A table of tuned configurations says by it which sources its numbers are of. It is coarser than a ledger's
+key: it covers whole files, the provider's own and those that these import or include from the kernel's folder
+and from ``kernels/``. Comments, docstrings and formatting change nothing, nor does the name that the package
+is imported by.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernels import Loaded
+
+ROOT = Path(__file__).resolve().parents[1]
+
+DECLARATIONS = ("__init__.py", "contract.py")
+"""Files that say what there is and decide no output: they are not followed."""
+
+SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
+"""Fields of a syntax tree that repeat what its shape says."""
+
+TOKEN = re.compile(
+    r"""
+      (?P<comment> //[^\n]* | /\*.*?\*/ )
+    | (?P<raw>     R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)" )
+    | (?P<token>   "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])+' | \w+ | \S )
+    | (?P<newline> \n )
+    | (?P<space>   \s )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""A directive of the preprocessor ends with its line; elsewhere line breaks do not count."""
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
+
+
+def digest(loaded: Loaded, provider: str) -> str:
+    """Sixteen hexadecimal digits of what a provider's files hold.
+
+    Raises KeyError for a name that is no provider, OSError for a file that can't be read and SyntaxError for
+    one that is not Python.
+    """
+    declared = loaded.kernel.provider(provider)
+    files = tuple(filter(None, (declared.file, declared.extension)))
+    return _of_files(loaded.folder, tuple(dict.fromkeys(files)), (declared.entry, str(declared.compiled)))
+
+
+def of_file(file: Path) -> str:
+    """The digest of one file's own tokens."""
+    return _hashed([_text(file)])
+
+
+@functools.cache
+def _of_files(folder: Path, names: tuple[str, ...], called: tuple[str, ...]) -> str:
+    """The digest of some files of a kernel's folder and of all that they reach; read once a process."""
+    found: dict[Path, str] = {}
+    pending = [(folder / name).resolve() for name in names]
+    while pending:
+        file = pending.pop()
+        if file not in found:
+            found[file] = _text(file)
+            pending += _reached(file, folder.resolve())
+    # By their places in the folder or in the package, wherever these lie.
+    named = {_name(file, folder.resolve()): text for file, text in found.items()}
+    return _hashed([sorted(named.items()), called])
+
+
+def _hashed(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _name(file: Path, folder: Path) -> str:
+    inner = file.is_relative_to(folder)
+    return f"{'kernel' if inner else 'shared'}:{file.relative_to(folder if inner else ROOT).as_posix()}"
+
+
+def _text(file: Path) -> str:
+    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    if file.suffix == ".py":
+        return json.dumps(_plain(ast.parse(text, str(file))))
+    return " ".join(_tokens(text.replace("\\\n", "")))
+
+
+def _plain(node: object) -> object:
+    """A syntax tree as JSON, without docstrings and the modules that names are imported from; fields that
+    only a newer Python has are empty, and left out."""
+    if isinstance(node, list):
+        return [_plain(one) for one in node if not _is_docstring(one)]
+    if isinstance(node, ast.ImportFrom):
+        return ["from", [[alias.name, alias.asname] for alias in node.names]]
+    if isinstance(node, ast.Constant):
+        return [type(node.value).__name__, repr(node.value)]
+    if isinstance(node, ast.AST):
+        fields = {name: _plain(value) for name, value in ast.iter_fields(node) if name not in SILENT}
+        kept = {name: value for name, value in fields.items() if value not in (None, [])}
+        return [type(node).__name__, kept]
+    return node
+
+
+def _is_docstring(node: object) -> bool:
+    """Whether a statement is a constant alone, which does nothing."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _tokens(text: str) -> Iterator[str]:
+    begins, directive = True, False
+    for match in TOKEN.finditer(text + "\n"):
+        if match.lastgroup == "newline":
+            if directive:
+                yield "\n"
+            begins, directive = True, False
+        elif match["token"] or match["raw"]:
+            directive = directive or (begins and match[0] == "#")
+            begins = False
+            yield match[0]
+
+
+def _reached(file: Path, folder: Path) -> Iterator[Path]:
+    """The files of the kernel's folder and of this package that a file imports or includes."""
+    if file.suffix == ".py":
+        candidates = _imported(file)
+    else:
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+        places = (file.parent, folder, ROOT, ROOT / "include")
+        candidates = (place / name for name in INCLUDE.findall(text) for place in places)
+    for candidate in candidates:
+        path = candidate.resolve()
+        inside = path.is_relative_to(folder) or path.is_relative_to(ROOT)
+        if inside and path.is_file() and path.name not in DECLARATIONS:
+            yield path
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """Where the modules could lie that a Python file imports; of ``from a.b import c`` both ``a/b.py`` and
+    ``a/b/c.py``."""
+    package = __name__.rpartition(".ops.")[0]
+    names = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [(alias.name, 0) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names += [(f"{module}.{alias.name}".lstrip("."), node.level) for alias in node.names]
+            names.append((module, node.level))
+    for name, level in names:
+        parts = [part for part in name.split(".") if part]
+        if level:
+            base = file.parents[level - 1]
+        elif parts and parts[0] in (package, "kernels"):
+            base, parts = ROOT, parts[1:]
+        else:
+            continue
+        if parts:
+            yield base.joinpath(*parts).with_suffix(".py")

@@ -1,0 +1,218 @@
+"""The table of tuned configurations of one GPU: ``results/tuned/<gpu>.json``, as it is read and written.
+
+A table is JSON with a line a problem. Whoever writes and whoever reads one uses the types below, so that both
+mean the same by it. It says of each kernel which configurations there are, what was measured at each problem,
+and how far the rule between problems may be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from kernels.contract import Value
+
+FORMAT = 1
+"""What a reader has to know."""
+
+
+class TableError(Exception):
+    """A table that can't be used; the text is a clause that says why."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A provider with values for its parameters."""
+
+    provider: str
+    parameters: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class TunedProblem:
+    """What was measured at one problem.
+
+    best:
+        The label of the fastest configuration, and in ``us`` its median time with the interval around it: by
+        the rounds of finals where there were any, else by the sweep (``source``).
+    runner_up:
+        The fastest of another provider, None where no other has a time.
+    baseline_us:
+        The time of the kernel's baseline.
+    near:
+        By label, how many times as long a configuration took as the fastest, up to ``rule.MOST``.
+    failed:
+        Labels of what gave no right output here.
+    tolerance, max_abs_err:
+        What the best one's output was verified within (a pair of ``rtol`` and ``atol`` an output), and how
+        far it was off.
+    commit:
+        At which it was measured.
+    """
+
+    problem: Mapping[str, Value]
+    within_l2: bool
+    best: str
+    us: float
+    interval_us: Sequence[float]
+    source: str
+    runner_up: str | None
+    runner_up_us: float | None
+    baseline_us: float | None
+    tolerance: Sequence[Sequence[float]]
+    max_abs_err: float
+    commit: str
+    near: Mapping[str, float]
+    failed: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Region:
+    """The problems on one side of the L2 cache, and the rule's regret there: how much longer its choice takes
+    than the fastest, found by leaving each problem out.
+
+    problems:
+        How many could be left out, and of these ``regret_median`` and ``regret_p90`` are over all choices.
+    agreement:
+        Up to which agreement of a choice's neighbours the rule is trusted; None where it never is.
+    generalised, generalised_p90:
+        How many choices are within it, and their 90th percentile of the regret.
+    fallback:
+        By the words of a problem, the label of what is called where the rule is not trusted: a provider's
+        default configuration or the baseline; and in ``fallback_p90`` its regret.
+    """
+
+    within_l2: bool
+    problems: int
+    regret_median: float | None
+    regret_p90: float | None
+    agreement: float | None
+    generalised: int
+    generalised_p90: float | None
+    fallback: Mapping[str, str]
+    fallback_p90: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """What a table has of a kernel. ``sources`` are the digests of the files of each provider that it names,
+    by ``source.digest``; ``configurations`` are by label."""
+
+    sources: Mapping[str, str]
+    configurations: Mapping[str, Configuration]
+    regions: Sequence[Region]
+    problems: Sequence[TunedProblem]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A whole table. ``gpu`` is the slug of the whole GPU, ``environment`` what of the machine the numbers
+    depend on, and ``rule`` the digest of the rule that the regrets are of."""
+
+    gpu: str
+    name: str
+    l2_bytes: int
+    environment: Mapping[str, Any]
+    rule: str
+    kernels: Mapping[str, TunedKernel] = field(default_factory=dict)
+
+
+def text(table: Table) -> str:
+    """The table as JSON: a line a value, a configuration, a region and a problem."""
+    head = {"format": FORMAT, **{one: getattr(table, one) for one in ("gpu", "name", "l2_bytes")}}
+    lines = [f"  {_line(name)}: {_line(value)}," for name, value in head.items()]
+    lines += [f'  "environment": {_line(table.environment)},', f'  "rule": {_line(table.rule)},']
+    kernels = [_kernel_text(name, one) for name, one in sorted(table.kernels.items())]
+    return "\n".join(["{", *lines, '  "kernels": {', ",\n".join(kernels), "  }", "}", ""])
+
+
+def _kernel_text(name: str, one: TunedKernel) -> str:
+    configurations = [f"{_line(label)}: {_line(_plain(each))}" for label, each in one.configurations.items()]
+    parts = [
+        f'      "sources": {_line(one.sources)}',
+        f'      "configurations": {_lines("{", configurations, "}")}',
+        f'      "regions": {_lines("[", [_line(_plain(each)) for each in one.regions], "]")}',
+        f'      "problems": {_lines("[", [_line(_plain(each)) for each in one.problems], "]")}',
+    ]
+    return "\n".join([f"    {_line(name)}: {{", ",\n".join(parts), "    }"])
+
+
+def _lines(begin: str, several: Sequence[str], end: str) -> str:
+    return "\n".join([begin, ",\n".join(f"        {one}" for one in several), f"      {end}"])
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return {one.name: getattr(record, one.name) for one in fields(record)}
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, default=dict, ensure_ascii=False)
+
+
+def read(path: Path, gpu: str) -> Table:
+    """The table in a file, which has to be of this GPU. Raises TableError."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise TableError(f"can't be read ({error.strerror})") from error
+    except ValueError as error:
+        raise TableError("is no JSON") from error
+    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+        raise TableError("is no table of tuned configurations")
+    if content["format"] > FORMAT:
+        raise TableError(f"has format {content['format']}, and this version reads up to {FORMAT}")
+    if content.get("gpu") != gpu:
+        raise TableError(f"is of {content.get('gpu')}, not of {gpu}")
+    try:
+        return _table(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TableError(f"is not whole ({type(error).__name__}: {error})") from error
+
+
+def _table(content: Mapping[str, Any]) -> Table:
+    kernels = {}
+    for name, one in content["kernels"].items():
+        configurations = {
+            label: Configuration(str(each["provider"]), _values(each["parameters"]))
+            for label, each in one["configurations"].items()
+        }
+        regions = [_record(Region, each) for each in one["regions"]]
+        problems = [_record(TunedProblem, each) for each in one["problems"]]
+        made = TunedKernel(dict(one["sources"]), configurations, regions, problems)
+        _check(made)
+        kernels[str(name)] = made
+    head = {one: content[one] for one in ("gpu", "name", "l2_bytes", "environment", "rule")}
+    return Table(**head, kernels=kernels)
+
+
+def _values(given: Mapping[str, Any]) -> dict[str, Value]:
+    for name, value in given.items():
+        if not isinstance(value, (int, bool, str)):
+            raise ValueError(f"{name} is {value!r}")
+    return dict(given)
+
+
+def _record(kind: Any, given: Mapping[str, Any]) -> Any:
+    known = {one.name for one in fields(kind)}
+    if given.keys() != known:
+        raise ValueError(f"a {kind.__name__} has {', '.join(sorted(known))}")
+    return kind(**given)
+
+
+def _check(one: TunedKernel) -> None:
+    """Every label is of a configuration, every ratio a number: what is not checked here would be called."""
+    for problem in one.problems:
+        _values(problem.problem)
+        named = {problem.best, *problem.near}
+        if missing := named - one.configurations.keys():
+            raise ValueError(f"{sorted(missing)[0]} is no configuration")
+        if any(not isinstance(ratio, (int, float)) or not ratio > 0 for ratio in problem.near.values()):
+            raise ValueError("a ratio is no number above 0")
+    for region in one.regions:
+        if missing := set(region.fallback.values()) - one.configurations.keys():
+            raise ValueError(f"{sorted(missing)[0]} is no configuration")
+        if region.agreement is not None and not isinstance(region.agreement, (int, float)):
+            raise ValueError("agreement is no number")

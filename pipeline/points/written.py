@@ -1,0 +1,81 @@
+"""Problems that somebody wrote into a file, in place of a preset's.
+
+The file is YAML or JSON: a list of problems, or a workload as in a kernel's YAML (lists of values by
+dimension, ``problems`` written out). Under the names of kernels it holds one of these for each, as the file
+does that ``KERNELS_UNTUNED`` names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from pipeline import UserError, unknown
+from pipeline.points.catalog import Entry, Workload
+from pipeline.points.limits import NAME
+
+OPTION = "workload"
+"""What names the file on a command line."""
+
+
+def read(path: Path, entry: Entry) -> tuple[str, Workload]:
+    """A kernel's problems in a file, with the name that their rows have as a workload: the file's.
+
+    Raises UserError with what to write instead for a file that is not there, can't be read, has nothing of
+    this kernel, or names what is no dimension of it. Whether a value can be is said when problems are made.
+    """
+    place = f"{OPTION}={path}"
+    found = _of_kernel(_content(path, place), place, entry)
+    if isinstance(found, list):
+        found = {"problems": found}
+    if not isinstance(found, Mapping) or not found:
+        raise UserError(f"{place} has no problems of {entry.name}: write a list of them under problems.")
+    found = {"x": entry.loaded.kernel.size[0], **found}
+    try:
+        made = Workload.model_validate(found)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise UserError(f"{place}: {where}: {problem['msg']}.") from error
+    dimensions = entry.loaded.kernel.dimensions()
+    named = [*made.lists, *(name for one in made.problems or () for name in one)]
+    for name in named:
+        if name not in dimensions:
+            raise UserError(f"{place}: {unknown(f'dimension of {entry.name}', name, dimensions)}")
+    if not (made.problems or made.size or made.lists):
+        raise UserError(f"{place} has no problems of {entry.name}: write a list of them under problems.")
+    return path.stem if re.fullmatch(NAME, path.stem) else OPTION, made
+
+
+def _content(path: Path, place: str) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UserError(f"{place} can't be read ({error.strerror}); name a file with problems.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place} is no text; name a YAML or JSON file with problems.") from error
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"can't read {place}{line}: {error.problem}.") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{place} is neither YAML nor JSON.") from error
+
+
+def _of_kernel(content: Any, place: str, entry: Entry) -> Any:
+    """The part of a file that is of this kernel."""
+    if isinstance(content, Mapping):
+        if entry.name in content:
+            return content[entry.name]
+        own = {*entry.loaded.kernel.dimensions(), *Workload.model_fields}
+        if content and not own & content.keys():
+            raise UserError(f"{place} has no problems of {entry.name}, but of {_listed(content)}.")
+    return content
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(str, names)))

@@ -1,0 +1,105 @@
+"""Stage ``tune``: write the table of what is the fastest at each problem, by which callers get a provider.
+
+    python -m pipeline.tune
+    python -m pipeline.tune output=results
+    python -m pipeline.tune output=results device=cuda:1
+
+Of every kernel of this repository that the ledgers have times of: at each problem the fastest configuration
+with the runner-up, and how far the rule may be trusted between these problems. It measures nothing. Only rows
+count whose source, instrument and environment are those that are here; the others are counted. The table of
+another GPU is left as it is. docs/tuned.md says how to read one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+
+import kernels
+from kernels.ops import table
+from kernels.ops.table import Table
+from kernels.ops.tuned import rule_digest
+from pipeline.command.options import TuneConfig
+from pipeline.command.run import console, run_stage
+from pipeline.execution.identity import Identity
+from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
+from pipeline.points import catalog, problems
+from pipeline.points.catalog import Entry
+from pipeline.reporting.numbers import print_wide
+from pipeline.reporting.tuned_table import shown
+from pipeline.store import finals, results
+from pipeline.store.environment import UNKEYED, Environment
+from pipeline.store.files import write_atomically
+from pipeline.store.record import Measurement
+from pipeline.timing.settings import TimingSettings
+from pipeline.verdicts import tuning
+
+warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
+say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+
+OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
+"""What of an environment a GPU's numbers don't depend on: another host writes the same table."""
+
+
+def run(config: TuneConfig) -> None:
+    """Write the table and show it."""
+    begin = monotonic()
+    chosen = device.resolve(config.device)
+    gpu = device.capabilities(chosen)
+    l2_bytes = 0 if gpu is None else gpu.l2_cache
+    folder = results.folder_for(config.output, chosen.kind)
+    results.asked_for(results.tuned_path(config.output, chosen.slug))
+    environment = fingerprint(chosen)
+    found = {}
+    old = 0
+    for name in kernels.names():
+        ledger = results.ledger_path(folder, name, chosen.slug)
+        if not ledger.is_file():
+            continue
+        entry = catalog.find(name)
+        rows = results.own_rows(ledger, warn)
+        # Any settings: what is timed otherwise is left out by itself.
+        identity = Identity(entry.loaded, environment, TimingSettings(), 0)
+        some = tuning.measured(entry, rows, identity)
+        old += sum(row.outcome.timing is not None and not _is_current(entry, row, identity) for row in rows)
+        held = finals.newest(finals.read(finals.path(folder, name, chosen.slug), warn))
+        made = tuning.of_kernel(entry, some, held, l2_bytes)
+        if made is not None:
+            found[name] = made
+    path = results.tuned_path(folder, chosen.slug)
+    if old:
+        say(
+            f"{old} timed row{'s are' if old > 1 else ' is'} old and {'were' if old > 1 else 'was'} left out."
+        )
+    if not found:
+        sound = f"times of {chosen.slug} that are not old and to be trusted"
+        say(f"No ledger in {folder} has {sound}: no table was written.")
+        return
+    made_table = Table(
+        gpu=chosen.slug,
+        name=chosen.name,
+        l2_bytes=l2_bytes,
+        environment=_of_table(environment),
+        rule=rule_digest(),
+        kernels=found,
+    )
+    write_atomically(path, table.text(made_table).encode())
+    print_wide(console, shown(made_table))
+    count = sum(len(one.problems) for one in found.values())
+    seconds = monotonic() - begin
+    say(f"{count} problem{'s' * (count > 1)} of {', '.join(found)}, {seconds:.1f} s: {path}.")
+
+
+def _is_current(entry: Entry, row: Measurement, identity: Identity) -> bool:
+    return problems.declares(entry.loaded.kernel, row.point) and tuning.is_current(row, identity)
+
+
+def _of_table(environment: Environment) -> dict[str, object]:
+    left_out = UNKEYED | (OF_THE_HOST if environment.kind == "cuda" else set())
+    told = environment.model_dump(exclude=left_out)
+    return {name: value for name, value in told.items() if value not in (None, {})}
+
+
+if __name__ == "__main__":
+    run_stage("tune", TuneConfig, run)

@@ -1,0 +1,136 @@
+"""What it costs to go by the rule between tuned problems: found by leaving out each problem.
+
+A problem is left out with all others of the same numbers, whatever their words: who never measured a shape
+measured it in no dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernels.contract import Kernel
+from kernels.ops import rule
+from kernels.ops.table import Region
+from kernels.ops.tuned import words_text
+
+TRUSTED = 0.05
+"""The rule is trusted where the 90th percentile of its regret is at most this."""
+
+FEWEST = 5
+"""Problems by which a region's rule is judged, at least."""
+
+ROUNDED = 4
+"""Digits of a share behind the point."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """A tuned problem, the microseconds of all its configurations by label, and which of these are some
+    provider's defaults."""
+
+    tuned: rule.Tuned
+    us: Mapping[str, float]
+    defaults: frozenset[str]
+
+    def regret(self, label: str) -> float:
+        """How much longer a configuration takes than the fastest, as a share."""
+        return self.us[label] / min(self.us.values()) - 1
+
+
+@dataclass(frozen=True)
+class Left:
+    """A problem that was left out, and what the rule chose for it."""
+
+    times: Times
+    pick: rule.Pick
+
+    @property
+    def regret(self) -> float:
+        """Of the choice."""
+        return self.times.regret(self.pick.label)
+
+
+def leave_out(some: Sequence[Times], size: Sequence[str], neighbours: int = rule.NEIGHBOURS) -> list[Left]:
+    """What the rule would choose at each problem, if nobody had measured its shape. A configuration that was
+    not measured there is passed over, as one that does not fit is."""
+    found = []
+    for one in some:
+        here = rule.numbers(one.tuned.problem)
+        others = [other.tuned for other in some if rule.numbers(other.tuned.problem) != here]
+        picked = rule.pick(
+            others, one.tuned.problem, one.tuned.within_l2, size, one.us.__contains__, neighbours
+        )
+        if picked is not None:
+            found.append(Left(one, picked))
+    return found
+
+
+def regions(kernel: Kernel, some: Sequence[Times]) -> list[Region]:
+    """What is known of the rule on each side of the L2 cache."""
+    left = leave_out(some, kernel.size)
+    found = []
+    for within_l2 in (True, False):
+        here = [one for one in some if one.tuned.within_l2 == within_l2]
+        if here:
+            chosen = [one for one in left if one.times.tuned.within_l2 == within_l2]
+            found.append(_region(within_l2, here, chosen))
+    return found
+
+
+def _region(within_l2: bool, here: Sequence[Times], left: Sequence[Left]) -> Region:
+    regrets = [one.regret for one in left]
+    trusted = up_to(left)
+    fallback: dict[str, str] = {}
+    fallback_p90: dict[str, float] = {}
+    for words in dict.fromkeys(words_text(one.tuned.problem) for one in here):
+        of_words = [one for one in here if words_text(one.tuned.problem) == words]
+        if found := safest(of_words):
+            fallback[words], p90 = found
+            fallback_p90[words] = round(p90, ROUNDED)
+    return Region(
+        within_l2=within_l2,
+        problems=len(left),
+        regret_median=round(quantile(regrets, 0.5), ROUNDED) if regrets else None,
+        regret_p90=round(quantile(regrets, 0.9), ROUNDED) if regrets else None,
+        agreement=max(one.pick.agreement for one in trusted) if trusted else None,
+        generalised=len(trusted),
+        generalised_p90=round(quantile([one.regret for one in trusted], 0.9), ROUNDED) if trusted else None,
+        fallback=fallback,
+        fallback_p90=fallback_p90,
+    )
+
+
+def up_to(left: Sequence[Left]) -> list[Left]:
+    """The choices that the rule is trusted with: as many as there are, by their agreement, while the 90th
+    percentile of their regret is small; none if that are too few."""
+    ordered = sorted(left, key=lambda one: one.pick.agreement)
+    for count in range(len(ordered), FEWEST - 1, -1):
+        some = ordered[:count]
+        # An agreement is trusted or not, whichever problem had it.
+        is_whole = count == len(ordered) or some[-1].pick.agreement < ordered[count].pick.agreement
+        if is_whole and quantile([one.regret for one in some], 0.9) <= TRUSTED:
+            return some
+    return []
+
+
+def safest(some: Sequence[Times]) -> tuple[str, float] | None:
+    """Of the providers' defaults and the baseline that were measured at half of the problems or more, the one
+    whose 90th percentile of the regret is the least, with that."""
+    regrets: dict[str, list[float]] = {}
+    for one in some:
+        for label in one.defaults:
+            regrets.setdefault(label, []).append(one.regret(label))
+    ranked = sorted(
+        (quantile(those, 0.9), label) for label, those in regrets.items() if 2 * len(those) >= len(some)
+    )
+    return (ranked[0][1], ranked[0][0]) if ranked else None
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which this share of some values lies, with a line between neighbours."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,214 @@
+"""What a table of tuned configurations says of a kernel, by its ledger and its finals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernels.contract import Kernel, Provider, Tolerance
+from kernels.ops import rule, source
+from kernels.ops.table import Configuration, TunedKernel, TunedProblem
+from kernels.ops.tuned import completed, is_within
+from pipeline.execution.identity import Identity
+from pipeline.points import notation, problems
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point, order
+from pipeline.store.finals import Final
+from pipeline.store.record import Measurement, Timing
+from pipeline.verdicts import regret
+from pipeline.verdicts.regret import Times
+
+DIGITS = 4
+"""Of a time in a table: the fourth changes from one process to the next."""
+
+NEAR_DIGITS = 3
+"""Of a ratio behind the point. The rule's regret is found by what the table says."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a ledger has of one problem: rows of configurations that may be called, by label, and the labels
+    of those that gave no right output."""
+
+    problem: Values
+    rows: Mapping[str, Measurement]
+    failed: frozenset[str]
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Microseconds by label."""
+        return {label: timing(row).median_us for label, row in self.rows.items()}
+
+
+def may_be_called(kernel: Kernel, provider: Provider) -> bool:
+    """Whether a provider is one that a caller of the kernel may be given: one written here, or the baseline;
+    never one that ``torch.compile`` has to make, for that takes seconds at each shape, nor one that takes its
+    inputs in another form than the kernel's."""
+    own = provider.is_own or provider.name == kernel.baseline
+    return own and not provider.compiled and provider.reference is None
+
+
+def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | None) -> list[Measured]:
+    """What the rows say of each problem, in the problems' order: those of what is here now, by whatever
+    settings they were timed, but over inputs that no cache held. With no ``identity`` the old ones, too, as
+    far as there still is such a configuration.
+
+    A configuration that was incorrect at one problem is taken at none.
+    """
+    kernel = entry.loaded.kernel
+    newest: dict[Point, Measurement] = {}
+    for row in sorted(rows, key=lambda one: one.origin.measured_at):
+        point = row.point if identity is not None else _with_defaults(kernel, row.point)
+        if (
+            problems.declares(kernel, point)
+            and may_be_called(kernel, kernel.provider(point.provider))
+            and (row.outcome.timing is None or row.outcome.timing.cache == "cold")
+            and (identity is None or is_current(row, identity))
+        ):
+            newest[point] = row if point == row.point else row.model_copy(update={"point": point})
+    kept = list(newest.values())
+    wrong = {label(row.point) for row in kept if row.outcome.status == "incorrect"}
+    found: dict[Values, dict[str, Measurement]] = {}
+    failed: dict[Values, set[str]] = {}
+    for row in sorted(kept, key=lambda one: order(one.point)):
+        name, state = label(row.point), row.outcome.state
+        if row.outcome.timing is None and row.outcome.status != "verified":
+            failed.setdefault(row.point.problem, set()).add(name)
+        elif row.outcome.timing is not None and name not in wrong and (state is None or state.valid):
+            found.setdefault(row.point.problem, {})[name] = row
+    ordered = sorted(found, key=lambda one: order(next(iter(found[one].values())).point)[2:4])
+    return [Measured(one, found[one], frozenset(failed.get(one, ()))) for one in ordered]
+
+
+def is_current(row: Measurement, identity: Identity) -> bool:
+    """Whether a row is of the source, the instrument and the environment that are here."""
+    return not set(row.parts.differences(identity.parts(row.point))) - {"settings"}
+
+
+def of_kernel(
+    entry: Entry, some: Sequence[Measured], finals: Iterable[Final], l2_bytes: int
+) -> TunedKernel | None:
+    """A kernel's part of a table; None where nothing was measured.
+
+    ``finals`` are the newest of the problems. Those that were held by the same keys say which is the fastest.
+    """
+    if not some:
+        return None
+    kernel = entry.loaded.kernel
+    held: dict[Values, list[Final]] = {}
+    for final in finals:
+        if final.power == "burst":
+            held.setdefault(final.point.problem, []).append(final)
+    times = times_of(entry, some, l2_bytes)
+    made = [
+        _problem(kernel, one, held.get(one.problem, ()), its.tuned)
+        for one, its in zip(some, times, strict=True)
+    ]
+    regions = regret.regions(kernel, times)
+    points = {name: row.point for one in some for name, row in one.rows.items()}
+    named = {name for one in made for name in (one.best, one.runner_up, *one.near) if name}
+    named |= {name for one in regions for name in one.fallback.values()}
+    configurations = {
+        name: Configuration(points[name].provider, dict(points[name].parameters)) for name in sorted(named)
+    }
+    providers = sorted({one.provider for one in configurations.values()})
+    return TunedKernel(
+        sources={name: source.digest(entry.loaded, name) for name in providers},
+        configurations=configurations,
+        regions=regions,
+        problems=made,
+    )
+
+
+def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Times]:
+    """The times of all configurations at each problem, as the rule's regret is found by them."""
+    kernel = entry.loaded.kernel
+    found = []
+    for one in some:
+        best = min(one.times.values())
+        near = {name: round(us / best, NEAR_DIGITS) for name, us in ranked(one) if us <= rule.MOST * best}
+        complete = completed(kernel, one.problem)
+        is_small = is_within(kernel, problems.make(kernel.problem, one.problem), l2_bytes)
+        defaults = {name for name, row in one.rows.items() if _is_default(kernel, row.point)}
+        found.append(Times(rule.Tuned(complete, is_small, near, one.failed), one.times, frozenset(defaults)))
+    return found
+
+
+def _with_defaults(kernel: Kernel, point: Point) -> Point:
+    """An old point, whose provider has got parameters since: these have their defaults."""
+    try:
+        declared = kernel.provider(point.provider).variables()
+    except KeyError:
+        return point
+    added = {name: one.default for name, one in declared.items() if name not in point.parameters}
+    values = {**point.parameters, **{name: value for name, value in added.items() if value is not None}}
+    return point.model_copy(update={"parameters": Values(values)})
+
+
+def label(point: Point) -> str:
+    """A configuration in a table: ``cuda 4096x8w``."""
+    return notation.label(point)
+
+
+def ranked(one: Measured) -> list[tuple[str, float]]:
+    """The configurations of a problem with their times, the fastest first."""
+    return sorted(one.times.items(), key=lambda each: (each[1], each[0]))
+
+
+def timing(row: Measurement) -> Timing:
+    """The timing of a row that has one."""
+    assert row.outcome.timing is not None, "it was timed"
+    return row.outcome.timing
+
+
+def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.Tuned) -> TunedProblem:
+    """What a table says of a problem. By its finals where these were held of rows that count, else by the
+    sweep, whose interval is that of the median."""
+    made = problems.make(kernel.problem, one.problem)
+    keys = {row.key: name for name, row in one.rows.items()}
+    rounds = {keys[final.key]: final for final in held if final.key in keys}
+    if rounds:
+        order_of = sorted(((name, one.median_us) for name, one in rounds.items()), key=lambda each: each[1])
+        best, us = order_of[0]
+        interval = (min(rounds[best].rounds_us), max(rounds[best].rounds_us))
+    else:
+        order_of = ranked(one)
+        best, us = order_of[0]
+        half = timing(one.rows[best]).rel_ci * us
+        interval = (us - half, us + half)
+    row = one.rows[best]
+    others = [each for each in order_of if one.rows[each[0]].point.provider != row.point.provider]
+    baseline = next((us for name, us in order_of if one.rows[name].point.provider == kernel.baseline), None)
+    assert row.outcome.max_abs_err is not None, "it was verified"
+    return TunedProblem(
+        problem=dict(one.problem),
+        within_l2=tuned.within_l2,
+        best=best,
+        us=_short(us),
+        interval_us=[_short(each) for each in interval],
+        source="finals" if rounds else "sweep",
+        runner_up=others[0][0] if others else None,
+        runner_up_us=_short(others[0][1]) if others else None,
+        baseline_us=None if baseline is None else _short(baseline),
+        tolerance=[[each.rtol, each.atol] for each in _tolerances(kernel, made)],
+        max_abs_err=_short(row.outcome.max_abs_err),
+        commit=row.origin.commit[:10],
+        near=tuned.near,
+        failed=sorted(one.failed),
+    )
+
+
+def _tolerances(kernel: Kernel, problem: object) -> tuple[Tolerance, ...]:
+    found = kernel.tolerance(problem)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _is_default(kernel: Kernel, point: Point) -> bool:
+    """Whether a configuration is its provider's default, as that of one without parameters is."""
+    declared = kernel.provider(point.provider).variables()
+    return all(point.parameters[name] == one.default for name, one in declared.items())
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.{DIGITS}g}")

@@ -1,0 +1,77 @@
+"""The rule between tuned problems, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels.contract import Value
+from kernels.ops import rule
+from kernels.ops.rule import Tuned, pick
+
+
+def tuned(columns: int, near: dict[str, float], rows: int = 64, **more: Value) -> Tuned:
+    problem: dict[str, Value] = {"rows": rows, "columns": columns, "dtype": "float32", **more}
+    return Tuned(problem, True, near)
+
+
+def picked(
+    some: list[Tuned], columns: int, rows: int = 64, dtype: str = "float32", within: bool = True
+) -> str:
+    problem: dict[str, Value] = {"rows": rows, "columns": columns, "dtype": dtype}
+    found = pick(some, problem, within, ("columns",), lambda label: True)
+    return "" if found is None else found.label
+
+
+def test_what_is_good_on_both_sides_comes_before_what_is_the_best_on_one() -> None:
+    some = [tuned(256, {"a": 1.0, "b": 1.02}), tuned(1024, {"c": 1.0, "b": 1.01})]
+    assert picked(some, 512) == "b"
+
+
+def test_the_nearer_problem_counts_for_more() -> None:
+    some = [tuned(256, {"a": 1.0, "b": 1.1}), tuned(4096, {"b": 1.0, "a": 1.1})]
+    assert (picked(some, 300), picked(some, 4000)) == ("a", "b")
+
+
+def test_a_doubling_of_what_no_size_stands_for_counts_less() -> None:
+    some = [tuned(512, {"a": 1.0, "b": 1.1}, rows=256), tuned(1024, {"b": 1.0, "a": 1.1}, rows=64)]
+    # Two doublings of the rows away from the first, one of the columns from the second.
+    assert picked(some, 512) == "a"
+
+
+def test_agreement_is_the_geometric_mean_over_the_neighbours() -> None:
+    some = [tuned(256, {"b": 1.0}), tuned(1024, {"c": 1.0, "b": 1.21})]
+    found = pick(some, {"rows": 64, "columns": 300, "dtype": "float32"}, True, ("columns",), lambda _: True)
+    assert found is not None and found.label == "b"
+    assert found.agreement == pytest.approx(1.1)
+    # One that was not near the best somewhere is as bad as MOST there.
+    (alone,) = [tuned(256, {"b": 1.0})]
+    found = pick(
+        [alone, tuned(1024, {"c": 1.0})],
+        {"rows": 64, "columns": 300, "dtype": "float32"},
+        True,
+        ("columns",),
+        lambda _: True,
+    )
+    assert found is not None and found.agreement == pytest.approx(rule.MOST**0.5)
+
+
+def test_another_dtype_tells_nothing() -> None:
+    assert picked([tuned(256, {"a": 1.0})], 256, dtype="bfloat16") == ""
+
+
+def test_the_other_side_of_the_cache_counts_only_where_this_one_has_too_few() -> None:
+    near = [tuned(512 + number, {"a": 1.0}) for number in range(rule.NEIGHBOURS)]
+    far = [Tuned({**near[0].problem, "columns": 1 << 20}, False, {"b": 1.0})] * rule.NEIGHBOURS
+    assert (picked([*near, *far], 512, within=False), picked([*near, *far], 512)) == ("b", "a")
+    assert picked(near, 512, within=False) == "a"
+
+
+def test_what_failed_next_to_it_and_what_does_not_fit_is_not_taken() -> None:
+    best = tuned(256, {"a": 1.0, "b": 1.2})
+    broken = Tuned(tuned(1024, {}).problem, True, {"b": 1.0}, frozenset({"a"}))
+    assert picked([best, broken], 300) == "b"
+    problem: dict[str, Value] = {"rows": 64, "columns": 300, "dtype": "float32"}
+    assert pick([best], problem, True, ("columns",), lambda label: label != "a") == rule.Pick(
+        "b", pytest.approx(1.2)
+    )
+    assert pick([best], problem, True, ("columns",), lambda label: False) is None

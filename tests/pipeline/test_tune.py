@@ -1,0 +1,349 @@
+"""``python -m pipeline.tune``: the table of tuned configurations, and what is chosen by it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernels
+from kernels.contract import Gpu
+from kernels.ops import source, tuned
+from pipeline import tune
+from pipeline.command.options import TuneConfig
+from pipeline.command.run import run_stage
+from pipeline.execution.identity import Identity
+from pipeline.machine import device
+from pipeline.machine.device import Device
+from pipeline.points import catalog
+from pipeline.store import results
+from pipeline.store.record import Measurement
+from pipeline.timing.settings import TimingSettings
+from tests import factory
+from tests.factory import H200
+
+GPU = Gpu((9, 0), 132, 227 << 10, 50 << 20)
+KERNEL = "softmax"
+LOADED = kernels.load(KERNEL)
+IDENTITY = Identity(LOADED, factory.environment(H200), TimingSettings(), 0)
+
+
+def row(provider: str, columns: int, us: float = 1.0, dtype: str = "float32", **more: Any) -> Measurement:
+    """A row that is not old."""
+    made = factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more)
+    parts = IDENTITY.parts(made.point)
+    return made.model_copy(update={"parts": parts, "key": parts.key})
+
+
+def some(
+    us: Mapping[str, Sequence[float]], columns: Sequence[int], dtype: str = "float32"
+) -> list[Measurement]:
+    """Rows of configurations with a time for each number of columns; None where one was not measured."""
+    parameters: dict[str, dict[str, int]] = {
+        "torch": {},
+        "triton_online 1024x4w": {"block_size": 1024, "num_warps": 4},
+        "triton_online 1024x8w": {"block_size": 1024, "num_warps": 8},
+        "cuda 1024x4w": {"block_size": 1024, "num_warps": 4},
+        "cuda 2048x8w": {"block_size": 2048, "num_warps": 8},
+    }
+    return [
+        row(name.partition(" ")[0], size, time, dtype, **parameters[name])
+        for name, times in us.items()
+        for size, time in zip(columns, times, strict=True)
+    ]
+
+
+COLUMNS = (256, 512, 1024, 2048, 8192, 16384)
+PLANTED = {
+    "torch": (20.0, 20.0, 20.0, 20.0, 20.0, 20.0),
+    "triton_online 1024x4w": (12.0, 12.0, 12.0, 12.0, 12.0, 12.0),
+    "cuda 1024x4w": (11.0, 11.0, 11.0, 11.0, 10.0, 10.0),
+    "cuda 2048x8w": (10.0, 10.0, 10.0, 10.0, 10.1, 10.2),
+}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine at hand has an H200, as far as a table is concerned."""
+    here = Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-0")
+    monkeypatch.setattr(device, "resolve", lambda wanted: here)
+    monkeypatch.setattr(device, "capabilities", lambda one: GPU)
+    monkeypatch.setattr(tune, "fingerprint", lambda one: factory.environment(H200))
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has read no table and said nothing."""
+    tuned._read.cache_clear()
+    source._of_files.cache_clear()
+    monkeypatch.setattr(tuned, "_said", set())
+    yield
+    tuned._read.cache_clear()
+
+
+def written(folder: Path, rows: Sequence[Measurement], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The table that the command makes of a ledger; it is the one that is chosen by."""
+    factory.write_results(folder, rows)
+    monkeypatch.setattr(sys, "argv", ["tune", f"output={folder}"])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("tune", TuneConfig, tune.run)
+    assert ended.value.code == 0
+    path = results.tuned_path(folder, H200)
+    monkeypatch.setenv(tuned.VARIABLE, str(path))
+    return path
+
+
+def chosen(columns: int, dtype: str = "float32", rows: int = 4096) -> tuned.Choice:
+    problem = LOADED.kernel.problem(rows=rows, columns=columns, dtype=dtype)
+    return tuned.choose(LOADED, problem, GPU, H200)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_table_says_what_was_measured_at_each_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+    content = json.loads(path.read_text())
+    assert (content["format"], content["gpu"], content["l2_bytes"]) == (1, H200, 50 << 20)
+    assert content["environment"]["torch"] == "2.11.0"
+    of_kernel = content["kernels"][KERNEL]
+    assert set(of_kernel["sources"]) == {"cuda", "triton_online"}
+    first, *_, last = of_kernel["problems"]
+    assert first["problem"] == {"rows": 4096, "columns": 256, "dtype": "float32"}
+    assert (first["best"], first["us"], first["source"]) == ("cuda 2048x8w", 10.0, "sweep")
+    assert first["interval_us"][0] < 10 < first["interval_us"][1]
+    assert (first["runner_up"], first["runner_up_us"]) == ("triton_online 1024x4w", 12.0)
+    assert first["baseline_us"] == 20.0
+    assert first["near"] == {"cuda 2048x8w": 1.0, "cuda 1024x4w": 1.1, "triton_online 1024x4w": 1.2}
+    assert first["tolerance"] == [[2e-5, 2e-38]] and first["max_abs_err"] == 1e-7
+    assert (first["within_l2"], last["within_l2"], last["best"]) == (True, False, "cuda 1024x4w")
+    # A problem is a line, so that a change of one is a change of a line.
+    lines = path.read_text().splitlines()
+    assert sum('"problem": {' in line for line in lines) == len(COLUMNS)
+    before = path.read_bytes()
+    assert written(tmp_path, some(PLANTED, COLUMNS), monkeypatch).read_bytes() == before
+
+
+@pytest.mark.usefixtures("gpu")
+def test_old_rows_and_those_not_to_be_trusted_are_not_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = some({"torch": (20.0,), "cuda 1024x4w": (10.0,)}, (1024,))
+    old = factory.measurement(KERNEL, "cuda", 1024, median_us=1.0, block_size=2048, num_warps=8)
+    hot = row("cuda", 1024, 1.0, block_size=4096, num_warps=8, cache="hot")
+    doubted = row("cuda", 1024, 1.0, block_size=512, num_warps=8, valid=False)
+    path = written(tmp_path, [*good, old, hot, doubted], monkeypatch)
+    (problem,) = json.loads(path.read_text())["kernels"][KERNEL]["problems"]
+    assert problem["near"] == {"cuda 1024x4w": 1.0}
+    assert "1 timed row is old and was left out" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("gpu")
+def test_without_a_row_that_counts_no_table_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, [factory.measurement(KERNEL, "torch")], monkeypatch)
+    assert not path.exists()
+    assert "no table was written" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("gpu")
+def test_finals_decide_where_they_were_held_of_these_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = some({"torch": (20.0,), "cuda 1024x4w": (10.0,), "triton_online 1024x4w": (9.9,)}, (1024,))
+    torch, cuda, online = rows
+    factory.write_finals(
+        tmp_path, [factory.final(cuda, 9.8), factory.final(online, 10.1), factory.final(torch, 21.0)]
+    )
+    path = written(tmp_path, rows, monkeypatch)
+    (problem,) = json.loads(path.read_text())["kernels"][KERNEL]["problems"]
+    assert (problem["best"], problem["us"], problem["source"]) == ("cuda 1024x4w", 9.8, "finals")
+    assert (problem["runner_up"], problem["runner_up_us"]) == ("triton_online 1024x4w", 10.1)
+    assert problem["baseline_us"] == 21.0
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_tuned_problem_is_an_exact_hit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+    found = chosen(512)
+    assert (found.provider, found.how, found.reason) == ("cuda", "exact", "")
+    assert (found.parameters["block_size"], found.parameters["num_warps"]) == (2048, 8)
+    assert found.parameters["strategy"] == "auto", "every parameter has its value"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_regret_is_what_one_finds_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first five problems, within the cache, whichever is left out the others say 2048x8w. Beyond it
+    the two others say 1024x4w."""
+    columns = (256, 300, 512, 600, 1024, 2048, 8192, 16384)
+    times = {
+        "torch": (20.0,) * 8,
+        "cuda 1024x4w": (11.0, 11.0, 11.0, 11.0, 10.0, 10.0, 10.0, 10.0),
+        "cuda 2048x8w": (10.0, 10.0, 10.0, 10.0, 10.4, 12.0, 12.0, 12.0),
+    }
+    path = written(tmp_path, some(times, columns), monkeypatch)
+    within, beyond = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
+    assert (within["within_l2"], within["problems"], beyond["problems"]) == (True, 5, 3)
+    # The choice is right at the first four and 4 % slower at 1024 columns: in order 0, 0, 0, 0, 0.04.
+    assert (within["regret_median"], within["regret_p90"]) == (0.0, 0.024)
+    assert (within["generalised"], within["generalised_p90"]) == (5, 0.024)
+    assert (beyond["regret_p90"], beyond["agreement"]) == (0.0, None), "three problems are too few"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_between_problems_the_rule_is_followed_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (256, 300, 512, 600, 1024, 2048, 8192, 16384)
+    times = {
+        "torch": (20.0,) * 8,
+        "cuda 1024x4w": (11.0,) * 5 + (10.0,) * 3,
+        "cuda 2048x8w": (10.0,) * 5 + (12.0,) * 3,
+    }
+    written(tmp_path, some(times, columns), monkeypatch)
+    found = chosen(400)
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "generalised")
+    assert found.reason == "softmax was not tuned at this problem."
+    beyond = chosen(4096)  # of the three there nobody knows how good the rule is
+    assert (beyond.provider, beyond.parameters["block_size"], beyond.how) == ("cuda", 1024, "default")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (256, 300, 512, 600, 800, 1024)
+    # Which of two is the best changes from problem to problem, and the other takes twice as long.
+    times = {
+        "cuda 2048x8w": (10.0, 20.0) * 3,
+        "triton_online 1024x8w": (20.0, 10.0) * 3,
+        "torch": (15.0,) * 6,
+        "cuda 1024x4w": (13.0,) * 6,
+    }
+    written(tmp_path / "a", some(times, columns), monkeypatch)
+    assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
+    tuned._read.cache_clear()
+    times |= {"torch": (12.0,) * 6}
+    written(tmp_path / "b", some(times, columns), monkeypatch)
+    assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_where_the_neighbours_disagree_more_than_is_trusted_the_rule_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Narrow rows have one best configuration, of wide ones each second has another."""
+    columns = (*range(100, 180, 10), *range(900, 1300, 50))
+    times = {
+        "cuda 2048x8w": (10.0,) * 8 + (10.0, 12.0) * 4,
+        "triton_online 1024x8w": (12.0,) * 8 + (12.0, 10.0) * 4,
+        "torch": (11.0,) * 16,
+    }
+    path = written(tmp_path, some(times, columns), monkeypatch)
+    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
+    assert (region["problems"], region["generalised"], region["generalised_p90"]) == (16, 8, 0.0)
+    assert region["regret_p90"] == 0.2 and region["agreement"] == 1.0
+    assert (chosen(125).provider, chosen(125).how) == ("cuda", "generalised")
+    assert (chosen(1030).provider, chosen(1030).how) == ("torch", "torch")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_nothing_is_chosen_that_was_not_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = some(PLANTED, COLUMNS)
+    # The fastest of all was wrong at one problem, so that it is taken at none.
+    rows = [
+        one.model_copy(update={"outcome": factory.measurement(status="incorrect").outcome, "rate": None})
+        if (one.point.parameters.get("block_size"), one.point.problem["columns"]) == (2048, 512)
+        else one
+        for one in rows
+    ]
+    written(tmp_path, rows, monkeypatch)
+    for columns in (*COLUMNS, 300, 4096):
+        found = chosen(columns)
+        assert found.parameters.get("block_size") != 2048
+    # Of another dtype nothing was measured at all.
+    assert (chosen(512, "bfloat16").provider, chosen(512, "bfloat16").how) == ("torch", "torch")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_provider_that_was_edited_is_not_called_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+    of_today = source.digest
+    monkeypatch.setattr(
+        source, "digest", lambda loaded, name: "edited" if name == "cuda" else of_today(loaded, name)
+    )
+    with pytest.warns(RuntimeWarning, match="softmax/cuda was edited since it was tuned on nvidia-h200"):
+        found = chosen(512)
+    assert (found.provider, found.how) != ("cuda", "exact") and "was edited" in found.reason
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        assert chosen(300).provider != "cuda" and chosen(1024).provider != "cuda"
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda text: text[: len(text) // 2], "is no JSON"),
+        (lambda text: "[]", "is no table of tuned configurations"),
+        (
+            lambda text: text.replace('"format": 1', '"format": 2'),
+            "has format 2, and this version reads up to 1",
+        ),
+        (lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'), "is of nvidia-b200, not of"),
+        (lambda text: text.replace('"best": "cuda 2048x8w"', '"best": "cuda 9x9w"'), "is not whole"),
+        (lambda text: text.replace('"near": {', '"far": {'), "is not whole"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_one_sentence_once_and_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any, sentence: str
+) -> None:
+    path = written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+    path.write_text(spoil(path.read_text()))
+    with pytest.warns(RuntimeWarning, match=sentence) as said:
+        found = [chosen(512), chosen(300)]
+    assert len(said) == 1
+    assert {(one.provider, one.how) for one in found} == {("torch", "torch")}
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_provider_that_is_not_installed_is_one_sentence_and_another_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+    content = path.read_text().replace('"provider": "cuda"', '"provider": "quack"')
+    path.write_text(content)
+    with pytest.warns(RuntimeWarning, match="needs quack-kernels, which is not installed"):
+        found = chosen(512)
+    assert found.provider in ("torch", "triton_online") and found.how in ("default", "torch")
+
+
+def test_without_a_table_and_on_a_cpu_torch_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = LOADED.kernel.problem(columns=512)
+    on_cpu = tuned.choose(LOADED, problem, None, None)
+    assert (on_cpu.provider, on_cpu.how) == ("torch", "torch") and on_cpu.reason
+    monkeypatch.setattr(tuned, "PLACES", (tmp_path,))
+    nowhere = tuned.choose(LOADED, problem, GPU, "nvidia-b200")
+    assert (nowhere.provider, nowhere.how) == ("torch", "torch") and "nvidia-b200" in nowhere.reason
+    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path / "none.json"))
+    with pytest.warns(RuntimeWarning, match="is not there"):
+        assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
+
+
+def test_every_kernel_has_a_choice_without_a_table() -> None:
+    """The baseline with a value for each of its parameters."""
+    for name in kernels.names():
+        loaded = catalog.find(name).loaded
+        baseline = loaded.kernel.provider(loaded.kernel.baseline)
+        found = tuned.choose(loaded, None, None, None)
+        assert found.provider == baseline.name and found.parameters.keys() == baseline.variables().keys()
