@@ -77,6 +77,19 @@ class Schedule:
                 pending = [self._compiling[point] for point in mine]
             wait(pending, return_when=FIRST_COMPLETED)
 
+    def give_back(self, worker: int, points: Sequence[Point]) -> None:
+        """A worker is gone that had these points: others get them, and what it would have compiled."""
+        with self._lock:
+            self._waiting = [*points, *self._waiting]
+            self._last[worker] = None
+            self._compilers.discard(worker)
+
+    @property
+    def waiting(self) -> int:
+        """How many points nobody has yet."""
+        with self._lock:
+            return len(self._waiting)
+
     def _may_have(self, worker: int, point: Point) -> bool:
         return (
             worker in self._compilers
