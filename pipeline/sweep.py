@@ -25,7 +25,9 @@ from functools import partial
 from time import monotonic
 
 from pipeline import ROOT, UserError
-from pipeline.command.options import SweepConfig
+from pipeline.cluster.sweeping import Wanted, at_once, teams_of
+from pipeline.cluster.team import ClusterTeam
+from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each
 from pipeline.execution import controls, debugging
 from pipeline.execution.agenda import Agenda
@@ -65,6 +67,9 @@ def run(configs: Sequence[SweepConfig]) -> None:
     """Measure what the ledgers lack, print the tables, publish. Raises UnsuccessfulError where own providers
     failed."""
     first = configs[0]  # all but the kernel is the same
+    if first.cluster is not None:
+        on_cluster(configs, first.cluster)
+        return
     devices = device.resolve_all(first.device)
     if first.debug:
         debug(configs, devices[0])
@@ -88,6 +93,37 @@ def run(configs: Sequence[SweepConfig]) -> None:
         team = Here(devices, workers)
         swept = [sweep_kernel(config, wanted, team) for config, wanted in zip(configs, plans, strict=True)]
     conclude(swept, monotonic() - begin)
+
+
+def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
+    """The same on a cluster: every model of GPU that it has measures all points, into ledgers of its own, and
+    the models do so at the same time."""
+    first = configs[0]
+    if first.debug:
+        raise UserError("debug=true calls each point in this process; leave cluster= out.")
+    with ExitStack() as stack:
+        wanted = Wanted(
+            entries=[config.entry for config in configs],
+            device=first.device,
+            timing=first.timing,
+            seed=first.seed,
+            timeout_s=first.point_timeout_s,
+            wait_s=first.wait_s,
+        )
+        teams = stack.enter_context(teams_of(engine, wanted, warn))
+        begin = monotonic()
+        plans = [planned(configs, team.target) for team in teams]
+        bars = stack.enter_context(Bars(console))
+
+        def measured(team: ClusterTeam) -> list[Sweep]:
+            of_team = plans[teams.index(team)]
+            return [
+                sweep_kernel(config, one, team, bars) for config, one in zip(configs, of_team, strict=True)
+            ]
+
+        swept = at_once(teams, measured)
+        seconds = monotonic() - begin
+    conclude([one for several in swept for one in several], seconds)
 
 
 def conclude(swept: Sequence[Sweep], seconds: float) -> None:
@@ -281,8 +317,7 @@ class Sweep:
                     report(point, Outcome(status="compile_error", error=reason), self.devices[0])
             sound = [point for point in points if point.provider not in broken]
             crew = self.team.crew(self.loaded, self.control(wanted.examples), report)
-            workers = len(self.devices)
-            schedule = Schedule(sound, self.ahead.futures, self.compiles_itself, workers, wanted.refill)
+            schedule = Schedule(sound, self.ahead.futures, self.compiles_itself, crew.size, wanted.refill)
             wanted.start()
             self.steadiness = crew.measure(schedule, expected)
         for provider, what in self.team.changes().items():

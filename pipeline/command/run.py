@@ -173,8 +173,16 @@ def with_preset(config: DictConfig, words: Sequence[str]) -> DictConfig:
     wanted = [str(name) for name in as_list(config.device) or ()]
     if not wanted:
         raise UserError("device: is empty; write a value or a list of values.")
-    chosen = config.preset[device.resolve_all(wanted)[0].kind]
+    chosen = config.preset[kind_of(wanted, config.get("cluster"))]
     return _composed([*(word for word in words if not word.startswith("preset=")), f"preset={chosen}"])
+
+
+def kind_of(wanted: Sequence[str], cluster: str | None) -> str:
+    """The kind of device that ``device=`` means: on a cluster GPUs, unless it is the word for CPUs. Raises
+    UserError as ``device.resolve_all`` does."""
+    if cluster is not None:
+        return "cpu" if list(wanted) == ["cpu"] else "cuda"
+    return device.resolve_all(wanted)[0].kind
 
 
 def _composed(words: Sequence[str]) -> DictConfig:
@@ -249,7 +257,7 @@ def check_timer(config: Record) -> None:
     timing, wanted = getattr(config, "timing", None), getattr(config, "device", None)
     if timing is None or wanted is None or timing.timer == "auto":
         return
-    if device.resolve_all(as_list(wanted))[0].kind == "cpu":
+    if kind_of(as_list(wanted), getattr(config, "cluster", None)) == "cpu":
         raise UserError(
             f"timing.timer={timing.timer} needs a GPU: a CPU is timed by the host's clock alone; "
             "leave timing.timer out."

@@ -16,7 +16,7 @@ class Rated(Protocol):
     """What can measure a device's own limits."""
 
     def rates(self) -> tuple[Rates, bool]:
-        """Them, and whether others had the device meanwhile. Raises UserError where they can't be measured."""
+        """Them, and whether others had the device meanwhile. Raises UserError when they can't be measured."""
 
 
 def known_or_measured(worker: Rated, environment: Environment, known: Sequence[Path], path: Path) -> Ceilings:

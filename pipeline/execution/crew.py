@@ -35,18 +35,25 @@ class Crew:
         Returns what the control point says. Whatever ``report`` raises ends the measuring and is raised here,
         as is Ctrl-C.
         """
-        with ThreadPoolExecutor(len(self.workers)) as threads:
-            futures = [
-                threads.submit(self._work, index, schedule, total) for index in range(len(self.workers))
-            ]
+        with ThreadPoolExecutor(self.size) as threads:
+            futures = [threads.submit(self._work, index, schedule, total) for index in range(self.size)]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
                 if not all(_succeeded(future) for future in futures):
                     self._stop.set()
-                    for worker in self.workers:
-                        worker.abandon()
+                    self.abandon()
             return steadiness([future.result() for future in futures])
+
+    @property
+    def size(self) -> int:
+        """How many measure at once."""
+        return len(self.workers)
+
+    def abandon(self) -> None:
+        """End what all of them do, from another thread."""
+        for worker in self.workers:
+            worker.abandon()
 
     def _work(self, index: int, schedule: Schedule, total: int) -> Controls:
         """The control point's measurements."""

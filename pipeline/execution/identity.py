@@ -77,7 +77,7 @@ class Identity:
             point=digest(point.model_dump()),
             source=self.source(point.provider),
             instrument=self.instrument,
-            environment=self._environment(point.provider),
+            environment=self.felt(point.provider),
             settings=self.settings_digest,
         )
 
@@ -101,7 +101,8 @@ class Identity:
             self._sources[provider] = source(self.loaded, declared)
         return self._sources[provider]
 
-    def _environment(self, provider: str) -> str:
+    def felt(self, provider: str) -> str:
+        """Of what the provider's numbers depend on of the environment."""
         if provider not in self._environments:
             felt = self.environment.felt_by(self.loaded.kernel.provider(provider))
             self._environments[provider] = digest(felt)

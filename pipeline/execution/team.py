@@ -1,4 +1,4 @@
-"""Who measures a sweep: workers on devices of one model, here or elsewhere, and what is done where they are."""
+"""Who measures a sweep: workers on devices of one model, here or elsewhere."""
 
 from __future__ import annotations
 
