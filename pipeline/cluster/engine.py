@@ -1,4 +1,4 @@
-"""Ray, and all that is known of it here: how a cluster is found, what it has, how a station on it is asked."""
+"""Ray, and all that is known of it: how a cluster is found, what it has, how a station on it is asked."""
 
 from __future__ import annotations
 
@@ -77,10 +77,9 @@ class Remote:
 class Cluster:
     """A Ray cluster that this process has joined."""
 
-    def __init__(self, ray: Any, where: str, tree: Path) -> None:
+    def __init__(self, ray: Any, where: str) -> None:
         self._ray = ray
         self.where = where
-        self._environment = {"working_dir": str(tree)}
 
     def nodes(self) -> list[Node]:
         """Its hosts that are alive, always in the same order."""
@@ -99,7 +98,6 @@ class Cluster:
             num_gpus=1 if kind == "cuda" else 0,
             max_restarts=0,
             scheduling_strategy=pinned,
-            runtime_env=self._environment,
         )
         return Remote(made.remote(assignment))
 
@@ -124,8 +122,6 @@ def _told(ray: Any) -> Iterator[None]:
             raise cause from error
         raise LostError(f"it raised {cause!r}") from error
     except (ray.exceptions.RayError, ConnectionError) as error:
-        if isinstance(getattr(error, "cause", None), UserError):
-            raise error.cause from error
         raise LostError(_line(error)) from error
 
 
@@ -138,18 +134,17 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
-    """A cluster: the one that RAY_ADDRESS or Ray's own file names, or one that is started here and ends again.
-    What runs on it is ``tree``. Raises UserError with what is missing."""
+    """A cluster: the one that RAY_ADDRESS or Ray's own file names, or one that is started here and ends
+    again. What runs on it is ``tree``. Raises UserError with what is missing."""
     ray = _ray()
     address = None if engine == "ray-local" else _address()
-    where = (
-        HERE
-        if address is None
-        else "the Ray cluster"
-        if address == "auto"
-        else f"the Ray cluster at {address}"
-    )
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    named = "the Ray cluster" if address == "auto" else f"the Ray cluster at {address}"
+    where = HERE if address is None else named
+    options: dict[str, Any] = {
+        "runtime_env": {"working_dir": str(tree)},
+        "log_to_driver": False,
+        "logging_level": logging.CRITICAL,
+    }
     if address is None:
         options |= {"include_dashboard": False, "num_gpus": None if kind == "cuda" else 0}
     watch = Timer(CONNECT_S, _give_up, [where])
@@ -162,7 +157,7 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
     finally:
         watch.cancel()
     try:
-        yield Cluster(ray, where, tree)
+        yield Cluster(ray, where)
     finally:
         ray.shutdown()
 
@@ -200,8 +195,8 @@ def _address() -> str:
         socket.create_connection((host, int(port)), ANSWERS_S).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"no Ray cluster answers at {address} ({getattr(error, 'strerror', None) or error}): start one by "
-            "ray start --head, or write another address into RAY_ADDRESS."
+            f"no Ray cluster answers at {address} ({getattr(error, 'strerror', None) or error}): "
+            "start one by ray start --head, or write another address into RAY_ADDRESS."
         ) from error
     return address
 
@@ -215,8 +210,8 @@ def _not_joined(where: str, text: str) -> str:
         )
     if "Could not find any running Ray" in text:
         return (
-            "no Ray cluster runs on this host: start one by ray start --head, name one by RAY_ADDRESS=HOST:PORT, "
-            "or write cluster=ray-local."
+            "no Ray cluster runs on this host: start one by ray start --head, name one by "
+            "RAY_ADDRESS=HOST:PORT, or write cluster=ray-local."
         )
     first = " ".join(text.split())[:300].rstrip(".")
     return (

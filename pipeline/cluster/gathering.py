@@ -1,11 +1,12 @@
-"""Which devices of a cluster measure: a station on each is started and looked at, and those that agree in what
-decides a number make a team for each model."""
+"""Which devices of a cluster measure: a station on each is started and looked at, and those that agree in
+what decides a number make a team for each model."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from time import monotonic
 from typing import Any
@@ -47,8 +48,8 @@ def kind_of(wanted: Sequence[str]) -> str:
     if len(wanted) == 1 and wanted[0] in ("auto", "cuda", "all"):
         return "cuda"
     raise UserError(
-        f"device={','.join(wanted)} is of one host, and cluster= takes every GPU of each: leave device= out, or "
-        "write device=cpu."
+        f"device={','.join(wanted)} is of one host, and cluster= takes every GPU of each: leave "
+        "device= out, or write device=cpu."
     )
 
 
@@ -63,7 +64,7 @@ def members(cluster: Cluster, assignment: Assignment, wait_s: float | None, say:
     if not places:
         if assignment.kind == "cuda":
             raise UserError(
-                f"{cluster.where} has no GPU on its {len(nodes)} hosts; write device=cpu to measure on their CPUs."
+                f"{cluster.where} has no GPU (hosts: {len(nodes)}); write device=cpu to measure on CPUs."
             )
         raise UserError(f"every host of {cluster.where} has GPUs, and device=cpu takes those that have none.")
     told = assignment.model_dump_json()
@@ -93,7 +94,7 @@ def members(cluster: Cluster, assignment: Assignment, wait_s: float | None, say:
                 remote.end()
                 continue
             device = Placed(**described.device.model_dump(), node=node.number)
-            found.append(Member(node, remote, described, device, lambda node=node: start(node)))
+            found.append(Member(node, remote, described, device, partial(start, node)))
         waited = monotonic() - begin
         if waiting and not has_spoken and waited > SPEAK_S:
             say(f"Waiting for {len(waiting)} of {len(places)} devices of {cluster.where}.")

@@ -1,4 +1,4 @@
-"""What runs on a host of a cluster, once for each device that measures: it compiles, builds and supervises there.
+"""What runs on a host of a cluster, once for each device: it builds, compiles and supervises there.
 
 A station is told what to do by the sweep, in JSON, one request at a time, and keeps no rows. It ends with the
 process that holds it, and with it all that it has started.

@@ -22,8 +22,11 @@ from pipeline.toolchain.extension import Place
 class Team(Protocol):
     """The devices of one model that share a sweep, and what measures on each."""
 
-    devices: Sequence[Device]
     environment: Environment
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """They, in their order."""
 
     def begin(self) -> None:
         """Start what is not running yet; of what changed workers before, nothing is known any more."""
@@ -51,9 +54,14 @@ class Here:
     """A worker on each of some devices of this host."""
 
     def __init__(self, devices: Sequence[Device], workers: Sequence[Supervisor]) -> None:
-        self.devices = devices
+        self._devices = devices
         self.environment = fingerprint(devices[0])
         self._workers = workers
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """They, in their order."""
+        return self._devices
 
     def begin(self) -> None:
         """Start what is not running yet."""
