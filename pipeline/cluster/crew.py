@@ -21,7 +21,7 @@ from pipeline.store.ceilings import Overhead
 from pipeline.store.record import Outcome
 
 HELD = 8
-"""Points that a station has at once where it compiles them ahead: it measures one, and compiles the others."""
+"""Points that a station has at once where it compiles ahead: it measures one, and compiles the others."""
 
 MOST_LOST = 2
 """So many stations may be lost at a point; then it is taken for the reason."""

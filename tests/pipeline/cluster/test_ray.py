@@ -1,0 +1,101 @@
+"""Sweeps on a Ray cluster of three nodes, all of them on this host, by the real command."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.cluster.hosts import Hosts, kill_one, stations, until
+from tests.planted.tree import Tree, cpu_tree
+
+pytest.importorskip("ray", reason="Ray is not installed: python locks/install.py ray")
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+SIZES = "size=" + ",".join(str(64 * number) for number in range(1, 25))
+"""48 points of the kernel that takes next to no time."""
+
+COUNT = 48
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    made = Hosts(tmp_path / "hosts")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return cpu_tree(tmp_path, "quick")
+
+
+def started(tree: Tree, hosts: Hosts, *options: str) -> subprocess.Popen[str]:
+    return tree.start("kernel=quick", "cluster=ray", SIZES, *options, variables=hosts.variables)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, out + err
+    return out, err
+
+
+def lines(tree: Tree) -> list[str]:
+    found = list((tree.root / "outputs").glob("timings/quick/*.jsonl"))
+    return found[0].read_text().splitlines() if found else []
+
+
+def wait_for_rows(tree: Tree, count: int) -> None:
+    until(lambda: len(lines(tree)) >= count)
+
+
+def whole(tree: Tree) -> set[str]:
+    """The devices that measured; every point is there once."""
+    rows = tree.rows("quick")
+    assert len(rows) == len({row.point for row in rows}) == COUNT
+    assert {row.outcome.status for row in rows} == {"ok"}
+    return {row.origin.device for row in rows}
+
+
+def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tree, hosts: Hosts) -> None:
+    out, _ = ended(started(tree, hosts))
+    assert f"{COUNT} points measured" in out
+    assert whole(tree) == {"node1/cpu", "node2/cpu", "node3/cpu"}
+    assert stations() == [] and tree.workers() == []
+    # Keys are those of a sweep without a cluster.
+    again = tree.sweep("kernel=quick", SIZES)
+    assert "0 points measured" in again.stdout, again.stdout + again.stderr
+
+
+def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
+    process = started(tree, hosts)
+    wait_for_rows(tree, 6)
+    kill_one()
+    out, _ = ended(process)
+    assert "was lost; its points are measured elsewhere" in out
+    assert f"{COUNT} points measured" in out
+    whole(tree)
+
+
+def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts) -> None:
+    process = started(tree, hosts)
+    wait_for_rows(tree, 6)
+    hosts.lose(hosts.nodes[2])
+    out, _ = ended(process)
+    assert f"{COUNT} points measured" in out
+    whole(tree)
+
+
+def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Hosts) -> None:
+    process = started(tree, hosts)
+    wait_for_rows(tree, 6)
+    process.kill()
+    process.communicate()
+    until(lambda: stations() == [])
+    before = {line for line in lines(tree) if line.endswith("}")}
+    out, _ = ended(started(tree, hosts))
+    assert f"{COUNT - len(before)} points measured" in out
+    whole(tree)
