@@ -165,8 +165,8 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
 def _ray() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise UserError(
-            "cluster= needs Ray, which is not installed: make setup EXTRAS=ray, or "
-            "python locks/install.py ray in the environment at hand."
+            "cluster= needs Ray, which is not installed: run "
+            "python locks/install.py ray, by the Python of this command."
         )
     # Nothing is told to anybody, and what a station prints stays in Ray's own files.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

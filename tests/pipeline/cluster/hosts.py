@@ -1,5 +1,4 @@
-"""A Ray cluster of several nodes on this host, each with a folder for temporary files of its own and so with locks
-of its own."""
+"""A Ray cluster of several nodes on this host, each with temporary files, and so with locks, of its own."""
 
 from __future__ import annotations
 

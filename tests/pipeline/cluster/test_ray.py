@@ -15,10 +15,10 @@ pytest.importorskip("ray", reason="Ray is not installed: python locks/install.py
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
-SIZES = "size=" + ",".join(str(64 * number) for number in range(1, 25))
-"""48 points of the kernel that takes next to no time."""
+SIZES = "size=" + ",".join(str(64 * number) for number in range(1, 17))
+"""32 points of the kernel that takes next to no time."""
 
-COUNT = 48
+COUNT = 32
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tr
 
 def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
-    wait_for_rows(tree, 6)
+    wait_for_rows(tree, 4)
     kill_one()
     out, _ = ended(process)
     assert "was lost; its points are measured elsewhere" in out
@@ -82,7 +82,7 @@ def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
 
 def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
-    wait_for_rows(tree, 6)
+    wait_for_rows(tree, 4)
     hosts.lose(hosts.nodes[2])
     out, _ = ended(process)
     assert f"{COUNT} points measured" in out
@@ -91,7 +91,7 @@ def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts
 
 def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
-    wait_for_rows(tree, 6)
+    wait_for_rows(tree, 4)
     process.kill()
     process.communicate()
     until(lambda: stations() == [])
