@@ -22,7 +22,7 @@ Engine = Literal["ray", "ray-local"]
 ANSWERS_S = 10.0
 """How long an address may take to accept a connection."""
 
-CONNECT_S = 60.0
+CONNECT_S = 30.0
 """Far longer than joining a cluster takes, and less than Ray's own 80 s, which end without a sentence."""
 
 HERE = "the cluster that cluster=ray-local started here"
