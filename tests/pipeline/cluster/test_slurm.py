@@ -61,8 +61,8 @@ def test_each_kernel_is_a_job_and_a_ledger(tmp_path: Path, scheduler: Slurm | No
 def test_what_a_job_finds_wrong_is_the_commands_own_end(
     tmp_path: Path, scheduler: Slurm | None, by: str
 ) -> None:
-    tree = cpu_tree(tmp_path, "quick", "tuned")
-    process = started(tree, scheduler, "kernel=tuned,quick", "allow=null")
+    tree = cpu_tree(tmp_path, "quick", "doubled")
+    process = started(tree, scheduler, "kernel=doubled,quick", "allow=null")
     _, err = process.communicate(timeout=240)
     assert process.returncode == 1 and "Traceback" not in err
     assert err.strip().splitlines()[-1].startswith("error: ") and "incorrect" in err
