@@ -4,6 +4,7 @@
     python -m pipeline.sweep kernel=matmul m=16 n=8192 k=[4096,8192] provider=[torch,triton_tiled]
     python -m pipeline.sweep kernel=gelu,softmax
     python -m pipeline.sweep experiment=llm_vocab_softmax
+    python -m pipeline.sweep kernel=softmax cluster=ray
     python -m pipeline.sweep kernel=matmul size=4096 dtype=bfloat16 provider=triton_tiled search=tpe trials=60
 
 Measures the points that each kernel's ledger does not hold yet, appends each as it is measured, and ends with
