@@ -34,7 +34,6 @@ from pipeline.execution import controls, debugging
 from pipeline.execution.agenda import Agenda
 from pipeline.execution.beside import Beside
 from pipeline.execution.controls import Steadiness
-from pipeline.execution.identity import Identity
 from pipeline.execution.plausibility import judged
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
@@ -221,7 +220,7 @@ class Sweep:
         self.plan = wanted
         self.slug = devices[0].slug
         self.output = results.folder_for(config.output, devices[0].kind)
-        self.identity = Identity(self.loaded, environment, config.timing, config.seed)
+        self.identity = team.identity(self.loaded, config.timing, config.seed)
         self.run = commit.new_run()
         self.command = commit.command_line("sweep")
         self.tool, tool_dirty = commit.head(ROOT)

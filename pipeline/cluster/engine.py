@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -145,14 +146,18 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
         "log_to_driver": False,
         "logging_level": logging.CRITICAL,
     }
+    folder = None
     if address is None:
+        # The path of a socket has 107 bytes at most, and Ray's own part of it takes most of them.
+        folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
         options |= {"include_dashboard": False, "num_gpus": None if kind == "cuda" else 0}
+        options["_temp_dir"] = folder.name
     watch = Timer(CONNECT_S, _give_up, [where])
     watch.daemon = True
     watch.start()
     try:
         ray.init(address=address or "local", **options)
-    except (RuntimeError, ConnectionError, ValueError, SystemExit) as error:
+    except (RuntimeError, OSError, ValueError, SystemExit) as error:
         raise UserError(_not_joined(where, str(error))) from error
     finally:
         watch.cancel()
@@ -160,6 +165,8 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
         yield Cluster(ray, where)
     finally:
         ray.shutdown()
+        if folder is not None:
+            folder.cleanup()
 
 
 def _ray() -> Any:

@@ -17,7 +17,8 @@ from pipeline.cluster.messages import Assignment, Described, Digests, Placed
 from pipeline.cluster.station import digests
 from pipeline.execution.identity import Identity
 from pipeline.points.catalog import Entry
-from pipeline.store.environment import Environment
+from pipeline.points.frozen import Values
+from pipeline.store.environment import UNKEYED, Environment
 
 GRACE_S = 60.0
 """How long a device may take to join those that have, from when the first has."""
@@ -30,13 +31,15 @@ Say = Callable[[str], None]
 
 @dataclass
 class Member:
-    """A device of the cluster, and the station that measures on it."""
+    """A device of the cluster, and the station that measures on it. ``felt`` are, for each kernel, what its
+    providers' numbers depend on there of the environment, as digests."""
 
     node: Node
     remote: Remote
     described: Described
     device: Placed
     again: Callable[[], Remote]
+    felt: tuple[Values, ...] = ()
     is_lost: bool = False
     changes: dict[str, str] = field(default_factory=dict)
 
@@ -136,55 +139,53 @@ def agreeing(
 ) -> dict[str, list[Member]]:
     """The members that agree, by the model of their device.
 
-    The sources and the packages have to be this process's own. Of the environments of a model that most of
-    its members have counts; of as many, the first's. Those that differ are said, and ended.
+    The sources and the packages have to be this process's own. Of what a model's numbers depend on in their
+    environment, that of most of its members counts; of as many, the first's. Those that differ are said, and
+    ended. Raises UserError where none is left.
     """
     own = _own_packages(assignment.packages)
-    sound = []
-    for one in found:
-        if different := _different(own, one.described.packages):
-            _leave_out(one, f"it has {different}", say)
-        else:
-            sound.append(one)
     models: dict[str, list[Member]] = {}
-    for one in sound:
-        models.setdefault(one.described.environment.gpu, []).append(one)
+    for one in found:
+        if why := _different(own, one.described.packages) or _stranger(one, entries, assignment):
+            _leave_out(one, why, say)
+        else:
+            models.setdefault(one.described.environment.gpu, []).append(one)
     teams = {}
     for model, several in models.items():
-        counted = Counter(one.described.environment.digest for one in several)
-        usual = next(
-            one.described.environment
-            for one in several
-            if counted[one.described.environment.digest] == max(counted.values())
-        )
-        team = [one for one in several if _is_alike(one, usual, entries, assignment, say)]
-        if team:
-            teams[model] = team
+        counted = Counter(one.felt for one in several)
+        usual = next(one for one in several if counted[one.felt] == max(counted.values()))
+        for one in several:
+            if one.felt != usual.felt:
+                _leave_out(one, _apart(one.described.environment, usual.described.environment), say)
+        teams[model] = [one for one in several if one.felt == usual.felt]
     if not teams:
         raise UserError("no device of the cluster measures as this working tree would, as was said above.")
     return teams
 
 
-def _is_alike(
-    one: Member, usual: Environment, entries: Sequence[Entry], assignment: Assignment, say: Say
-) -> bool:
+def _stranger(one: Member, entries: Sequence[Entry], assignment: Assignment) -> str | None:
+    """Why a member's sources are not this working tree's; None where they are, and then it is known what it
+    feels of its environment."""
+    felt = []
     for entry in entries:
-        expected = digests(Identity(entry.loaded, usual, assignment.settings, assignment.seed))
+        environment = one.described.environment
+        expected = digests(Identity(entry.loaded, environment, assignment.settings, assignment.seed))
         try:
             there = Digests.model_validate_json(one.remote.ask("digests", entry.loaded.where))
         except (LostError, UserError) as error:
-            _leave_out(one, str(error).rstrip("."), say)
-            return False
+            return str(error).rstrip(".")
         if (there.instrument, there.source) != (expected.instrument, expected.source):
-            _leave_out(one, f"its sources of {entry.name} are not those of this working tree", say)
-            return False
-        if there.environment != expected.environment:
-            mine, others = one.described.environment.model_dump(), usual.model_dump()
-            names = [name for name in mine if mine[name] != others[name] and name != "memory_mib"]
-            told = ", ".join(f"{name} {mine[name]} and not {others[name]}" for name in names)
-            _leave_out(one, f"its environment differs: {told or 'its packages'}", say)
-            return False
-    return True
+            return f"its sources of {entry.name} are not those of this working tree"
+        felt.append(Values(there.environment))
+    one.felt = tuple(felt)
+    return None
+
+
+def _apart(mine: Environment, usual: Environment) -> str:
+    """What an environment has otherwise than that of most."""
+    one, others = mine.model_dump(exclude=UNKEYED), usual.model_dump(exclude=UNKEYED)
+    told = [f"{name} {one[name]} and not {others[name]}" for name in one if one[name] != others[name]]
+    return f"its environment differs: {', '.join(told) or 'packages that providers need'}"
 
 
 def _leave_out(one: Member, why: str, say: Say) -> None:
@@ -200,5 +201,5 @@ def _own_packages(names: Sequence[str]) -> dict[str, str]:
 def _different(own: dict[str, str], there: dict[str, str]) -> str | None:
     for name in own.keys() & there.keys():
         if own[name] != there[name]:
-            return f"{name} {there[name]}, and this environment {own[name]}: install the same lock"
+            return f"it has {name} {there[name]}, and this environment {own[name]}: install the same lock"
     return None

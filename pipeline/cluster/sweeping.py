@@ -55,7 +55,7 @@ def teams_of(name: Engine, wanted: Wanted, say: Say) -> Iterator[list[ClusterTea
         )
         found = gathering.members(cluster, assignment, wanted.wait_s, say)
         models = gathering.agreeing(found, wanted.entries, assignment, say)
-        yield [ClusterTeam(models[model], wanted.wait_s, say) for model in sorted(models)]
+        yield [ClusterTeam(models[model], wanted.wait_s, say, assignment.kernels) for model in sorted(models)]
 
 
 def at_once(teams: Sequence[ClusterTeam], do: Callable[[ClusterTeam], T]) -> list[T]:

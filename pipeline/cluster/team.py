@@ -14,10 +14,12 @@ from pipeline.cluster.gathering import Member, Say
 from pipeline.cluster.messages import Described, Limits
 from pipeline.execution.compile_pool import Ahead
 from pipeline.execution.crew import Report
+from pipeline.execution.identity import Identity
 from pipeline.machine.device import Device
 from pipeline.points.plan import Target
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD, Overhead, Rates
+from pipeline.timing.settings import TimingSettings
 
 LOST = "every device of {model} was lost; the same command goes on from here."
 
@@ -30,10 +32,14 @@ class Elsewhere(Ahead):
 
 
 class ClusterTeam:
-    """Members that agree. A context manager is not needed: their stations end with the cluster."""
+    """Members that agree, and what each of the ``kernels`` feels of their environment. Their stations end
+    with the cluster."""
 
-    def __init__(self, members: Sequence[Member], wait_s: float | None, say: Say) -> None:
+    def __init__(
+        self, members: Sequence[Member], wait_s: float | None, say: Say, kernels: Sequence[str] = ()
+    ) -> None:
         self._members = list(members)
+        self._felt = dict(zip(kernels, members[0].felt, strict=True)) if kernels else {}
         self._wait_s = wait_s
         self._say = say
         self._overhead = NO_OVERHEAD
@@ -47,6 +53,11 @@ class ClusterTeam:
     def devices(self) -> Sequence[Device]:
         """Those that are not lost; of a team that has lost all, those that it had."""
         return [one.device for one in self._alive or self._members]
+
+    def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
+        """The keys that a kernel's points have on the stations' hosts."""
+        felt = {name: str(told) for name, told in self._felt.get(loaded.where, {}).items()}
+        return Identity(loaded, self.environment, settings, seed, felt)
 
     def begin(self) -> None:
         """The stations run since they were gathered. Raises UserError when none is left."""

@@ -152,8 +152,8 @@ def _first_line(error: Exception) -> str:
 class Job(Generic[C]):
     """What Hydra calls once, or in a multirun once for each of several values.
 
-    A scheduler's launcher pickles it and calls it on another host. There it raises what would end the command
-    here, and the launcher hands that back.
+    A scheduler's launcher sends it to another host and calls it there. There it raises what would end the
+    command here, and the launcher hands that back.
     """
 
     def __init__(

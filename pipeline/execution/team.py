@@ -9,12 +9,14 @@ from kernels import Loaded
 from pipeline import UserError
 from pipeline.execution.compile_pool import Ahead
 from pipeline.execution.crew import Crew, Report
+from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
 from pipeline.machine.environment import fingerprint
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Overhead, Rates
 from pipeline.store.environment import Environment
+from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
@@ -27,6 +29,9 @@ class Team(Protocol):
     @property
     def devices(self) -> Sequence[Device]:
         """They, in their order."""
+
+    def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
+        """The keys that a kernel's points have on the devices."""
 
     def begin(self) -> None:
         """Start what is not running yet; of what changed workers before, nothing is known any more."""
@@ -62,6 +67,10 @@ class Here:
     def devices(self) -> Sequence[Device]:
         """They, in their order."""
         return self._devices
+
+    def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
+        """The keys that a kernel's points have here."""
+        return Identity(loaded, self.environment, settings, seed)
 
     def begin(self) -> None:
         """Start what is not running yet."""

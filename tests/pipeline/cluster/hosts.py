@@ -45,14 +45,22 @@ class Hosts:
 
 def stations() -> list[int]:
     """The processes of all stations that are alive on this host."""
+    return _processes(lambda command: command.startswith(b"ray::Station"))
+
+
+def of_ray() -> list[int]:
+    """The daemons of all Ray clusters on this host."""
+    return _processes(lambda command: b"raylet/raylet" in command or b"gcs/gcs_server" in command)
+
+
+def _processes(is_one: Callable[[bytes], bool]) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            command = (process / "cmdline").read_bytes()
-        except OSError:
+            if is_one((process / "cmdline").read_bytes()):
+                found.append(int(process.name))
+        except OSError:  # it has ended meanwhile
             continue
-        if command.startswith(b"ray::Station"):
-            found.append(int(process.name))
     return found
 
 

@@ -13,6 +13,7 @@ from pipeline.cluster import gathering
 from pipeline.cluster.engine import Cluster, LostError, Node, Remote
 from pipeline.cluster.messages import Assignment, Described
 from pipeline.cluster.station import digests
+from pipeline.cluster.team import ClusterTeam
 from pipeline.execution.identity import Identity
 from pipeline.points import catalog
 from pipeline.store.environment import Environment
@@ -125,6 +126,25 @@ def test_a_gpus_host_may_have_another_processor() -> None:
     usual, other = factory.environment(), factory.environment().model_copy(update={"cpu": "Intel"})
     teams, said = gathered(PlantedCluster(OnHost(on(usual)), OnHost(on(other))))
     assert (teams, said) == ({factory.H200: ["node1/cuda:0", "node2/cuda:0"]}, [])
+
+
+def test_packages_that_only_the_hosts_have_count_and_are_in_the_keys() -> None:
+    """The command may run where no GPU is: without what comes with torch's build for CUDA."""
+    stations = [OnHost(on(factory.environment())) for _ in range(2)]
+    for one in stations:
+        assert one.digests is not None
+        felt = one.digests.environment | {"numba": "0" * 16}
+        one.digests = one.digests.model_copy(update={"environment": felt})
+    cluster = cast(Cluster, PlantedCluster(*stations))
+    found = gathering.members(cluster, assignment(), None, print)
+    (members,) = gathering.agreeing(found, [SOFTMAX], assignment(), print).values()
+    team = ClusterTeam(members, None, print, ["softmax"])
+    keys = team.identity(SOFTMAX.loaded, TimingSettings(), 0)
+    own = Identity(SOFTMAX.loaded, factory.environment(), TimingSettings(), 0)
+    at = {name: factory.made_point("softmax", name) for name in ("numba", "torch")}
+    assert (len(members), keys.parts(at["numba"]).environment) == (2, "0" * 16)
+    assert keys.key(at["torch"]) == own.key(at["torch"])
+    assert keys.key(at["numba"]) != own.key(at["numba"])
 
 
 def test_one_with_another_lock_or_edited_sources_says_so_and_is_not_used() -> None:

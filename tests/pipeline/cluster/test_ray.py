@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.cluster.hosts import Hosts, kill_one, stations, until
+from tests.pipeline.cluster.hosts import Hosts, kill_one, of_ray, stations, until
 from tests.planted.tree import Tree, cpu_tree
 
 pytest.importorskip("ray", reason="Ray is not installed: python locks/install.py ray")
@@ -48,8 +50,9 @@ def lines(tree: Tree) -> list[str]:
     return found[0].read_text().splitlines() if found else []
 
 
-def wait_for_rows(tree: Tree, count: int) -> None:
-    until(lambda: len(lines(tree)) >= count)
+def wait_for_rows(tree: Tree, process: subprocess.Popen[str], count: int) -> None:
+    until(lambda: len(lines(tree)) >= count or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
 
 
 def whole(tree: Tree) -> set[str]:
@@ -72,7 +75,7 @@ def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tr
 
 def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
-    wait_for_rows(tree, 4)
+    wait_for_rows(tree, process, 4)
     kill_one()
     out, _ = ended(process)
     assert "was lost; its points are measured elsewhere" in out
@@ -82,16 +85,29 @@ def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
 
 def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
-    wait_for_rows(tree, 4)
+    wait_for_rows(tree, process, 4)
     hosts.lose(hosts.nodes[2])
     out, _ = ended(process)
     assert f"{COUNT} points measured" in out
     whole(tree)
 
 
+def test_ctrl_c_ends_all_that_was_started_here(tree: Tree) -> None:
+    process = tree.start("kernel=quick", "cluster=ray-local", SIZES)
+    wait_for_rows(tree, process, 2)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, out + err
+    assert time.monotonic() - begin < 10
+    assert "Stopped." in out + err
+    until(lambda: stations() == [] and tree.workers() == [] and of_ray() == [], 30)
+    assert {row.outcome.status for row in tree.rows("quick")} == {"ok"}
+
+
 def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
-    wait_for_rows(tree, 4)
+    wait_for_rows(tree, process, 4)
     process.kill()
     process.communicate()
     until(lambda: stations() == [])
