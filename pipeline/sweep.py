@@ -131,8 +131,9 @@ def conclude(swept: Sequence[Sweep], seconds: float) -> None:
     does."""
     if len(swept) > 1:
         measured = sum(len(sweep.measured) for sweep in swept)
-        kernels = f"{len({sweep.entry.name for sweep in swept})} kernels"
-        console.print(f"{kernels}: {notation.points(measured)} measured in {seconds:.1f} s.", highlight=False)
+        kernels = len({sweep.entry.name for sweep in swept})
+        of = f"{kernels} kernels" if kernels > 1 else f"{len(swept)} models"
+        console.print(f"{of}: {notation.points(measured)} measured in {seconds:.1f} s.", highlight=False)
     for sweep in swept:
         if sweep.config.tracking.name != "none":
             publish(sweep.config, sweep)

@@ -92,12 +92,12 @@ class Shared(Crew):
                 controls.before(done)
                 answer = self._measured(member, held)
             except LostError:
-                if not self._stop.is_set():
-                    self._give_back(index, schedule, held, member)
-                    revived += 1
-                    member.is_lost = revived > MOST_REVIVED or not self._work_of.revive(member)
-                    continue
-                break
+                if self._stop.is_set() or self._work_of.is_stopped():
+                    break
+                self._give_back(index, schedule, held, member)
+                revived += 1
+                member.is_lost = revived > MOST_REVIVED or not self._work_of.revive(member)
+                continue
             point = held.pop(answer.number)
             with self._reporting:
                 if self._stop.is_set():

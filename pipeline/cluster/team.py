@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Timer
 from typing import Any
 
 from kernels import Loaded
 from pipeline import UserError
 from pipeline.cluster.crew import Shared, Work
 from pipeline.cluster.engine import LostError
-from pipeline.cluster.gathering import Member, Say
+from pipeline.cluster.gathering import SPEAK_S, Member, Say
 from pipeline.cluster.messages import Described, Limits
 from pipeline.execution.compile_pool import Ahead
 from pipeline.execution.crew import Report
@@ -140,7 +141,13 @@ class ClusterTeam:
                 return str(error)
             return None
 
+        patience = Timer(
+            SPEAK_S, self._say, [f"Waiting for {self.environment.gpu}: it is being measured on."]
+        )
+        patience.daemon = True
+        patience.start()
         refusals = self._of_each(members, hold)
+        patience.cancel()
         for one, why in zip(members, refusals, strict=True):
             if why is not None:
                 self._say(f"{one.device} on {one.node.name} is not used: {why}")

@@ -110,7 +110,7 @@ def test_a_stopped_team_raises_what_ctrl_c_raises() -> None:
     station.survives = stop
     with pytest.raises(KeyboardInterrupt):
         sweep.measured()
-    assert sweep.found == []
+    assert (sweep.found, sweep.said) == ([], []), "it is not taken for lost"
 
 
 def test_an_error_of_who_keeps_the_rows_ends_all() -> None:
