@@ -6,7 +6,6 @@ import importlib.util
 import logging
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +24,9 @@ ANSWERS_S = 10.0
 
 CONNECT_S = 30.0
 """Far longer than joining a cluster takes, and less than Ray's own 80 s, which end without a sentence."""
+
+STDERR = 2
+"""The descriptor, which also code that is not Python's writes to."""
 
 HERE = "the cluster that cluster=ray-local started here"
 
@@ -152,15 +154,17 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
         folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
         options |= {"include_dashboard": False, "num_gpus": None if kind == "cuda" else 0}
         options["_temp_dir"] = folder.name
-    watch = Timer(CONNECT_S, _give_up, [where])
-    watch.daemon = True
-    watch.start()
     try:
-        ray.init(address=address or "local", **options)
+        with _quiet() as said:
+            watch = Timer(CONNECT_S, _give_up, [where, said])
+            watch.daemon = True
+            watch.start()
+            try:
+                ray.init(address=address or "local", **options)
+            finally:
+                watch.cancel()
     except (RuntimeError, OSError, ValueError, SystemExit) as error:
         raise UserError(_not_joined(where, str(error))) from error
-    finally:
-        watch.cancel()
     try:
         yield Cluster(ray, where)
     finally:
@@ -175,7 +179,7 @@ def _ray() -> Any:
             "cluster= needs Ray, which is not installed: run "
             "python locks/install.py ray, by the Python of this command."
         )
-    # Nothing is told to anybody, and what a station prints stays in Ray's own files.
+    # Nothing is told to anybody.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     import ray.util.scheduling_strategies
@@ -220,14 +224,30 @@ def _not_joined(where: str, text: str) -> str:
             "no Ray cluster runs on this host: start one by ray start --head, name one by "
             "RAY_ADDRESS=HOST:PORT, or write cluster=ray-local."
         )
-    first = " ".join(text.split())[:300].rstrip(".")
+    told = " ".join(text.split())[:300].rstrip(".") or "it did not answer"
     return (
-        f"{where} could not be joined: {first or 'it did not answer'}. Run the command on one of its hosts."
+        f"{where} could not be joined: {told}. Run the command on one of its hosts, and set "
+        "RAY_AUTH_MODE=token where it asks for Ray's token."
     )
 
 
-def _give_up(where: str) -> None:
+@contextmanager
+def _quiet() -> Iterator[int]:
+    """Nothing is on stderr meanwhile: Ray's C++ says there each second what its exception says in the end.
+    Gives the descriptor of what stderr is otherwise."""
+    said = os.dup(STDERR)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, STDERR)
+    try:
+        yield said
+    finally:
+        os.dup2(said, STDERR)
+        os.close(nowhere)
+        os.close(said)
+
+
+def _give_up(where: str, said: int) -> None:
     """End a command that waits inside of Ray, which no exception reaches."""
     sentence = f"error: {where} did not answer within {CONNECT_S:g} s: is it Ray that listens there?\n"
-    os.write(sys.stderr.fileno(), sentence.encode())
+    os.write(said, sentence.encode())
     os._exit(2)
