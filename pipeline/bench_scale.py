@@ -32,6 +32,7 @@ from pipeline.command.run import console, run_stage
 from pipeline.execution import synthetic
 from pipeline.execution.benchmark import footprint
 from pipeline.execution.simulation import Simulated, Team, simulate
+from pipeline.execution.team import Here
 from pipeline.machine.device import cpu_threads
 from pipeline.points.frozen import digest
 from pipeline.points.plan import Plan, Target, plan
@@ -129,6 +130,7 @@ def made(config: BenchScaleConfig, model: int, wanted: Plan, output: Path, count
     options = SweepConfig(
         kernel=config.kernel,
         preset=config.preset,
+        workload=None,
         timing=TimingSettings(),
         provider=None,
         output=output,
@@ -143,11 +145,12 @@ def made(config: BenchScaleConfig, model: int, wanted: Plan, output: Path, count
         allow=None,
         debug=False,
         search="exhaustive",
+        cluster=None,
         point_timeout_s=1.0,
         wait_s=None,
     )
     devices = [synthetic.device(model, index) for index in range(count)]
-    return Sweep(options, devices, synthetic.environment(model), wanted)
+    return Sweep(options, Here(devices, [], synthetic.environment(model)), wanted)
 
 
 def ceilings_of(sweep: Sweep, model: int) -> Ceilings:

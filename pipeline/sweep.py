@@ -4,6 +4,7 @@
     python -m pipeline.sweep kernel=matmul m=16 n=8192 k=[4096,8192] provider=[torch,triton_tiled]
     python -m pipeline.sweep kernel=gelu,softmax
     python -m pipeline.sweep experiment=llm_vocab_softmax
+    python -m pipeline.sweep kernel=softmax cluster=ray
     python -m pipeline.sweep kernel=matmul size=4096 dtype=bfloat16 provider=triton_tiled search=tpe trials=60
     python -m pipeline.sweep kernel=softmax workload=untuned.json
 
@@ -26,26 +27,25 @@ from functools import partial
 from time import monotonic
 
 from pipeline import ROOT, UserError
-from pipeline.command.options import SweepConfig
+from pipeline.cluster.sweeping import Wanted, at_once, teams_of
+from pipeline.cluster.team import ClusterTeam
+from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each
 from pipeline.execution import controls, debugging
 from pipeline.execution.agenda import Agenda
 from pipeline.execution.beside import Beside
-from pipeline.execution.compile_pool import Ahead
 from pipeline.execution.controls import Steadiness
-from pipeline.execution.crew import Crew
-from pipeline.execution.identity import Identity
 from pipeline.execution.plausibility import judged
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.team import Here, Team
 from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import notation, problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.points.searches import Searches
-from pipeline.reporting.progress import Progress
+from pipeline.reporting.progress import Bars, Progress
 from pipeline.reporting.swept import (
     Found,
     Swept,
@@ -56,12 +56,9 @@ from pipeline.reporting.swept import (
 )
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import DISTURBED, Ceilings, rate
-from pipeline.store.environment import Environment
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 
 warn = partial(console.print, style="yellow", highlight=False)
 say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
@@ -71,12 +68,15 @@ def run(configs: Sequence[SweepConfig]) -> None:
     """Measure what the ledgers lack, print the tables, publish. Raises UnsuccessfulError where own providers
     failed."""
     first = configs[0]  # all but the kernel is the same
+    if first.cluster is not None:
+        on_cluster(configs, first.cluster)
+        return
     devices = device.resolve_all(first.device)
     if first.debug:
         debug(configs, devices[0])
         return
     # Before it waits for anybody: a mistake is said at once.
-    plans = planned(configs, devices[0])
+    plans = planned(configs, target_of(devices[0]))
     with ExitStack() as stack:
         # Held from before a ledger is read: a second sweep finds in it what the first one measured.
         for chosen in devices:
@@ -91,26 +91,59 @@ def run(configs: Sequence[SweepConfig]) -> None:
             if count := controls.neighbours(chosen, measuring=False):
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
-        swept = [
-            sweep_kernel(config, wanted, devices, workers)
-            for config, wanted in zip(configs, plans, strict=True)
-        ]
+        team = Here(devices, workers)
+        swept = [sweep_kernel(config, wanted, team) for config, wanted in zip(configs, plans, strict=True)]
+    conclude(swept, monotonic() - begin)
+
+
+def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
+    """The same on a cluster: every model of GPU that it has measures all points, into ledgers of its own, and
+    the models do so at the same time."""
+    first = configs[0]
+    if first.debug:
+        raise UserError("debug=true calls each point in this process; leave cluster= out.")
+    with ExitStack() as stack:
+        wanted = Wanted(
+            entries=[config.entry for config in configs],
+            device=first.device,
+            timing=first.timing,
+            seed=first.seed,
+            timeout_s=first.point_timeout_s,
+            wait_s=first.wait_s,
+        )
+        teams = stack.enter_context(teams_of(engine, wanted, warn))
+        begin = monotonic()
+        plans = [planned(configs, team.target) for team in teams]
+        bars = stack.enter_context(Bars(console))
+
+        def measured(team: ClusterTeam) -> list[Sweep]:
+            of_team = plans[teams.index(team)]
+            return [
+                sweep_kernel(config, one, team, bars) for config, one in zip(configs, of_team, strict=True)
+            ]
+
+        swept = at_once(teams, measured)
+        seconds = monotonic() - begin
+    conclude([one for several in swept for one in several], seconds)
+
+
+def conclude(swept: Sequence[Sweep], seconds: float) -> None:
+    """Say how much was measured of several kernels, and publish each. Raises UnsuccessfulError as ``judge``
+    does."""
     if len(swept) > 1:
         measured = sum(len(sweep.measured) for sweep in swept)
-        seconds = monotonic() - begin
-        console.print(
-            f"{len(swept)} kernels: {notation.points(measured)} measured in {seconds:.1f} s.", highlight=False
-        )
-    if first.tracking.name != "none":
-        for config, sweep in zip(configs, swept, strict=True):
-            publish(config, sweep)
+        kernels = len({sweep.entry.name for sweep in swept})
+        of = f"{kernels} kernels" if kernels > 1 else f"{len(swept)} models"
+        console.print(f"{of}: {notation.points(measured)} measured in {seconds:.1f} s.", highlight=False)
+    for sweep in swept:
+        if sweep.config.tracking.name != "none":
+            publish(sweep.config, sweep)
     rows = ((sweep.entry, row) for sweep in swept for row in sweep.swept().current())
-    judge(((entry, row.point, row.outcome) for entry, row in rows), first.allow or ())
+    judge(((entry, row.point, row.outcome) for entry, row in rows), swept[0].config.allow or ())
 
 
-def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]:
+def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
     """The points of every kernel. Raises UserError for a mistake about any of them."""
-    target = Target(chosen.kind, device.capabilities(chosen))
     every = configs[0].budget is not None
     plans = [
         plan(config.entry, config.preset.name, target, config.pin, config.provider, every, config.workload)
@@ -124,6 +157,11 @@ def planned(configs: Sequence[SweepConfig], chosen: device.Device) -> list[Plan]
     ]
 
 
+def target_of(chosen: device.Device) -> Target:
+    """A device of this host as plans know it."""
+    return Target(chosen.kind, device.capabilities(chosen))
+
+
 def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
     """Call each point once in this process, and say what it gave. Raises UnsuccessfulError as ``judge``
     does."""
@@ -131,7 +169,7 @@ def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
     say("debug=true: each point is called once in this process. Nothing is timed, and no row is written.")
     found = []
     try:
-        for config, wanted in zip(configs, planned(configs, chosen), strict=True):
+        for config, wanted in zip(configs, planned(configs, target_of(chosen)), strict=True):
             for point in wanted.points:
                 outcome = debugging.call(config.entry.loaded.where, point, chosen, config.seed)
                 found.append((config.entry, point, outcome))
@@ -147,16 +185,14 @@ def judge(found: Iterable[Found], allowed: Sequence[str]) -> None:
         raise UnsuccessfulError(sentence)
 
 
-def sweep_kernel(
-    config: SweepConfig, wanted: Plan, devices: Sequence[device.Device], workers: Sequence[Supervisor]
-) -> Sweep:
-    """Measure what one kernel's ledger lacks; the workers measure other kernels before and after."""
-    sweep = Sweep(config, devices, fingerprint(devices[0]), wanted)
+def sweep_kernel(config: SweepConfig, wanted: Plan, team: Team, shown: Bars | None = None) -> Sweep:
+    """Measure what one kernel's ledger lacks; the team measures other kernels before and after."""
+    sweep = Sweep(config, team, wanted, shown)
     sweep.refresh()
     missing = sweep.missing()
     with ExitStack() as stack:
         try:
-            sweep.measure(missing, workers, stack)
+            sweep.measure(missing, stack)
         except BaseException as error:
             # A full disk stops both; the first error's sentence is the one that says how to go on.
             with suppress(UserError):
@@ -174,10 +210,11 @@ def sweep_kernel(
 class Sweep:
     """One run over the points of one kernel on the devices of one model."""
 
-    def __init__(
-        self, config: SweepConfig, devices: Sequence[device.Device], environment: Environment, wanted: Plan
-    ) -> None:
+    def __init__(self, config: SweepConfig, team: Team, wanted: Plan, shown: Bars | None = None) -> None:
+        devices, environment = team.devices, team.environment
         self.config = config
+        self.team = team
+        self.shown = shown
         self.entry = config.entry
         self.loaded = self.entry.loaded
         self.devices = devices
@@ -185,7 +222,7 @@ class Sweep:
         self.plan = wanted
         self.slug = devices[0].slug
         self.output = results.folder_for(config.output, devices[0].kind)
-        self.identity = Identity(self.loaded, environment, config.timing, config.seed)
+        self.identity = team.identity(self.loaded, config.timing, config.seed)
         self.run = commit.new_run()
         self.command = commit.command_line("sweep")
         self.tool, tool_dirty = commit.head(ROOT)
@@ -199,7 +236,7 @@ class Sweep:
         self.beside = Beside(
             self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
         )
-        self.ahead = Ahead(self.loaded, environment.compute_capability)
+        self.ahead = team.ahead(self.loaded)
         self.searches: Searches | None = None
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
@@ -238,26 +275,23 @@ class Sweep:
         here = (row for row in rows if row.origin.gpu == self.slug)
         return {row.point: row for row in here if row.key == self.identity.key(row.point)}
 
-    def measure(self, wanted: Agenda, workers: Sequence[Supervisor], stack: ExitStack) -> None:
+    def measure(self, wanted: Agenda, stack: ExitStack) -> None:
         """Measure what is wanted and append each point to the ledger; ``stack`` ends what else runs
         meanwhile."""
         if wanted.is_empty:
             if self.plan.points:
                 console.print(nothing_to_measure(self.ledger.path, wanted.searches), highlight=False)
                 if not self.beside.is_there():
-                    self.beside.write(workers[0])
+                    self.beside.write(self.team)
             return
-        for worker in workers:
-            worker.changes.clear()
-            worker.start()
+        self.team.begin()
         stack.enter_context(self.ahead)
         total, expected = wanted.total, wanted.expected
         points = wanted.refill(wanted.due)
-        ceilings = self.ceilings = self.beside.write(workers[0])
+        ceilings = self.ceilings = self.beside.write(self.team)
         if ceilings.is_disturbed:
             warn(DISTURBED)
-        for worker in workers:
-            worker.overhead = ceilings.overhead
+        self.team.know(ceilings.overhead)
         broken = self.build(wanted.examples)
         if runs.is_ad_hoc(self.output):
             heading = Heading(
@@ -266,18 +300,19 @@ class Sweep:
             self.recorder = stack.enter_context(Recorder(self.output, heading))
         else:
             runs.note(self.run)
-        with Progress(console, f"{self.entry.name} on {self.slug}", total) as progress:
+        title = f"{self.entry.name} on {self.slug}"
+        with Progress(console, title, total, self.shown, self.team.devices) as progress:
             report = partial(self.report, wanted, ceilings, progress)
             for provider, reason in broken.items():
                 of_it = [point for point in points if point.provider == provider]
                 for point in (*of_it, *wanted.give_up(provider)):
                     report(point, Outcome(status="compile_error", error=reason), self.devices[0])
             sound = [point for point in points if point.provider not in broken]
-            crew = Crew(self.loaded.where, workers, self.control(wanted.examples), report)
-            schedule = self.schedule(sound, wanted, len(workers))
+            crew = self.team.crew(self.loaded, self.control(wanted.examples), report)
+            schedule = self.schedule(sound, wanted, crew.size)
             wanted.start()
             self.steadiness = crew.measure(schedule, expected)
-        for provider, what in {name: what for one in workers for name, what in one.changes.items()}.items():
+        for provider, what in self.team.changes().items():
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
 
     def schedule(self, points: Sequence[Point], wanted: Agenda, workers: int) -> Schedule:
@@ -302,7 +337,7 @@ class Sweep:
             self.recorder.append(row, None if before is None else before.parts)
         self.measured.add(point)
         best = wanted.tell(row)
-        progress.advance(str(point), "" if best is None else best_so_far(*best))
+        progress.advance(str(point), "" if best is None else best_so_far(*best), measured_on)
 
     def control(self, points: Sequence[Point]) -> Point:
         """The point that is measured again and again for the noise floor: the baseline at a middle
@@ -329,16 +364,9 @@ class Sweep:
 
     def build(self, points: Sequence[Point]) -> dict[str, str]:
         """Build the extensions that the points need here; the reason by provider for those that fail."""
-        broken = {}
-        for name in sorted({point.provider for point in points}):
-            source = self.loaded.kernel.provider(name).extension
-            if source is None:
-                continue
-            try:
-                extension.build(Place.of(self.loaded), [source])
-            except UserError as error:
-                warn(f"{self.entry.name}/{name} was not built: {error}")
-                broken[name] = str(error)
+        broken = self.team.build(self.loaded, {point.provider for point in points})
+        for name, reason in broken.items():
+            warn(f"{self.entry.name}/{name} was not built: {reason}")
         return broken
 
     def measurement(

@@ -188,7 +188,7 @@ LAYERS = (
     {"commands"},
     {"command"},
     {"reporting", "inspection"},
-    {"verdicts"},
+    {"verdicts", "cluster"},
     {"execution"},
     {"toolchain", "timing"},
     {"machine"},

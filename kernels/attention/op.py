@@ -6,7 +6,7 @@ import torch
 
 from kernels import ops
 from kernels.attention import Problem, refused
-from kernels.attention.torch import rows_together, visible
+from kernels.attention.torch import aligned_rows, visible
 from kernels.ops.declaration import Derivative, NotServedError, Op, problem_of
 
 FLASH_HEAD_DIM = 8
@@ -39,10 +39,10 @@ def attention_with_lse(
     (batch, heads, seq_q), in float32, for float64 in float64. The second output has no gradient."""
     square = q.shape[2] == k.shape[2] or not causal
     if q.is_cuda and q.element_size() == 2 and q.shape[3] % FLASH_HEAD_DIM == 0:
-        q, k, v = rows_together(q, k, v)
+        q, k, v = aligned_rows(q, k, v)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
     elif q.device.type == "cpu" and square:
-        q, k, v = rows_together(q, *expanded(q, k, v))
+        q, k, v = aligned_rows(q, *expanded(q, k, v))
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
     else:
         scores = masked_scores(q, expanded(q, k, v)[0], causal)

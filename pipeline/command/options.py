@@ -16,6 +16,9 @@ from pipeline.points.searches import Budget
 from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
+Engine = Literal["ray", "ray-local"]
+"""What starts a sweep's workers on other hosts."""
+
 MOST_AHEAD = 1000
 """More configurations than this a search that learns from times would ask for blindly."""
 
@@ -100,7 +103,8 @@ def _ends(search: str, of: ValidationInfo) -> str:
 
 
 class SweepConfig(PointsConfig):
-    """conf/sweep.yaml. ``allow`` None lets no failure of an own provider pass for success."""
+    """conf/sweep.yaml. ``allow`` None lets no failure of an own provider pass for success; ``cluster`` None
+    measures on this host."""
 
     tracking: TrackingConfig = Field(exclude=True)
     workload: Place | None
@@ -112,6 +116,7 @@ class SweepConfig(PointsConfig):
     retry: Retry
     allow: Pin[Literal["incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout", "all"]]
     debug: bool
+    cluster: Engine | None
     search: Annotated[Literal["exhaustive", Sampler], AfterValidator(_ends)]
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)

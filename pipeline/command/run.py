@@ -7,6 +7,7 @@ hold a password, of any letters, and Hydra writes the overrides of a multirun to
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import hydra
 import yaml
@@ -38,6 +39,7 @@ from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.frozen import Record
 from pipeline.reporting import terminal
+from pipeline.store import commit
 
 console = terminal.Terminal()
 """Where a command talks to the user: progress, tables, the closing line."""
@@ -87,59 +89,128 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     # Hydra then raises what it would print, so that the words are ours.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     written = sys.argv[1:]
-    is_run = False
-    failed: list[str] = []
     with ExitStack() as stack:
         try:
             line = command_words.read(written, schema)
         except UserError as error:
             fail(str(error))
-        sys.argv[1:] = [*line.given, *_no_record(written, stack)]
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
                 signal.signal(number, _stop)
         interrupt.raised()
 
-        @hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)
-        def job(config: DictConfig) -> None:
-            sys.argv[1:] = written  # what a row says of its command
-            nonlocal is_run
-            is_run = True
-            made: list[list[C]] = []
-            try:
-                made = [made_of(schema, one, line) for one in compositions(config, line.experiments)]
-                failed.extend(run_all(made, run))
-            except UserError as error:
-                if not (written or made):
-                    print(explanation.of_command(name, None))
-                fail(str(error))
-            except (HydraException, OmegaConfBaseException) as error:
-                fail(explain(error, schema, line.given))  # here, for Hydra would add words of its own
-
+        jobs = Path("outputs", "jobs", commit.new_run()).resolve()
+        sys.argv[1:] = [*line.given, *_record(line, written, jobs, stack)]
+        job = Job(name, schema, line, written, run)
         try:
-            job()
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(job)()
         except UserError as error:
             fail(str(error))
+        except UnsuccessfulError as error:  # of a job elsewhere
+            job.failed.append(str(error))
         except KeyboardInterrupt as stop:
-            # With what a command has added to it of how far it came.
-            console.print(" ".join(["Stopped.", *getattr(stop, "__notes__", [])]), soft_wrap=True)
-            if isinstance(stop, Stopped):
-                sys.exit(128 + stop.number)
-            interrupt.end()
-            sys.exit(interrupt.CODE)
+            _end(stop, line)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             fail(explain(error, schema, line.given))
-    if failed:
-        fail("\n".join(failed), code=1)
-    if command_words.is_multirun(written) and not is_run:
+        except Exception as error:
+            if line.launcher is None:
+                raise
+            fail(
+                f"{line.launcher} could not run the jobs: {_first_line(error)}. What they said is in {jobs}."
+            )
+    _conclude(job, line, jobs if line.launcher else None)
+
+
+def _end(stop: KeyboardInterrupt, line: Line) -> NoReturn:
+    """End after a signal, with what a command has added to it of how far it came."""
+    notes = list(getattr(stop, "__notes__", []))
+    if line.launcher is not None:
+        notes.append("The jobs that were handed to the scheduler go on; scancel ends them.")
+    console.print(" ".join(["Stopped.", *notes]), soft_wrap=True)
+    if isinstance(stop, Stopped):
+        sys.exit(128 + stop.number)
+    interrupt.end()
+    sys.exit(interrupt.CODE)
+
+
+def _conclude(job: Job[Any], line: Line, jobs: Path | None) -> NoReturn:
+    """End as what was run says; ``jobs`` is the folder of what a scheduler's jobs said."""
+    if jobs is not None:
+        console.print(f"What the jobs said is in {jobs}.", highlight=False, soft_wrap=True)
+    if job.failed:
+        fail("\n".join(job.failed), code=1)
+    if command_words.is_multirun(list(line.given)) and not job.is_run and jobs is None:
         fail("-m has nothing to run: no option has a value.")
     sys.exit(0)
 
 
-def _no_record(words: Sequence[str], stack: ExitStack) -> list[str]:
-    """What keeps Hydra from leaving the file multirun.yaml where a multirun was started."""
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0].rstrip(".")
+
+
+class Job(Generic[C]):
+    """What Hydra calls once, or in a multirun once for each of several values.
+
+    A scheduler's launcher sends it to another host and calls it there. There it raises what would end the
+    command here, and the launcher hands that back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schema: type[C],
+        line: Line,
+        written: Sequence[str],
+        run: Callable[[Sequence[C]], None],
+        is_elsewhere: bool = False,
+    ) -> None:
+        self.failed: list[str] = []
+        self.is_run = False
+        self._told = name, schema, line, list(written)
+        self._run = run
+        self._is_elsewhere = is_elsewhere
+
+    def __call__(self, config: DictConfig) -> None:
+        """Run the command with a composed configuration."""
+        name, schema, line, written = self._told
+        sys.argv[1:] = written  # what a row says of its command
+        self.is_run = True
+        made: list[list[C]] = []
+        try:
+            made = [made_of(schema, one, line) for one in compositions(config, line.experiments)]
+            failed = run_all(made, self._run)
+            if failed and self._is_elsewhere:
+                raise UnsuccessfulError("\n".join(failed))
+            self.failed += failed
+        except UserError as error:
+            if self._is_elsewhere:
+                raise
+            if not (written or made):
+                print(explanation.of_command(name, None))
+            fail(str(error))
+        except (HydraException, OmegaConfBaseException) as error:
+            sentence = explain(error, schema, line.given)
+            if self._is_elsewhere:
+                raise UserError(sentence) from error
+            fail(sentence)  # here, for Hydra would add words of its own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _elsewhere, self._told
+
+
+def _elsewhere(name: str, schema: type[C], line: Line, written: Sequence[str]) -> Job[C]:
+    run = importlib.import_module(f"pipeline.{name}").run
+    return Job(name, schema, line, written, run, is_elsewhere=True)
+
+
+def _record(line: Line, words: Sequence[str], jobs: Path, stack: ExitStack) -> list[str]:
+    """What keeps Hydra from leaving the file multirun.yaml where a multirun was started; a scheduler's jobs
+    have a folder for it and for what they say."""
     if not command_words.is_multirun(words):
         return []
+    if line.launcher is not None:
+        return [f"hydra.sweep.dir='{jobs}'", f"hydra.launcher.submitit_folder='{jobs}/%j'"]
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     return [f"hydra.sweep.dir='{folder}'"]
 
@@ -173,8 +244,16 @@ def with_preset(config: DictConfig, words: Sequence[str]) -> DictConfig:
     wanted = [str(name) for name in as_list(config.device) or ()]
     if not wanted:
         raise UserError("device: is empty; write a value or a list of values.")
-    chosen = config.preset[device.resolve_all(wanted)[0].kind]
+    chosen = config.preset[kind_of(wanted, config.get("cluster"))]
     return _composed([*(word for word in words if not word.startswith("preset=")), f"preset={chosen}"])
+
+
+def kind_of(wanted: Sequence[str], cluster: str | None) -> str:
+    """The kind of device that ``device=`` means: on a cluster GPUs, unless it is the word for CPUs. Raises
+    UserError as ``device.resolve_all`` does."""
+    if cluster is not None:
+        return "cpu" if list(wanted) == ["cpu"] else "cuda"
+    return device.resolve_all(wanted)[0].kind
 
 
 def _composed(words: Sequence[str]) -> DictConfig:
@@ -249,7 +328,7 @@ def check_timer(config: Record) -> None:
     timing, wanted = getattr(config, "timing", None), getattr(config, "device", None)
     if timing is None or wanted is None or timing.timer == "auto":
         return
-    if device.resolve_all(as_list(wanted))[0].kind == "cpu":
+    if kind_of(as_list(wanted), getattr(config, "cluster", None)) == "cpu":
         raise UserError(
             f"timing.timer={timing.timer} needs a GPU: a CPU is timed by the host's clock alone; "
             "leave timing.timer out."

@@ -6,6 +6,7 @@ checked here, and written as Hydra reads what its user meant.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,6 +38,11 @@ COMPLETION = {"--shell-completion", "-sc"}
 CONFIG = {"--cfg", "-c"}
 FLAGS = {"--help", "-h"} | MULTIRUN | COMPLETION | CONFIG | {"--resolve"}
 
+LAUNCHER = "hydra/launcher"
+"""What runs the jobs of a multirun: Hydra's own, here, or one that hands them to a scheduler."""
+
+SCHEDULERS = {"submitit_slurm", "submitit_local"}
+
 BRACKETS = set("[](){}'\"")
 """What tells Hydra more of a value than that it is one or several."""
 
@@ -49,17 +55,21 @@ class Line:
     given: dict[str, str]
     tracking_uri: str | None = None
     experiments: tuple[str, ...] = ()
+    launcher: str | None = None
 
 
 def read(words: Sequence[str], schema: type[Record]) -> Line:
     """A command line that was checked. Raises UserError. Words of a shell's completion are Hydra's own."""
     if COMPLETION & set(words):
         return Line({word: word for word in words})
+    launcher = launcher_of(words, schema)
     check(words)
+    if "cluster" not in schema.model_fields and any(name_of(word) == "cluster" for word in words):
+        raise UserError("cluster= is for sweeps: leave it out, and run this command on the device's host.")
     tracking_uri, rest = without_tracking_uri(words)
     experiments, rest = without_experiments(rest)
     first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
-    return Line(for_hydra([*flags_first(rest), *first], schema), tracking_uri, tuple(experiments))
+    return Line(for_hydra([*flags_first(rest), *first], schema), tracking_uri, tuple(experiments), launcher)
 
 
 def flags_first(words: Sequence[str]) -> list[str]:
@@ -95,7 +105,7 @@ def check(words: Sequence[str]) -> None:
                 )
             continue
         name = name_of(word)
-        if re.match(r"hydra\b", name):
+        if re.match(r"hydra\b", name) and not (is_multirun(words) and re.match(r"hydra[/.]launcher\b", name)):
             raise UserError(f"{name} is a setting of Hydra's own, which no command here takes; leave it out.")
         if re.match(rf"{PIN}\b", name) and "=" in word:
             raise UserError(f"can't read '{word}': write the kernel's own names as options, as in size=4096.")
@@ -104,6 +114,37 @@ def check(words: Sequence[str]) -> None:
         if name in given:
             raise UserError(f"{name} is given twice, as {given[name]} and as {word}; write it once.")
         given[name] = word
+
+
+def launcher_of(words: Sequence[str], schema: type[Record]) -> str | None:
+    """The scheduler that a multirun's jobs go to; None where they run here. Raises UserError for one that is
+    not there, for a command that no job runs, and for what no job may be told."""
+    found = [word.partition("=")[2] for word in words if name_of(word) == LAUNCHER]
+    if not found:
+        if given := next((word for word in words if name_of(word).startswith("hydra.launcher")), None):
+            raise UserError(f"{given} is of a launcher: write -m {LAUNCHER}=submitit_slurm, too.")
+        return None
+    if found[0] not in SCHEDULERS:
+        raise unknown(LAUNCHER, found[0], sorted(SCHEDULERS))
+    if "cluster" not in schema.model_fields:
+        raise UserError(f"{LAUNCHER}= is for sweeps: run this command where its device is.")
+    if not is_multirun(words):
+        raise UserError(f"{LAUNCHER}={found[0]} runs the jobs of a multirun: write -m {LAUNCHER}={found[0]}.")
+    if any(name_of(word) == TRACKING_URI for word in words):
+        raise UserError(
+            f"{TRACKING_URI}= would lie in the files of the jobs: set MLFLOW_TRACKING_URI instead."
+        )
+    if not _has_submitit():
+        raise UserError(
+            f"{LAUNCHER}={found[0]} needs hydra-submitit-launcher, which is not installed: run "
+            "python locks/install.py slurm, by the Python of this command."
+        )
+    return found[0]
+
+
+def _has_submitit() -> bool:
+    plugins = "hydra_plugins"
+    return all(importlib.util.find_spec(name) for name in (plugins, f"{plugins}.hydra_submitit_launcher"))
 
 
 def is_multirun(words: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ import yaml
 
 from pipeline import ROOT
 from pipeline.execution import calibration
-from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.calibration import Rated
 from pipeline.store import results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
@@ -31,7 +31,7 @@ class Beside:
         self._ceilings = results.ceilings_path(output, gpu), results.ceilings_path(own, gpu)
         self._written: dict[Path, bytes] = {}
 
-    def write(self, worker: Supervisor) -> Ceilings:
+    def write(self, worker: Rated) -> Ceilings:
         """Write all of it, the ceilings unless the repository's results have them. Returns the ceilings."""
         environment, configuration = self._described
         self._written = {

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
-from pipeline.execution.supervisor import Supervisor
 from pipeline.store import results
-from pipeline.store.ceilings import Ceilings
+from pipeline.store.ceilings import Ceilings, Rates
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 
 
-def known_or_measured(
-    worker: Supervisor, environment: Environment, known: Sequence[Path], path: Path
-) -> Ceilings:
+class Rated(Protocol):
+    """What can measure a device's own limits."""
+
+    def rates(self) -> tuple[Rates, bool]:
+        """Them, and whether others had the device meanwhile. Raises UserError when they can't be measured."""
+
+
+def known_or_measured(worker: Rated, environment: Environment, known: Sequence[Path], path: Path) -> Ceilings:
     """The ceilings of the worker's device in this environment, from the first of the ``known`` files that has
     them; else measured now and written to ``path``.
 

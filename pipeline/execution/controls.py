@@ -72,10 +72,10 @@ class Steadiness:
 
 
 class Controls:
-    """The control point's measurements on one worker's device, and the points between them."""
+    """The control point's measurements on one worker's device, and the points between them. ``measure`` takes
+    one."""
 
-    def __init__(self, worker: Supervisor, measure: Callable[[], float | None], points: int) -> None:
-        self._device = worker.device
+    def __init__(self, measure: Callable[[], Control], points: int) -> None:
         self._measure = measure
         self._step = max(FEWEST_BETWEEN, ceil(points / INTERVALS))
         self.taken: list[Control] = []
@@ -88,13 +88,19 @@ class Controls:
 
     def take(self) -> None:
         """Measure it now."""
-        us = self._measure()
-        self.taken.append(Control(us, load.stolen(), neighbours(self._device, measuring=us is not None)))
+        self.taken.append(self._measure())
         self.between.append([])
 
     def add(self, point: Point) -> None:
         """A point was measured."""
         self.between[-1].append(point)
+
+
+def control(worker: Supervisor, where: str, point: Point) -> Control:
+    """Measure the control point of the kernel that ``where`` names on a device of this host."""
+    timing = worker.measure(where, point).timing
+    us = None if timing is None else timing.median_us
+    return Control(us, load.stolen(), neighbours(worker.device, measuring=us is not None))
 
 
 def neighbours(device: Device, measuring: bool) -> int:

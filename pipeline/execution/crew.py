@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from threading import Event, Lock
 
-from pipeline.execution.controls import Controls, Steadiness, steadiness
+from pipeline.execution.controls import Controls, Steadiness, control, steadiness
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
@@ -35,23 +35,31 @@ class Crew:
         Returns what the control point says. Whatever ``report`` raises ends the measuring and is raised here,
         as is Ctrl-C.
         """
-        with ThreadPoolExecutor(len(self.workers)) as threads:
-            futures = [
-                threads.submit(self._work, index, schedule, total) for index in range(len(self.workers))
-            ]
+        with ThreadPoolExecutor(self.size) as threads:
+            futures = [threads.submit(self._work, index, schedule, total) for index in range(self.size)]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
                 if not all(_succeeded(future) for future in futures):
                     self._stop.set()
-                    for worker in self.workers:
-                        worker.abandon()
+                    self.abandon()
             return steadiness([future.result() for future in futures])
+
+    @property
+    def size(self) -> int:
+        """How many measure at once."""
+        return len(self.workers)
+
+    def abandon(self) -> None:
+        """End what all of them do, from another thread."""
+        for worker in self.workers:
+            worker.abandon()
 
     def _work(self, index: int, schedule: Schedule, total: int) -> Controls:
         """The control point's measurements."""
         worker = self.workers[index]
-        controls = Controls(worker, partial(self._control, worker), total // len(self.workers))
+        take = partial(control, worker, self.where, self.control)
+        controls = Controls(take, total // len(self.workers))
         done = 0
         while not self._stop.is_set() and (point := schedule.next(index)) is not None:
             controls.before(done)
@@ -65,10 +73,6 @@ class Crew:
         if not self._stop.is_set():
             controls.take()
         return controls
-
-    def _control(self, worker: Supervisor) -> float | None:
-        outcome = worker.measure(self.where, self.control)
-        return None if outcome.timing is None else outcome.timing.median_us
 
 
 def _succeeded(future: Future[Controls]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -56,17 +56,26 @@ folder's place, which decides nothing."""
 
 
 class Identity:
-    """Keys of one kernel's points on one device, by its environment, the timing's settings and the seed."""
+    """Keys of one kernel's points on one device, by its environment, the timing's settings and the seed.
+
+    ``felt`` are the digests of what providers feel of the environment where the device is another host's, by
+    provider: they depend also on the packages that are installed there.
+    """
 
     def __init__(
-        self, loaded: kernels.Loaded, environment: Environment, settings: TimingSettings, seed: int
+        self,
+        loaded: kernels.Loaded,
+        environment: Environment,
+        settings: TimingSettings,
+        seed: int,
+        felt: Mapping[str, str] | None = None,
     ) -> None:
         self.loaded = loaded
         self.environment = environment
         self.settings = settings
         self.seed = seed
         self._sources: dict[str, str] = {}
-        self._environments: dict[str, str] = {}
+        self._environments: dict[str, str] = dict(felt or {})
 
     def key(self, point: Point) -> str:
         """The key that a measurement of the point would have now."""
@@ -78,7 +87,7 @@ class Identity:
             point=digest(point.model_dump()),
             source=self.source(point.provider),
             instrument=self.instrument,
-            environment=self._environment(point.provider),
+            environment=self.felt(point.provider),
             settings=self.settings_digest,
         )
 
@@ -102,7 +111,8 @@ class Identity:
             self._sources[provider] = source(self.loaded, declared)
         return self._sources[provider]
 
-    def _environment(self, provider: str) -> str:
+    def felt(self, provider: str) -> str:
+        """Of what the provider's numbers depend on of the environment."""
         if provider not in self._environments:
             felt = self.environment.felt_by(self.loaded.kernel.provider(provider))
             self._environments[provider] = digest(felt)

@@ -90,18 +90,38 @@ class Schedule:
                 return place
         return None
 
+    def give_back(self, worker: int, points: Sequence[Point]) -> None:
+        """A worker is gone that had these points: others get them, and what it would have compiled."""
+        with self._changed:
+            for point in points:
+                self._add(point)
+            self._leave(worker)
+            self._compilers.discard(worker)
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        """How many points nobody has yet."""
+        with self._changed:
+            return len(self._waiting)
+
     def _hand_out(self, place: int, worker: int) -> Point:
-        point, before = self._waiting[place], self._last[worker]
+        point = self._waiting[place]
         self._remove(place)
-        if before is not None:
-            self._on_devices[before] -= 1
-            if not self._on_devices[before]:
-                del self._on_devices[before]
+        self._leave(worker)
         self._on_devices[point.problem] += 1
         self._last[worker] = point.problem
         if self._compiles_itself(point):
             self._compilers.add(worker)
         return point
+
+    def _leave(self, worker: int) -> None:
+        """The inputs of the worker's last point are no longer on its device."""
+        before, self._last[worker] = self._last[worker], None
+        if before is not None:
+            self._on_devices[before] -= 1
+            if not self._on_devices[before]:
+                del self._on_devices[before]
 
     def _refresh(self) -> None:
         """Let the refill say what waits."""

@@ -70,15 +70,20 @@ def flags(kind: str) -> dict[str, str]:
     }
 
 
+def drawn() -> str:
+    """A number that was drawn once for this checkout."""
+    path = LOCAL / "host"
+    if not path.exists():
+        write_atomically(path, f"{secrets.token_hex(8)}\n".encode())
+    return path.read_text()
+
+
 def _host() -> str:
-    """What tells this checkout on this host from every other, and nothing of either: a number drawn once,
-    with the machine's own id, so that a copied folder is another one."""
-    drawn = LOCAL / "host"
-    if not drawn.exists():
-        write_atomically(drawn, f"{secrets.token_hex(8)}\n".encode())
+    """What tells this checkout on this host from every other, and nothing of either: its number, with the
+    machine's own id, so that a copied folder is another one."""
     machine = Path("/etc/machine-id")
     told = machine.read_bytes() if machine.is_file() else b""
-    return hashlib.sha256(drawn.read_bytes() + told).hexdigest()[:16]
+    return hashlib.sha256(drawn().encode() + told).hexdigest()[:16]
 
 
 def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:

@@ -119,13 +119,9 @@ def table(rows: Sequence[Row], title: str) -> Table:
         pad_edge=False,
     )
     for heading in ("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"):
-        is_number = heading in ("problem", "us", "rate", "of ceiling")
-        found.add_column(
-            heading,
-            justify="right" if is_number else "left",
-            overflow="fold",
-            no_wrap=heading in {"kernel", "dtype", "us"},
-        )
+        is_number = heading in {"problem", "us", "rate", "of ceiling"}
+        is_short = heading in {"kernel", "dtype", "us"}
+        found.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_short)
     for row in rows:
         rate = f"{number(best.value(row[row['headline']]))} {RATES[row['headline']]}"
         found.add_row(

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import Progress as Lines
 
 LINE_EVERY_S = 10.0
 
 
-class Progress:
-    """How far a loop of ``total`` steps is, and of those that are expected later. A context manager."""
+class Bars:
+    """The lines on a terminal of all work that goes on at once. A context manager."""
 
-    def __init__(self, console: Console, title: str, total: int = 0) -> None:
-        self.console = console
-        self.title = title
-        self.total = total
-        self.done = 0
-        self._spoke = monotonic()
-        self._bar = Bar(
+    def __init__(self, console: Console) -> None:
+        self.lines = Lines(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -33,15 +29,55 @@ class Progress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(title, total=total, step="")
 
-    def advance(self, step: str, best: str = "") -> None:
-        """A step is done; ``best`` is what a search has found so far. One more than were expected was
-        expected then."""
+    def __enter__(self) -> Self:
+        self.lines.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lines.stop()
+
+
+class Progress:
+    """How far a loop of ``total`` steps is, and of those that are expected later. A context manager.
+
+    Args:
+        bars: where other work shows its progress meanwhile; None where there is none.
+        devices: what shares the steps. Each of several has a line of its own.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        title: str,
+        total: int = 0,
+        bars: Bars | None = None,
+        devices: Sequence[object] = (),
+    ) -> None:
+        self.console = console
+        self.title = title
+        self.total = total
+        self.done = 0
+        self._spoke = monotonic()
+        self._bars = Bars(console) if bars is None else bars
+        self._is_own = bars is None
+        self._lines = self._bars.lines
+        self._task = self._lines.add_task(title, total=total, step="")
+        several = devices if len(devices) > 1 else ()
+        self._of = {str(one): self._lines.add_task(f"  {one}", total=None, step="") for one in several}
+
+    def advance(self, step: str, best: str = "", device: object = None) -> None:
+        """A step is done, by one of the devices; ``best`` is what a search has found so far. One more than
+        were expected was expected then."""
         self.done += 1
         if self.done > self.total:
             self.expect(1)
-        self._bar.update(self._task, advance=1, step=best or step)
+        own = self._of.get(str(device))
+        if own is not None:
+            self._lines.update(own, advance=1, step=step)
+        self._lines.update(self._task, advance=1, step=best or ("" if self._of else step))
         if not self.console.is_terminal and monotonic() - self._spoke > LINE_EVERY_S:
             self._spoke = monotonic()
             line = "; ".join(filter(None, [f"{self.title}: {self.done} of {self.total}", best]))
@@ -50,13 +86,17 @@ class Progress:
     def expect(self, more: int) -> None:
         """So many more steps will come."""
         self.total += more
-        self._bar.update(self._task, total=self.total)
+        self._lines.update(self._task, total=self.total)
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._is_own:
+            self._bars.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        for task in (self._task, *self._of.values()):
+            self._lines.remove_task(task)
+        if self._is_own:
+            self._bars.__exit__(kind, error, trace)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -100,13 +100,19 @@ class Tree:
         folder = self.root / ("local/results" if where.kind == "cpu" else "results")
         write_atomically(results.ceilings_path(folder, where.slug), known.model_dump_json().encode())
 
-    def start(self, *options: str, command: str = "sweep", **popen: Any) -> subprocess.Popen[str]:
+    def start(
+        self,
+        *options: str,
+        command: str = "sweep",
+        variables: Mapping[str, str] | None = None,
+        **popen: Any,
+    ) -> subprocess.Popen[str]:
         """Start ``python -m pipeline.sweep``, or another command about a kernel's points, in a process group
-        of its own."""
+        of its own; with more environment ``variables``."""
         return subprocess.Popen(
             [sys.executable, "-m", f"pipeline.{command}", *completed(command, options)],
             cwd=self.root,
-            env=self.variables,
+            env=self.variables | dict(variables or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

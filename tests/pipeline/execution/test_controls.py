@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -81,7 +82,8 @@ def taken(monkeypatch: pytest.MonkeyPatch, name: str, values: list[object], wher
     seen: Iterator[object] = iter(values)
     place = controls.load if name == "stolen" else controls
     monkeypatch.setattr(place, name, lambda *given, **named: next(seen))
-    made = Controls(cast(Supervisor, Planted([], where)), lambda: 10.0, 2)
+    worker = Planted([10.0] * 3, where)
+    made = Controls(partial(controls.control, cast(Supervisor, worker), "softmax", CONTROL), 2)
     for point in POINTS[:2]:
         made.take()
         made.add(point)

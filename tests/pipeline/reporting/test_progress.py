@@ -7,7 +7,7 @@ import io
 import pytest
 
 from pipeline.reporting import progress
-from pipeline.reporting.progress import Progress
+from pipeline.reporting.progress import Bars, Progress
 from pipeline.reporting.swept import best_so_far
 from pipeline.reporting.terminal import Terminal
 from tests import factory
@@ -27,3 +27,22 @@ def test_a_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None
         f"softmax on h200: 2 of 2; {best}",
         f"softmax on h200: 3 of 3; {best}",
     ]
+
+
+def test_each_of_several_devices_has_a_line_and_two_sweeps_share_the_terminal() -> None:
+    console = Terminal(file=io.StringIO(), width=100, force_terminal=True)
+    with Bars(console) as bars:
+        first = Progress(console, "softmax on h200", 4, bars, ["node1/cuda:0", "node1/cuda:1"])
+        second = Progress(console, "softmax on h100", 4, bars, ["node2/cuda:0"])
+        with first, second:
+            first.advance("one", device="node1/cuda:1")
+            first.advance("two", device="node1/cuda:1")
+            second.advance("three", device="node2/cuda:0")
+            lines = {task.description: (task.completed, task.fields["step"]) for task in bars.lines.tasks}
+        assert lines == {
+            "softmax on h200": (2, ""),
+            "  node1/cuda:0": (0, ""),
+            "  node1/cuda:1": (2, "two"),
+            "softmax on h100": (1, "three"),
+        }
+        assert bars.lines.tasks == []

@@ -1,0 +1,161 @@
+"""Stations that share the points of a sweep: each point once, whatever becomes of those that measure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from threading import Condition
+
+from pipeline import UserError
+from pipeline.cluster.engine import LostError
+from pipeline.cluster.gathering import Member
+from pipeline.cluster.messages import Answer, Steady, Wanted
+from pipeline.execution.controls import Control, Controls, Steadiness
+from pipeline.execution.crew import Crew, Report
+from pipeline.execution.schedule import Schedule
+from pipeline.machine.load import Stolen
+from pipeline.points.point import Point
+from pipeline.store.ceilings import Overhead
+from pipeline.store.record import Outcome
+
+HELD = 8
+"""Points that a station has at once where it compiles ahead: it measures one, and compiles the others."""
+
+MOST_LOST = 2
+"""So many stations may be lost at a point; then it is taken for the reason."""
+
+GIVEN_UP = f"the worker was lost {MOST_LOST} times at this point, with all that measured beside it"
+
+MOST_REVIVED = 3
+"""How often a device's station is started again in one sweep of a kernel."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a crew measures: a kernel, its control point, which points are compiled ahead, what the timer
+    takes off, and how a member that was lost is brought back."""
+
+    where: str
+    control: Point
+    is_ahead: Callable[[Point], bool]
+    overhead: Overhead
+    revive: Callable[[Member], bool]
+    is_stopped: Callable[[], bool]
+
+
+class Shared(Crew):
+    """A crew whose workers are stations. What a lost one had, others measure."""
+
+    def __init__(self, members: Sequence[Member], work: Work, report: Report) -> None:
+        super().__init__(work.where, (), work.control, report)
+        self._members = members
+        self._work_of = work
+        self._held = 0
+        self._lost: Counter[Point] = Counter()
+        self._changed = Condition()
+
+    @property
+    def size(self) -> int:
+        """How many measure."""
+        return len(self._members)
+
+    def measure(self, schedule: Schedule, total: int) -> Steadiness:
+        """As a crew does. Raises UserError when no station is left, and KeyboardInterrupt when the command
+        has been stopped."""
+        found = super().measure(schedule, total)
+        if self._work_of.is_stopped():
+            raise KeyboardInterrupt
+        if schedule.waiting:
+            raise UserError(
+                f"every device of the cluster was lost, and {schedule.waiting} points are left; "
+                "the same command goes on from here."
+            )
+        return found
+
+    def abandon(self) -> None:
+        """End what the members do, as another thread."""
+        for member in self._members:
+            member.is_lost = True
+            member.remote.end()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _work(self, index: int, schedule: Schedule, total: int) -> Controls:
+        member = self._members[index]
+        controls = Controls(lambda: self._control(member), total // len(self._members))
+        done = revived = 0
+        held: list[Point] = []
+        while not member.is_lost and self._take(index, schedule, held):
+            try:
+                controls.before(done)
+                answer = self._measured(member, held)
+            except LostError:
+                if self._stop.is_set() or self._work_of.is_stopped():
+                    break
+                self._give_back(index, schedule, held, member)
+                revived += 1
+                member.is_lost = revived > MOST_REVIVED or not self._work_of.revive(member)
+                continue
+            point = held.pop(answer.number)
+            with self._reporting:
+                if self._stop.is_set():
+                    break
+                member.changes.update(answer.changes)
+                self._report(point, answer.outcome, member.device)
+            controls.add(point)
+            done += 1
+            with self._changed:
+                self._held -= 1
+                self._changed.notify_all()
+        if done and not member.is_lost and not self._stop.is_set():
+            try:
+                controls.take()
+            except LostError:
+                member.is_lost = True
+        return controls
+
+    def _take(self, index: int, schedule: Schedule, held: list[Point]) -> bool:
+        """Fill what a member holds; False when nothing is left to measure. While others hold points, these
+        may come back."""
+        with self._changed:
+            while True:
+                most = min(HELD, ceil(schedule.waiting / len(self._members)))
+                while not held or (len(held) < most and self._is_joined(held[-1])):
+                    point = None if self._stop.is_set() else schedule.next(index)
+                    if point is None:
+                        break
+                    held.append(point)
+                    self._held += 1
+                if held or self._held == 0 or self._stop.is_set() or self._members[index].is_lost:
+                    return bool(held) and not self._stop.is_set()
+                self._changed.wait()
+
+    def _is_joined(self, point: Point) -> bool:
+        """Whether a member may hold others beside a point. One at which a station was lost is measured alone,
+        so that it is known which point it was if that happens again."""
+        return self._work_of.is_ahead(point) and not self._lost[point]
+
+    def _give_back(self, index: int, schedule: Schedule, held: list[Point], member: Member) -> None:
+        """Let others measure what a lost member had, but for a point at which too many were lost."""
+        self._lost.update(held)
+        given_up = [point for point in held if self._lost[point] >= MOST_LOST]
+        for point in given_up:
+            with self._reporting:
+                if not self._stop.is_set():
+                    self._report(point, Outcome(status="runtime_error", error=GIVEN_UP), member.device)
+        with self._changed:
+            schedule.give_back(index, [point for point in held if point not in given_up])
+            self._held -= len(held)
+            self._changed.notify_all()
+        held.clear()
+
+    def _measured(self, member: Member, held: Sequence[Point]) -> Answer:
+        wanted = Wanted(where=self.where, points=tuple(held), overhead=self._work_of.overhead)
+        return Answer.model_validate_json(member.remote.ask("measure", wanted.model_dump_json()))
+
+    def _control(self, member: Member) -> Control:
+        told = member.remote.ask("control", self.where, self.control.model_dump_json())
+        found = Steady.model_validate_json(told)
+        return Control(found.us, Stolen(found.ticks, found.of_ticks), found.neighbours)

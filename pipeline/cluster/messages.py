@@ -1,0 +1,93 @@
+"""What a sweep and its stations say to each other: records as JSON, as the processes that measure do."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from kernels.contract import Gpu
+from pipeline.machine.device import Device
+from pipeline.points.frozen import Record
+from pipeline.points.point import Point
+from pipeline.store.ceilings import Overhead, Rates
+from pipeline.store.environment import Environment
+from pipeline.store.record import Outcome
+from pipeline.timing.settings import TimingSettings
+
+
+class Placed(Device):
+    """A device of a cluster. ``node`` counts the cluster's hosts from 1; their names are in no result."""
+
+    node: int
+
+    def __str__(self) -> str:
+        return f"node{self.node}/{super().__str__()}"
+
+
+class Assignment(Record):
+    """What a station is for. ``flags`` are the variables of the sweep's own process that change results:
+    those of the hosts don't count. ``drawn`` tells the sweep's checkout from others."""
+
+    kind: str
+    flags: dict[str, str]
+    drawn: str
+    settings: TimingSettings
+    seed: int
+    timeout_s: float
+    kernels: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+class Described(Record):
+    """What a station finds where it is.
+
+    ``packages`` are versions of those that were asked for and are installed. ``missing`` are the folders of
+    kernels that are not there.
+    """
+
+    device: Device
+    gpu: Gpu | None
+    environment: Environment
+    packages: dict[str, str]
+    missing: tuple[str, ...]
+
+
+class Digests(Record):
+    """Of what keys cover, as it is where a station is: the instrument's, and by provider the source's and the
+    environment's."""
+
+    instrument: str
+    source: dict[str, str]
+    environment: dict[str, str]
+
+
+class Answer(Record):
+    """What became of the point that was measured first of those that were sent, by its number among these;
+    and what made the worker be replaced, by provider."""
+
+    number: int
+    outcome: Outcome
+    changes: dict[str, str] = Field(default_factory=dict)
+
+
+class Wanted(Record):
+    """Points of a kernel to compile, one of which is to be measured."""
+
+    where: str
+    points: tuple[Point, ...]
+    overhead: Overhead
+
+
+class Steady(Record):
+    """The control point's time once, and what others had of the device by then."""
+
+    us: float | None
+    ticks: int
+    of_ticks: int
+    neighbours: int
+
+
+class Limits(Record):
+    """A device's own, and whether others had it meanwhile."""
+
+    rates: Rates
+    is_disturbed: bool

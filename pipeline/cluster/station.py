@@ -1,0 +1,169 @@
+"""What runs on a host of a cluster, once for each device: it builds, compiles and supervises there.
+
+A station is told what to do by the sweep, in JSON, one request at a time, and keeps no rows. It ends with the
+process that holds it, and with it all that it has started.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import ExitStack, suppress
+from importlib import metadata
+from pathlib import Path
+
+import kernels
+from kernels.contract import ContractError
+from pipeline import ROOT, UserError
+from pipeline.cluster.messages import Answer, Assignment, Described, Digests, Limits, Steady, Wanted
+from pipeline.execution import controls
+from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.identity import Identity
+from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.team import built
+from pipeline.machine import device, environment
+from pipeline.machine.lock import DeviceLock
+from pipeline.points.point import Point
+from pipeline.store.files import write_atomically
+from pipeline.store.results import LOCAL
+
+
+class Station:
+    """One device of this host. ``assignment`` is an ``Assignment``."""
+
+    def __init__(self, assignment: str) -> None:
+        self._told = Assignment.model_validate_json(assignment)
+        self._stack = ExitStack()
+        self._supervisor: Supervisor | None = None
+        self._ahead: dict[str, Ahead] = {}
+
+    def describe(self) -> str:
+        """A ``Described``; the first that is asked. Raises UserError where nothing can be measured."""
+        take_flags(self._told.flags)
+        # A CPU is this checkout's, wherever a copy of it lies.
+        write_atomically(LOCAL / "host", self._told.drawn.encode())
+        keep_builds(ROOT)
+        self._device = _device(self._told.kind)
+        self._environment = environment.fingerprint(self._device)
+        packages = {}
+        for name in self._told.packages:
+            with suppress(metadata.PackageNotFoundError):
+                packages[name] = metadata.version(name).partition("+")[0]
+        missing = []
+        for where in self._told.kernels:
+            try:
+                kernels.load(where)
+            except (KeyError, FileNotFoundError):
+                missing.append(where)
+            except ContractError as error:
+                raise UserError(str(error)) from error
+        return Described(
+            device=self._device,
+            gpu=device.capabilities(self._device),
+            environment=self._environment,
+            packages=packages,
+            missing=tuple(missing),
+        ).model_dump_json()
+
+    def digests(self, where: str) -> str:
+        """The ``Digests`` of a kernel's points if they were measured here."""
+        identity = Identity(kernels.load(where), self._environment, self._told.settings, self._told.seed)
+        return digests(identity).model_dump_json()
+
+    def begin(self, wait_s: float | None) -> None:
+        """Take the device, and start what measures on it. Raises UserError where another command has it for
+        longer than ``wait_s`` seconds."""
+        self._stack.enter_context(DeviceLock(self._device, wait_s, lambda sentence: None))
+        self._supervisor = self._stack.enter_context(
+            Supervisor(
+                self._device, self._told.settings, self._told.seed, self._told.timeout_s, heeds_load=True
+            )
+        )
+        self._supervisor.start()
+
+    def rates(self) -> str:
+        """The device's own ``Limits``."""
+        rates, is_disturbed = self._running.rates()
+        return Limits(rates=rates, is_disturbed=is_disturbed).model_dump_json()
+
+    def build(self, where: str, providers: list[str]) -> dict[str, str]:
+        """Build what providers need, unless another device's station on this host has; why some are not."""
+        return built(kernels.load(where), providers)
+
+    def measure(self, wanted: str) -> str:
+        """Measure the first of the points of a ``Wanted`` that is compiled, and compile the others meanwhile.
+        Returns an ``Answer``."""
+        told = Wanted.model_validate_json(wanted)
+        running = self._running
+        running.overhead = told.overhead
+        number = self._compiled(told.where, told.points)
+        outcome = running.measure(told.where, told.points[number])
+        changes = dict(running.changes)
+        running.changes.clear()
+        return Answer(number=number, outcome=outcome, changes=changes).model_dump_json()
+
+    def control(self, where: str, point: str) -> str:
+        """Measure the control point once. Returns a ``Steady``."""
+        found = controls.control(self._running, where, Point.model_validate_json(point))
+        return Steady(
+            us=found.us,
+            ticks=found.stolen.ticks,
+            of_ticks=found.stolen.of,
+            neighbours=found.neighbours,
+        ).model_dump_json()
+
+    @property
+    def _running(self) -> Supervisor:
+        assert self._supervisor is not None, "it begins before it measures"
+        return self._supervisor
+
+    def _compiled(self, where: str, points: tuple[Point, ...]) -> int:
+        if where not in self._ahead:
+            ahead = Ahead(kernels.load(where), self._environment.compute_capability)
+            self._ahead[where] = self._stack.enter_context(ahead)
+        futures = self._ahead[where].futures
+        self._ahead[where].submit(point for point in points if point not in futures)
+        while True:
+            for number, point in enumerate(points):
+                if point not in futures or futures[point].done():
+                    return number
+            wait([futures[point] for point in points], return_when=FIRST_COMPLETED)
+
+
+def digests(identity: Identity) -> Digests:
+    """What keys cover of all providers of a kernel."""
+    names = [provider.name for provider in identity.loaded.kernel.providers]
+    return Digests(
+        instrument=identity.instrument,
+        source={name: identity.source(name) for name in names},
+        environment={name: identity.felt(name) for name in names},
+    )
+
+
+def take_flags(flags: dict[str, str]) -> None:
+    """Let the variables that change results be these alone: a host's own, and what Ray sets itself
+    (OMP_NUM_THREADS), would make another environment of each host."""
+    for name in environment.flags("cpu").keys() - flags.keys():
+        del os.environ[name]
+    os.environ.update(flags)
+
+
+def keep_builds(root: Path) -> None:
+    """Let what is built outlast the copy of the tree at ``root``, so that a host builds a source once. A
+    library is used only where its manifest fits."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = cache / "kernel-pipeline" / "build"
+    kept.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # another device's station was first
+        (root / "build").symlink_to(kept, target_is_directory=True)
+
+
+def _device(kind: str) -> device.Device:
+    """The processor, or the GPU that Ray gave this process, by its number on the host."""
+    if kind == "cpu":
+        return device.cpu()
+    found = device.gpus()
+    if not found:
+        raise UserError("it has no NVIDIA driver, or its GPU is gone.")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return found[0].model_copy(update={"index": int(visible)}) if visible.isdigit() else found[0]

@@ -1,0 +1,80 @@
+"""A sweep's teams on a cluster, and what they do at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pipeline.cluster import engine, gathering, tree
+from pipeline.cluster.engine import Engine
+from pipeline.cluster.gathering import Say
+from pipeline.cluster.messages import Assignment
+from pipeline.cluster.team import ClusterTeam
+from pipeline.machine import environment
+from pipeline.points.catalog import Entry
+from pipeline.timing.settings import TimingSettings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a sweep wants of a cluster: the kernels, and the options that decide how their points are
+    measured."""
+
+    entries: Sequence[Entry]
+    device: Sequence[str]
+    timing: TimingSettings
+    seed: int
+    timeout_s: float
+    wait_s: float | None
+
+
+@contextmanager
+def teams_of(name: Engine, wanted: Wanted, say: Say) -> Iterator[list[ClusterTeam]]:
+    """A team for each model that the cluster has, in the order of their names. Their stations end with the
+    context.
+
+    Raises UserError where there is no Ray, no cluster, no device on it, or none that measures as this working
+    tree would.
+    """
+    kind = gathering.kind_of(wanted.device)
+    with tree.packed() as packed, engine.joined(name, kind, packed) as cluster:
+        assignment = Assignment(
+            kind=kind,
+            flags=environment.flags(kind),
+            drawn=environment.drawn(),
+            settings=wanted.timing,
+            seed=wanted.seed,
+            timeout_s=wanted.timeout_s,
+            kernels=tuple(entry.loaded.where for entry in wanted.entries),
+            packages=tree.locked(),
+        )
+        found = gathering.members(cluster, assignment, wanted.wait_s, say)
+        models = gathering.agreeing(found, wanted.entries, assignment, say)
+        yield [ClusterTeam(models[model], wanted.wait_s, say, assignment.kernels) for model in sorted(models)]
+
+
+def at_once(teams: Sequence[ClusterTeam], do: Callable[[ClusterTeam], T]) -> list[T]:
+    """Do it with every team, each in a thread. One that fails leaves the others at it, and its error is
+    raised when they are done. Ctrl-C ends all of them, and says what each says of how far it came."""
+    with ThreadPoolExecutor(len(teams)) as threads:
+        futures = [threads.submit(do, team) for team in teams]
+        try:
+            wait(futures)
+        except KeyboardInterrupt as stop:
+            for team in teams:
+                team.stop()
+            wait(futures)
+            for note in _notes(futures):
+                stop.add_note(note)
+            raise
+        return [future.result() for future in futures]
+
+
+def _notes(futures: Sequence[Future[T]]) -> Iterator[str]:
+    for future in futures:
+        yield from getattr(future.exception(), "__notes__", ())

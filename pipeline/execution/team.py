@@ -1,0 +1,123 @@
+"""Who measures a sweep: workers on devices of one model, here or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from kernels import Loaded
+from pipeline import UserError
+from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.crew import Crew, Report
+from pipeline.execution.identity import Identity
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine.device import Device
+from pipeline.machine.environment import fingerprint
+from pipeline.points.point import Point
+from pipeline.store.ceilings import Overhead, Rates
+from pipeline.store.environment import Environment
+from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
+
+
+class Team(Protocol):
+    """The devices of one model that share a sweep, and what measures on each."""
+
+    environment: Environment
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """They, in their order."""
+
+    def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
+        """The keys that a kernel's points have on the devices."""
+
+    def begin(self) -> None:
+        """Start what is not running yet; of what changed workers before, nothing is known any more."""
+
+    def rates(self) -> tuple[Rates, bool]:
+        """One device's own limits, as ``Supervisor.rates`` gives them."""
+
+    def know(self, overhead: Overhead) -> None:
+        """What the graph timer takes off from now on."""
+
+    def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
+        """Build the extensions that providers need; the reason by provider for those that fail."""
+
+    def ahead(self, loaded: Loaded) -> Ahead:
+        """What compiles a kernel's points before they are measured."""
+
+    def crew(self, loaded: Loaded, control: Point, report: Report) -> Crew:
+        """Who measures the points of a schedule for as many workers as there are devices."""
+
+    def changes(self) -> dict[str, str]:
+        """What made workers be replaced though they answered, by provider."""
+
+
+class Here:
+    """A worker on each of some devices of this host, in this host's environment unless another is named."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        workers: Sequence[Supervisor],
+        environment: Environment | None = None,
+    ) -> None:
+        self._devices = devices
+        self.environment = environment or fingerprint(devices[0])
+        self._workers = workers
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """They, in their order."""
+        return self._devices
+
+    def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
+        """The keys that a kernel's points have here."""
+        return Identity(loaded, self.environment, settings, seed)
+
+    def begin(self) -> None:
+        """Start what is not running yet."""
+        for worker in self._workers:
+            worker.changes.clear()
+            worker.start()
+
+    def rates(self) -> tuple[Rates, bool]:
+        """The first device's own limits."""
+        return self._workers[0].rates()
+
+    def know(self, overhead: Overhead) -> None:
+        """What the graph timer takes off from now on."""
+        for worker in self._workers:
+            worker.overhead = overhead
+
+    def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
+        """Build the extensions that providers need; the reason by provider for those that fail."""
+        return built(loaded, providers)
+
+    def ahead(self, loaded: Loaded) -> Ahead:
+        """A pool of compilers on this host."""
+        return Ahead(loaded, self.environment.compute_capability)
+
+    def crew(self, loaded: Loaded, control: Point, report: Report) -> Crew:
+        """The workers, a thread each."""
+        return Crew(loaded.where, self._workers, control, report)
+
+    def changes(self) -> dict[str, str]:
+        """What made workers be replaced though they answered, by provider."""
+        return {name: what for worker in self._workers for name, what in worker.changes.items()}
+
+
+def built(loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
+    """Build on this host the extensions that providers need; the reason by provider for those that fail."""
+    broken = {}
+    for name in sorted(set(providers)):
+        source = loaded.kernel.provider(name).extension
+        if source is None:
+            continue
+        try:
+            extension.build(Place.of(loaded), [source])
+        except UserError as error:
+            broken[name] = str(error)
+    return broken

@@ -1,0 +1,118 @@
+"""A cluster that is not there, not Ray's, or of another version: one sentence, and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import ROOT, UserError
+from pipeline.cluster import engine
+
+ASKED = ["kernel=softmax", "size=64", "device=cpu", "cluster=ray", "tracking=none"]
+
+
+def swept(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.sweep", *ASKED, *options],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.count("error: ") == 1
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_without_ray_a_sentence_says_how_it_is_installed(tmp_path: Path) -> None:
+    # As if it were not there, wherever it is.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\n_find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'ray' else _find(name, *rest)\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    assert said(swept(PYTHONPATH=path)) == (
+        "error: cluster= needs Ray, which is not installed: run python locks/install.py ray, by the Python "
+        "of this command."
+    )
+
+
+def test_a_sweep_without_a_cluster_imports_no_ray() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import pipeline.sweep"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "pipeline.cluster.engine" in imported and "ray" not in imported
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("ray://127.0.0.1:10001", "is Ray Client's, over which no sweep runs: write HOST:PORT"),
+        ("somewhere", "RAY_ADDRESS=somewhere is no address: write HOST:PORT"),
+        ("127.0.0.1:1", "no Ray cluster answers at 127.0.0.1:1 (Connection refused): start one by ray start"),
+        ("127.0.0.1:99999", "no Ray cluster answers at 127.0.0.1:99999"),
+    ],
+)
+def test_an_address_where_no_cluster_is(address: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(UserError) as error:
+        engine._address()
+    assert sentence in str(error.value)
+
+
+def test_another_version_than_the_clusters_is_said() -> None:
+    text = "Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1"
+    told = engine._not_joined("the Ray cluster at h:1", text)
+    assert "this environment is not that of the Ray cluster at h:1" in told and "Ray: 2.9.0" in told
+
+
+needs_ray = pytest.mark.skipif(engine.importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_without_a_cluster_a_sentence_says_how_one_is_started() -> None:
+    assert said(swept()) == (
+        "error: no Ray cluster runs on this host: start one by ray start --head, name one by "
+        "RAY_ADDRESS=HOST:PORT, or write cluster=ray-local."
+    )
+
+
+@needs_ray
+@pytest.mark.slow
+def test_what_listens_and_says_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = swept(RAY_ADDRESS=address)
+    assert said(done) == (
+        f"error: the Ray cluster at {address} did not answer within 30 s: is it Ray that listens there?"
+    )
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_without_a_gpu_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.sweep", "kernel=softmax", "size=64", "cluster=ray-local"],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said(done) == (f"error: {engine.HERE} has no GPU (hosts: 1); write device=cpu to measure on CPUs.")

@@ -1,0 +1,125 @@
+"""Sweeps on a Ray cluster of three nodes, all of them on this host, by the real command."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeline.store.record import Measurement
+from tests.pipeline.cluster.hosts import Hosts, kill_one, of_ray, stations, until
+from tests.planted.tree import Tree, cpu_tree
+
+pytest.importorskip("ray", reason="Ray is not installed: python locks/install.py ray")
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+SIZES = "size=" + ",".join(str(64 * number) for number in range(1, 17))
+"""32 points of the kernel that takes next to no time."""
+
+COUNT = 32
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    made = Hosts(tmp_path / "hosts")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return cpu_tree(tmp_path, "quick")
+
+
+def started(tree: Tree, hosts: Hosts, *options: str) -> subprocess.Popen[str]:
+    return tree.start("kernel=quick", "cluster=ray", SIZES, *options, variables=hosts.variables)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, out + err
+    return out, err
+
+
+def lines(tree: Tree) -> list[str]:
+    found = list((tree.root / "outputs").glob("timings/quick/*.jsonl"))
+    return found[0].read_text().splitlines() if found else []
+
+
+def wait_for_rows(tree: Tree, process: subprocess.Popen[str], count: int) -> None:
+    until(lambda: len(lines(tree)) >= count or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+
+
+def whole(tree: Tree) -> set[str]:
+    """The devices that measured; every point is there once."""
+    rows = tree.rows("quick")
+    assert len(rows) == len({row.point for row in rows}) == COUNT
+    sound(rows)
+    return {row.origin.device for row in rows}
+
+
+def sound(rows: Sequence[Measurement]) -> None:
+    """No point failed. On a busy machine one may look slower from outside than it was timed."""
+    failed = [row.outcome.error or "" for row in rows if row.outcome.status != "ok"]
+    assert [error for error in failed if "but from outside" not in error] == []
+
+
+def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tree, hosts: Hosts) -> None:
+    out, _ = ended(started(tree, hosts))
+    assert f"{COUNT} points measured" in out
+    assert whole(tree) == {"node1/cpu", "node2/cpu", "node3/cpu"}
+    assert stations() == [] and tree.workers() == []
+    # Keys are those of a sweep without a cluster.
+    again = tree.sweep("kernel=quick", SIZES)
+    assert "0 points measured" in again.stdout, again.stdout + again.stderr
+
+
+def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
+    process = started(tree, hosts)
+    wait_for_rows(tree, process, 4)
+    kill_one()
+    out, _ = ended(process)
+    assert "was lost; its points are measured elsewhere" in out
+    assert f"{COUNT} points measured" in out
+    whole(tree)
+
+
+def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts) -> None:
+    process = started(tree, hosts)
+    wait_for_rows(tree, process, 4)
+    hosts.lose(hosts.nodes[2])
+    out, _ = ended(process)
+    assert f"{COUNT} points measured" in out
+    whole(tree)
+
+
+def test_ctrl_c_ends_all_that_was_started_here(tree: Tree) -> None:
+    before = set(of_ray())
+    process = tree.start("kernel=quick", "cluster=ray-local", SIZES)
+    wait_for_rows(tree, process, 2)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, out + err
+    assert time.monotonic() - begin < 10
+    assert "Stopped." in out + err
+    until(lambda: stations() == [] and tree.workers() == [] and set(of_ray()) <= before, 30)
+    sound(tree.rows("quick"))
+
+
+def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Hosts) -> None:
+    process = started(tree, hosts)
+    wait_for_rows(tree, process, 4)
+    process.kill()
+    process.communicate()
+    until(lambda: stations() == [])
+    before = {line for line in lines(tree) if line.endswith("}")}
+    out, _ = ended(started(tree, hosts))
+    assert f"{COUNT - len(before)} points measured" in out
+    whole(tree)
