@@ -13,13 +13,13 @@ from torch._dynamo.decorators import skip
 from kernels.matmul.torch import by_flag
 from kernels.tensors import without_padding
 
-with_flag = skip(by_flag)
+with_flag, unpadded = skip(by_flag), skip(without_padding)
 
 
 @skip
 def matmul(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
     """torch's own product, for torch.compile alone."""
-    out: torch.Tensor = with_flag(_product, without_padding(a), without_padding(b), arithmetic)
+    out: torch.Tensor = with_flag(_product, unpadded(a), unpadded(b), arithmetic)
     return out
 
 
@@ -28,7 +28,7 @@ def max_autotune(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Ten
     """The same, where Inductor times cuBLAS and its own Triton templates for each shape, and takes the
     fastest: what ``mode="max-autotune"`` does, without its CUDA graphs."""
     with torch._inductor.config.patch(max_autotune=True):
-        out: torch.Tensor = with_flag(_product_to_tune, without_padding(a), without_padding(b), arithmetic)
+        out: torch.Tensor = with_flag(_product_to_tune, unpadded(a), unpadded(b), arithmetic)
     return out
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels import toolchain
 from kernels.contract import Provider
 from pipeline import UserError, environment
 from pipeline.command.options import EnvironmentConfig
@@ -107,7 +108,7 @@ def test_the_compilers_are_those_that_a_build_uses(root: Path, monkeypatch: pyte
 
 def test_without_a_compiler_there_is_still_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> compilers.Nvcc:
-        raise UserError(compilers.NO_NVCC)
+        raise UserError(toolchain.NO_NVCC)
 
     monkeypatch.setattr(machine, "find_nvcc", none)
     monkeypatch.setenv("CXX", "nowhere-to-be-found")

@@ -22,7 +22,6 @@ from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.environment import Environment
 from pipeline.timing.settings import TimingSettings
-from pipeline.toolchain import extension
 from tests import factory
 
 FILES = {
@@ -249,7 +248,7 @@ def test_a_compilers_flags_are_those_of_its_libraries(
     planted: kernels.Loaded, monkeypatch: pytest.MonkeyPatch, name: str, whose: set[str]
 ) -> None:
     before = keys(planted)
-    monkeypatch.setattr(extension, name, ("-O2",))
+    monkeypatch.setattr(identity, name, ("-O2",))
     assert changed(before, keys(planted)) == whose
 
 

@@ -34,10 +34,12 @@ def test_the_table_of_the_committed_report_fits_a_screen_and_says_how_much_more_
     lines = shown(reports)
     assert len(lines) <= 23 and all(len(line) <= 110 for line in lines[:-1])
     of_gpu = [row for row in in_file(reports) if row["gpu"] == factory.H200]
-    headlines = {row["kernel"]: row["headline"] for row in of_gpu}
+    headlines: dict[str, set[str]] = {}
+    for row in of_gpu:
+        headlines.setdefault(row["kernel"], set()).add(row["headline"])
     rows = [line for line in lines if line.startswith(tuple(headlines))]
     assert {line.split()[0] for line in rows} == set(headlines)
-    assert all(f" {RATES[headlines[line.split()[0]]]} " in line for line in rows)
+    assert all(any(f" {RATES[one]} " in line for one in headlines[line.split()[0]]) for line in rows)
     assert lines[-1] == (
         f"… and {len(of_gpu) - len(rows)} more in the report. "
         f"All machines side by side: {reports}/report.html. Every run in MLflow: make ui."
