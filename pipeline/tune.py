@@ -3,22 +3,26 @@
     python -m pipeline.tune
     python -m pipeline.tune output=results
     python -m pipeline.tune output=results device=cuda:1
+    python -m pipeline.tune output=results gpu=nvidia-h200
 
 Of every kernel of this repository that the ledgers have times of: at each problem the fastest configuration
 with the runner-up, and how far the rule may be trusted between these problems. It measures nothing. Only rows
-count whose source, instrument and environment are those that are here; the others are counted. The table of
-another GPU is left as it is. docs/tuned.md says how to read one.
+count whose source, instrument and environment are those that are here; the others are counted. With ``gpu``
+it writes the table of a GPU that is not here, in whose recorded environment. docs/tuned.md says how to read
+one.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from time import monotonic
 
 import kernels
 from kernels.ops import table
 from kernels.ops.table import Table
 from kernels.ops.tuned import rule_digest
+from pipeline import UserError, unknown
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution.identity import Identity
@@ -45,16 +49,14 @@ OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
 def run(config: TuneConfig) -> None:
     """Write the table and show it."""
     begin = monotonic()
-    chosen = device.resolve(config.device)
-    gpu = device.capabilities(chosen)
-    l2_bytes = 0 if gpu is None else gpu.l2_cache
-    folder = results.folder_for(config.output, chosen.kind)
-    results.asked_for(results.tuned_path(config.output, chosen.slug))
-    environment = fingerprint(chosen)
+    environment = _here(config.device) if config.gpu is None else _recorded(config.output, config.gpu)
+    slug, l2_bytes = environment.gpu, environment.l2_bytes or 0
+    folder = results.folder_for(config.output, environment.kind)
+    results.asked_for(results.tuned_path(config.output, slug))
     found = {}
     old = 0
     for name in kernels.names():
-        ledger = results.ledger_path(folder, name, chosen.slug)
+        ledger = results.ledger_path(folder, name, slug)
         if not ledger.is_file():
             continue
         entry = catalog.find(name)
@@ -63,22 +65,22 @@ def run(config: TuneConfig) -> None:
         identity = Identity(entry.loaded, environment, TimingSettings(), 0)
         some = tuning.measured(entry, rows, identity)
         old += sum(row.outcome.timing is not None and not _is_current(entry, row, identity) for row in rows)
-        held = finals.newest(finals.read(finals.path(folder, name, chosen.slug), warn))
+        held = finals.newest(finals.read(finals.path(folder, name, slug), warn))
         made = tuning.of_kernel(entry, some, held, l2_bytes)
         if made is not None:
             found[name] = made
-    path = results.tuned_path(folder, chosen.slug)
+    path = results.tuned_path(folder, slug)
     if old:
         say(
             f"{old} timed row{'s are' if old > 1 else ' is'} old and {'were' if old > 1 else 'was'} left out."
         )
     if not found:
-        sound = f"times of {chosen.slug} that are not old and to be trusted"
+        sound = f"times of {slug} that are not old and to be trusted"
         say(f"No ledger in {folder} has {sound}: no table was written.")
         return
     made_table = Table(
-        gpu=chosen.slug,
-        name=chosen.name,
+        gpu=slug,
+        name=environment.name,
         l2_bytes=l2_bytes,
         environment=_of_table(environment),
         rule=rule_digest(),
@@ -89,6 +91,26 @@ def run(config: TuneConfig) -> None:
     count = sum(len(one.problems) for one in found.values())
     seconds = monotonic() - begin
     say(f"{count} problem{'s' * (count > 1)} of {', '.join(found)}, {seconds:.1f} s: {path}.")
+
+
+def _here(wanted: str) -> Environment:
+    """The environment of the device at hand."""
+    return fingerprint(device.resolve(wanted))
+
+
+def _recorded(folder: Path, gpu: str) -> Environment:
+    """The environment that a GPU was measured in. Raises UserError where it is not there or says too little."""
+    path = results.environment_path(folder, gpu)
+    if not path.is_file():
+        there = sorted(one.stem for one in path.parent.glob("*.json"))
+        raise unknown("gpu", gpu, there)
+    environment = results.read(Environment, path)
+    if environment.kind == "cuda" and environment.l2_bytes is None:
+        raise UserError(
+            f"{path} does not say how large the L2 cache is: run python -m pipeline.environment on that "
+            "machine."
+        )
+    return environment
 
 
 def _is_current(entry: Entry, row: Measurement, identity: Identity) -> bool:

@@ -244,9 +244,10 @@ class FinalsConfig(Record):
 
 
 class TuneConfig(Record):
-    """conf/tune.yaml."""
+    """conf/tune.yaml. ``gpu`` None is the device's own."""
 
     device: str
+    gpu: str | None
     output: Place
 
 

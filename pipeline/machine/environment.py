@@ -7,6 +7,7 @@ import os
 import platform
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pynvml
 
 from pipeline import UserError
 from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
-from pipeline.machine.device import Device, cpu, cpu_threads
+from pipeline.machine.device import Device, capabilities, cpu, cpu_threads
 from pipeline.machine.torch import installed_torch
 from pipeline.store.environment import FLAGS, PLACES, Environment
 from pipeline.store.files import write_atomically
@@ -23,7 +24,7 @@ from pipeline.store.results import LOCAL
 
 def fingerprint(device: Device) -> Environment:
     """Read what the device's results depend on."""
-    capability, driver = None, None
+    capability, driver, l2_bytes = None, None, None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.kind == "cuda":
         pynvml.nvmlInit()
@@ -34,6 +35,9 @@ def fingerprint(device: Device) -> Environment:
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
         finally:
             pynvml.nvmlShutdown()
+        with suppress(UserError):  # a driver that does not tell is one whose device can't be used either
+            told = capabilities(device)
+            l2_bytes = None if told is None else told.l2_cache
     torch = installed_torch()
     return Environment(
         gpu=device.slug,
@@ -57,6 +61,7 @@ def fingerprint(device: Device) -> Environment:
         # docker/run says so: an image can't hold its own digest.
         image=os.environ.get("PIPELINE_IMAGE"),
         base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
+        l2_bytes=l2_bytes,
     )
 
 

@@ -62,7 +62,8 @@ class Environment(Record):
     ``flags`` are the environment variables of ``FLAGS``. ``host`` is a CPU's own: a model's name says little
     of a CPU's speed. ``image`` and ``base_image`` name a container's image and what that was built from, each
     with its digest. They are unkeyed, no part of the identity: an image that was built again is another one,
-    and what a result depends on in it, the other fields say."""
+    and what a result depends on in it, the other fields say. So is ``l2_bytes``, the size of a GPU's L2
+    cache, which its name says already."""
 
     gpu: Name
     name: Text
@@ -83,6 +84,7 @@ class Environment(Record):
     flags: dict[Text, Text] = Field(default_factory=dict)
     image: Text | None = None
     base_image: Text | None = None
+    l2_bytes: Count | None = None
 
     @property
     def digest(self) -> str:
@@ -136,5 +138,5 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-UNKEYED = {"image", "base_image"}
+UNKEYED = {"image", "base_image", "l2_bytes"}
 """The fields of an environment that a result does not depend on."""

@@ -73,7 +73,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-0")
     monkeypatch.setattr(device, "resolve", lambda wanted: here)
     monkeypatch.setattr(device, "capabilities", lambda one: GPU)
-    monkeypatch.setattr(tune, "fingerprint", lambda one: factory.environment(H200))
+    environment = factory.environment(H200).model_copy(update={"l2_bytes": GPU.l2_cache})
+    monkeypatch.setattr(tune, "fingerprint", lambda one: environment)
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +97,30 @@ def written(folder: Path, rows: Sequence[Measurement], monkeypatch: pytest.Monke
     path = results.tuned_path(folder, H200)
     monkeypatch.setenv(tuned.VARIABLE, str(path))
     return path
+
+
+def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factory.write_results(tmp_path, some(PLANTED, COLUMNS))
+    path = results.environment_path(tmp_path, H200)
+
+    def tuned_for(gpu: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path}", f"gpu={gpu}"])
+        with pytest.raises(SystemExit) as ended:
+            run_stage("tune", TuneConfig, tune.run)
+        said = capsys.readouterr()
+        return said.err if ended.value.code else ""
+
+    told = factory.environment(H200)
+    path.write_text(told.model_dump_json())
+    assert f"{path} does not say how large the L2 cache is" in tuned_for(H200)
+    assert "unknown gpu 'nvidia-h20'. Did you mean 'nvidia-h200'?" in tuned_for("nvidia-h20")
+    path.write_text(told.model_copy(update={"l2_bytes": GPU.l2_cache}).model_dump_json())
+    assert tuned_for(H200) == ""
+    table = json.loads(results.tuned_path(tmp_path, H200).read_text())
+    assert (table["gpu"], table["l2_bytes"]) == (H200, GPU.l2_cache)
+    assert len(table["kernels"][KERNEL]["problems"]) == len(COLUMNS)
 
 
 def chosen(columns: int, dtype: str = "float32", rows: int = 4096) -> tuned.Choice:
