@@ -99,7 +99,7 @@ def _here(wanted: str) -> Environment:
 
 
 def _recorded(folder: Path, gpu: str) -> Environment:
-    """The environment that a GPU was measured in. Raises UserError where it is not there or says too little."""
+    """The environment a GPU was measured in. Raises UserError where it is not there or says too little."""
     path = results.environment_path(folder, gpu)
     if not path.is_file():
         there = sorted(one.stem for one in path.parent.glob("*.json"))
