@@ -24,6 +24,7 @@ from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from pipeline.points.point import Point
 from pipeline.store import finals, results, turns
+from pipeline.store.environment import UNKEYED
 from pipeline.store.record import Measurement
 from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200
@@ -96,8 +97,8 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
     gpu = project.gpu()
     place, reports = project.place("results"), project.place("reports")
     environment = json.loads((place / "environment" / f"{gpu}.json").read_bytes())
-    outside = {"image": None, "base_image": None}
-    assert environment == project.read_json("build/environment.json") | outside
+    inside = project.read_json("build/environment.json")
+    assert {name: value for name, value in environment.items() if name not in UNKEYED} == inside
     assert json.loads((place / "ceilings" / f"{gpu}.json").read_bytes())["copy_gbps"] > 0
     for kernel in KERNELS:
         report = results.read(BuildReport, results.build_path(place, kernel, gpu))
@@ -157,7 +158,10 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
     end = rf"{count}: \S+ s\. All that they said: local/repro\.log\."
     assert re.fullmatch(end, lines[-1]), lines[-1]
     shown = [line.split()[0] for line in lines if line.startswith(KERNELS)]
-    assert set(shown) == set(KERNELS)
+    # Where a CPU's cache is hundreds of MB large, no inputs of the smallest problems are out of it.
+    timings = {kernel: [row.outcome.timing for row in project.rows(kernel).values()] for kernel in KERNELS}
+    cold = {kernel for kernel, some in timings.items() if any(one and one.cache == "cold" for one in some)}
+    assert cold and set(shown) == cold
     assert len(lines) <= 24, "it fits a screen"
 
 
