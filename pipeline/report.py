@@ -36,6 +36,7 @@ from pipeline.reporting.content import About, Content, Plot, machines
 from pipeline.reporting.drawings import Drawing, drawings
 from pipeline.reporting.field import head_to_heads, head_to_heads_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import against_baseline, best_configurations, entry_of, frame_of_finals
+from pipeline.reporting.ladder import ladder, rungs
 from pipeline.reporting.reading import Wanted
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.reporting.tabulated import Tabulated, tabulated
@@ -55,7 +56,7 @@ PLOT_COLUMNS = [
 """The columns of ``data/NAME.csv``: the numbers of the plot of the same name. ``words`` are those of the
 plot's row of panels."""
 
-WRITTEN = ("data", "metrics", "plots", "roofline")
+WRITTEN = ("data", "ladder", "metrics", "plots", "roofline")
 """The folders of a report."""
 
 MAX_UNREADABLE = 5
@@ -144,6 +145,7 @@ def compose(
     charts: dict[str, list[Drawing]] = {}
     drawn: dict[str, list[Future[str]]] = {}
     roofs: dict[str, Future[str]] = {}
+    ladders: dict[str, Future[str]] = {}
     # Drawing takes longer than all else, so that every core has its part.
     count = min(device.cpu_threads(), 2 * len(about))
     with ProcessPoolExecutor(max(1, count), get_context("fork"), drawer, (os.getpid(),)) as processes:
@@ -158,6 +160,10 @@ def compose(
             roofs[str(name)] = processes.submit(
                 roofline, str(name), of_kernel, list(of_machines.values()), counted, styles
             )
+            if not (of_problem := rungs(of_kernel)).empty:
+                ladders[str(name)] = processes.submit(
+                    ladder, str(name), of_problem, list(of_machines.values()), styles
+                )
         rivals = {name: one.rivals for name, one in about.items()}
         swept = head_to_heads(rows, {name: one.own for name, one in about.items()}, rivals)
         field = preferred(swept, head_to_heads_of_finals(held, swept, rivals))
@@ -181,6 +187,7 @@ def compose(
                 for name in charts
             },
             rooflines={name: svg.result() for name, svg in roofs.items()},
+            ladders={name: svg.result() for name, svg in ladders.items()},
             evidence=evidence,
             styles=styles,
             unreadable=unreadable,
@@ -256,6 +263,7 @@ def write(content: Content, folder: Path) -> None:
         texts[f"plots/{plot.drawing.name}.svg"] = plot.svg
         texts[f"data/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
     texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
+    texts |= {f"ladder/{kernel}.svg": svg for kernel, svg in content.ladders.items()}
     for place in (folder, *(folder / name for name in WRITTEN)):
         if not inside(folder, place):
             raise UserError(

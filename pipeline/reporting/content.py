@@ -52,7 +52,8 @@ class Content:
     ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
     configuration with its speedup. ``field`` are the problems at which ours met others, ``summaries`` what
     follows of them, ``common_problems`` GPUs at common problems. ``finals`` are the newest of each problem,
-    ``history`` those of every run. ``plots`` and ``rooflines`` are drawings of each kernel that was timed.
+    ``history`` those of every run. ``plots``, ``rooflines`` and ``ladders`` are drawings of each
+    kernel that was timed.
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
     results: Results
@@ -67,6 +68,7 @@ class Content:
     common_problems: Sequence[CommonProblem]
     plots: Mapping[str, Sequence[Plot]]
     rooflines: Mapping[str, str]
+    ladders: Mapping[str, str]
     evidence: Evidence
     styles: Mapping[str, Style]
     unreadable: Sequence[str]

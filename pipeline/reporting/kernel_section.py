@@ -56,6 +56,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
             for plot in drawn
         ],
         "roofline": name in content.rooflines,
+        "ladder": name in content.ladders,
         "panels": best["gpu"].nunique(),
         "landscapes": landscapes(rows, machine_names),
         "gpus": gpus_section.lines(met, machine_names),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,15 @@ def texts(content: Content) -> dict[str, str]:
     """Every page by its file's name. Those in HTML need no other file; the plots of those in Markdown are
     files beside them."""
     view = _view(content)
-    rooflines = {name: _inlined(content, name) for name in content.rooflines}
+    drawn = {
+        "rooflines": _inlined(content, content.rooflines, "TFLOP/s against flops a byte"),
+        "ladders": _inlined(content, content.ladders, "every provider at one problem"),
+    }
     others = {"field": field_section.view(content), "history": _history_view(content)}
     markdown, html = _markdown(), _html()
     found = {
         "report.md": markdown.get_template("report.md.j2").render(view),
-        "report.html": html.get_template("report.html.j2").render(view | {"rooflines": rooflines}),
+        "report.html": html.get_template("report.html.j2").render(view | drawn),
     }
     for page, shown in others.items():
         found[f"{page}.md"] = markdown.get_template(f"{page}.md.j2").render(shown)
@@ -37,11 +41,13 @@ def texts(content: Content) -> dict[str, str]:
     return found
 
 
-def _inlined(content: Content, kernel: str) -> Markup:
-    """A kernel's roofline as a part of a page."""
+def _inlined(content: Content, drawings: Mapping[str, str], what: str) -> dict[str, Markup]:
+    """Kernels' drawings as parts of a page."""
     where = ", ".join(content.machines.values())
-    description = escape(f"{kernel}: TFLOP/s against flops a byte on {where}")
-    return Markup(inline(content.rooflines[kernel], content.styles, description))
+    return {
+        kernel: Markup(inline(svg, content.styles, escape(f"{kernel}: {what} on {where}")))
+        for kernel, svg in drawings.items()
+    }
 
 
 def _history_view(content: Content) -> dict[str, Any]:

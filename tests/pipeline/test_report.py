@@ -36,6 +36,8 @@ pytestmark = pytest.mark.xdist_group("report")
 OTHER_COMMIT = "fedcba98" * 5
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = ("torch", "torch_compile", "triton_row", "triton_online", "cuda")
+LADDERS = ("matmul", "softmax")
+"""Those with three providers and more."""
 TIMED = ("gelu", "matmul", "of_old", "softmax", "square")
 PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "of_old", "softmax", "softmax-few_rows", "square")
 
@@ -227,6 +229,7 @@ def test_all_files_are_there_and_no_other(written):
     plots = [one for name in PLOTS for one in (f"plots/{name}.svg", f"data/{name}.csv")]
     plots += [f"metrics/{gpu}.json" for gpu in (H100, H200, CPU)]
     roofs = [f"roofline/{kernel}.svg" for kernel in TIMED]
+    roofs += [f"ladder/{kernel}.svg" for kernel in LADDERS]
     assert sorted(files(written[0])) == sorted(
         [
             *("best.csv", "field.html", "field.md", "history.html", "history.md", "metrics.json"),
@@ -328,7 +331,7 @@ def test_the_page_needs_no_network_and_refers_only_to_itself(page):
 def test_the_page_carries_the_plots_in_its_own_colours(written):
     text = (written[0] / "report.html").read_text()
     plots = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
-    assert sum('role="img"' in svg for svg in plots) == text.count("<figure") + len(TIMED), "and rooflines"
+    assert sum('role="img"' in svg for svg in plots) == text.count("<figure") + len(TIMED) + len(LADDERS)
     for svg in plots:
         ElementTree.fromstring(svg)
         assert not re.search(r"(fill|stroke): #", svg), "a colour that a dark page can't change"
