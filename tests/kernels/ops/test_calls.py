@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernels import ops
 from kernels.ops import device, plans
@@ -120,6 +121,19 @@ def test_a_compiled_call_is_an_operator_of_the_graph(chosen: Callable[..., list[
     torch.testing.assert_close(compiled(x), torch.softmax(x, -1) + 1)
     (graph,) = graphs
     assert "kernel_pipeline.softmax" in graph.code
+
+
+@pytest.mark.parametrize("columns", [64, 72, 75])
+def test_what_is_traced_for_a_gpu_has_no_address(columns: int) -> None:
+    """Where a gradient of attention is wanted, tensors are looked at before they are given to torch's."""
+    _ = ops.attention
+    with FakeTensorMode(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        strides = (64 * columns, 16 * columns, columns, 1)
+        q = torch.empty_strided((2, 4, 16, 64), strides, dtype=torch.bfloat16, device="cuda")
+        out, lse = torch.ops.kernel_pipeline.attention_with_lse(q, q, q, True)
+    assert not [one for one in said if "data pointer" in str(one.message)]
+    assert (out.shape, lse.shape, out.device.type) == ((2, 4, 16, 64), (2, 4, 16), "cuda")
 
 
 def test_dynamic_shapes_are_one_graph(chosen: Callable[..., list[Any]]) -> None:
