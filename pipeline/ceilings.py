@@ -37,8 +37,11 @@ def run(config: CeilingsConfig) -> None:
         DeviceLock(chosen, config.wait_s, warn),
         Supervisor(chosen, TimingSettings(), seed=0, timeout_s=TIMEOUT_S) as worker,
     ):
-        known = [] if config.remeasure else [path]
-        ceilings = calibration.known_or_measured(worker, fingerprint(chosen), known, path)
+        environment = fingerprint(chosen)
+        if config.remeasure or any(one.is_disturbed for one in calibration.known([path])):
+            ceilings = calibration.measured(worker, environment, path)
+        else:
+            ceilings = calibration.known_or_measured(worker, environment, [path], path)
     if ceilings.is_disturbed:
         warn(DISTURBED)
     console.print(f"{ceilings.gpu}: copy {ceilings.copy_gbps:.0f} GB/s", highlight=False)

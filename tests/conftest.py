@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from pipeline.machine import vector_math
 from pipeline.machine.process import INTERPRETERS
 
 if TYPE_CHECKING:
     from tests.project import Project
+
+vector_math.resolve()
 
 if not torch.cuda.is_available():
     os.environ.update(INTERPRETERS)

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +37,14 @@ pytestmark = [
     pytest.mark.xdist_group("end-to-end"),
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
 ]
+
+
+@pytest.fixture
+def before(project: Project) -> Iterator[dict[str, bytes]]:
+    """What a test changes; put back after it too, lest its failure be that of all that follow."""
+    state = project.state()
+    yield state
+    project.put_back(state)
 
 
 def points_of(kernel: str) -> set[Point]:
@@ -182,8 +191,7 @@ def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> N
     assert "run make setup, or activate their environment" in failed.stderr
 
 
-def test_a_stage_that_fails_is_said_with_what_it_said(project: Project) -> None:
-    before = project.state()
+def test_a_stage_that_fails_is_said_with_what_it_said(project: Project, before: dict[str, bytes]) -> None:
     project.set_param("kernels", "nope")
     try:
         failed = project.python("pipeline.repro", ok=False)
@@ -195,8 +203,10 @@ def test_a_stage_that_fails_is_said_with_what_it_said(project: Project) -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_a_make_repro_that_is_stopped_keeps_what_was_measured(project: Project, stop: signal.Signals) -> None:
-    before, lines = project.state(), len(project.rows("square"))
+def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
+    project: Project, before: dict[str, bytes], stop: signal.Signals
+) -> None:
+    lines = len(project.rows("square"))
     project.edit("kernels/square/reference.py", lambda text: text.replace("x.double()", "(x.double())[:]"))
     ledger = project.ledger("square")
     size = ledger.stat().st_size
@@ -248,8 +258,9 @@ def due(project: Project) -> set[str]:
     return set(ran(project.python("dvc", "repro", "--dry").stdout))
 
 
-def test_an_edit_of_what_explains_and_shows_measures_nothing_again(project: Project) -> None:
-    before = project.state()
+def test_an_edit_of_what_explains_and_shows_measures_nothing_again(
+    project: Project, before: dict[str, bytes]
+) -> None:
     for name in ("pipeline/inspection/sass.py", "pipeline/reporting/table.py"):
         project.edit(name, lambda text: f"{text}\n\nMORE = 1\n")
     stages = due(project)
@@ -258,8 +269,10 @@ def test_an_edit_of_what_explains_and_shows_measures_nothing_again(project: Proj
     assert due(project) == {"environment"}
 
 
-def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(project: Project) -> None:
-    old, built, before = project.rows("softmax"), libraries(project), project.state()
+def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(
+    project: Project, before: dict[str, bytes]
+) -> None:
+    old, built = project.rows("softmax"), libraries(project)
     source = "kernels/softmax/triton.py"
     project.edit(source, lambda text: f"{text}\n\n# The same kernels.\n")
     assert {"build", *MEASURING} <= due(project)
@@ -287,11 +300,11 @@ def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(pr
     assert project.repro() == ["environment"]
 
 
-def test_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
+def test_a_killed_sweep_goes_on_where_it_was(project: Project, before: dict[str, bytes]) -> None:
     """A reference concerns all of its kernel, which is due then. DVC and a sweep are killed in the middle, as
     by a power cut."""
     old: dict[str, dict[Point, Measurement]] = {kernel: project.rows(kernel) for kernel in KERNELS}
-    built, before = libraries(project), project.state()
+    built = libraries(project)
     project.edit("kernels/square/reference.py", lambda text: text.replace("x.double()", "(x.double())[:]"))
     ledger = project.ledger("square")
     size, lines = ledger.stat().st_size, len(old["square"])
@@ -323,8 +336,7 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project) -> None:
     assert project.repro() == ["environment"]
 
 
-def test_an_edited_grid_builds_nothing(project: Project) -> None:
-    before = project.state()
+def test_an_edited_grid_builds_nothing(project: Project, before: dict[str, bytes]) -> None:
     more = "workloads:\n  smoke: {size: [37, 64, 96]}\n"
     project.edit("conf/kernel/square.yaml", lambda text: f"{text}{more}")
     stages = due(project)
@@ -413,9 +425,11 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
 @pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="needs two cores: with one it is another machine"
 )
-def test_another_environment_measures_anew_and_keeps_other_machines(project: Project) -> None:
+def test_another_environment_measures_anew_and_keeps_other_machines(
+    project: Project, before: dict[str, bytes]
+) -> None:
     """Fewer cores are another environment, and cost no compiling; an H200's results came with git."""
-    before, old, foreign = project.state(), project.rows("square"), of_h200(project)
+    old, foreign = project.rows("square"), of_h200(project)
     project.set_param("kernels", "square")
     assert len(foreign) >= 5
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m")

@@ -19,17 +19,28 @@ class Rated(Protocol):
         """Them, and whether others had the device meanwhile. Raises UserError when they can't be measured."""
 
 
-def known_or_measured(worker: Rated, environment: Environment, known: Sequence[Path], path: Path) -> Ceilings:
-    """The ceilings of the worker's device in this environment, from the first of the ``known`` files that has
-    them; else measured now and written to ``path``.
+def known(paths: Sequence[Path]) -> list[Ceilings]:
+    """What those of the files hold that are there, what nobody disturbed first."""
+    found = [results.read(Ceilings, path) for path in paths if path.exists()]
+    return sorted(found, key=lambda one: one.is_disturbed)
+
+
+def known_or_measured(worker: Rated, environment: Environment, paths: Sequence[Path], path: Path) -> Ceilings:
+    """The ceilings of the worker's device in this environment, as the files at ``paths`` have them; else
+    measured now and written to ``path``. Disturbed ones are taken as they are: another stage's file is not
+    this one's to change, and what was measured before would mean something else.
 
     Raises UserError when they can't be measured or written.
     """
-    for candidate in known:
-        if candidate.exists():
-            ceilings = results.read(Ceilings, candidate)
-            if ceilings.environment == environment.of_device and not ceilings.is_disturbed:
-                return ceilings
+    of_here = [one for one in known(paths) if one.environment == environment.of_device]
+    return of_here[0] if of_here else measured(worker, environment, path)
+
+
+def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:
+    """The ceilings of the worker's device in this environment, measured now and written to ``path``.
+
+    Raises UserError when they can't be measured or written.
+    """
     rates, is_disturbed = worker.rates()
     before = results.read(Ceilings, path) if path.exists() else None
     # What comparisons found of equal kernels is no rate, and stays.

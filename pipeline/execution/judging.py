@@ -14,6 +14,7 @@ from pipeline.execution import appraisal, judge, verification
 from pipeline.execution.appraisal import Appraiser
 from pipeline.execution.faults import failed
 from pipeline.execution.protocol import Setup, receive, serve
+from pipeline.machine import vector_math
 from pipeline.machine.process import die_with
 from pipeline.points.frozen import Record
 
@@ -26,6 +27,8 @@ def main(parent: int, fd: int, memory: int) -> None:
     connection = Connection(fd)
     setup = receive(connection, Setup)
     appraiser = Appraiser(setup.device, setup.seed, memory)
+    if appraiser.device.type == "cpu":
+        vector_math.resolve()
     verification.warm_up(appraiser.device)
     gc.collect()
     gc.freeze()

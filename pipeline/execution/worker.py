@@ -56,7 +56,10 @@ def main(fd: int, memory: int) -> None:
     from pipeline.execution.endurance import Endurance
     from pipeline.execution.faults import failed
     from pipeline.execution.process_state import of_triton, put_back
+    from pipeline.machine import vector_math
 
+    if setup.device == "cpu":
+        vector_math.resolve()
     trial = Endurance(setup.device, setup.settings, memory)
     trial.warm_up()
     # What the imports left behind lives as long as the process: no collection need look at it again.

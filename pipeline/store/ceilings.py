@@ -50,7 +50,7 @@ class Rates(Record):
 
 DISTURBED = (
     "Others had this machine's cores whenever its ceilings were measured: no time is compared with them, "
-    "and the next sweep measures them again."
+    "until python -m pipeline.ceilings has measured them again."
 )
 
 

@@ -25,6 +25,20 @@ needs_submitit = pytest.mark.skipif(
     reason="hydra-submitit-launcher is not installed: python locks/install.py slurm",
 )
 
+HELD_MUL = """
+import time
+from pathlib import Path
+
+import torch
+
+
+def mul(x: torch.Tensor) -> torch.Tensor:
+    while x.numel() > 768 and not (Path(__file__).parents[2] / "go").exists():
+        time.sleep(0.01)
+    return x * 2
+"""
+"""Holds a sweep at its larger problems, none of which is a control, until the tree has a file ``go``."""
+
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm"), needs_submitit]
 
 
@@ -76,6 +90,8 @@ def test_what_a_job_finds_wrong_is_the_commands_own_end(
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_a_requeued_job_goes_on(tmp_path: Path, scheduler: Slurm) -> None:
     tree = cpu_tree(tmp_path, "quick")
+    # Its first job does not come to the end, however late this host lets Slurm act.
+    (tree.root / "kernels" / "quick" / "torch.py").write_text(HELD_MUL)
     sizes = ",".join(str(64 * number) for number in range(1, 17))
     process = started(tree, scheduler, f"size=[{sizes}]", "kernel=quick")
     ledgers = tree.root / "outputs" / "timings" / "quick"
@@ -89,6 +105,7 @@ def test_a_requeued_job_goes_on(tmp_path: Path, scheduler: Slurm) -> None:
     until(lambda: scheduler.jobs("PENDING") == [job])
     before = rows()
     assert before < 32
+    (tree.root / "go").touch()
     scheduler.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, out + err

@@ -1,0 +1,71 @@
+"""The functions whose first call by several threads may be wrong are called by one thread before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pipeline.machine import vector_math
+
+
+class Calls(TorchFunctionMode):
+    """What torch is asked for meanwhile, by function, dtype and number of elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, torch.dtype, int]] = set()
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            self.seen.add((function.__name__, args[0].dtype, args[0].numel()))
+        return function(*args, **(kwargs or {}))
+
+
+def test_each_function_is_called_on_an_element_of_each_dtype() -> None:
+    with Calls() as calls:
+        vector_math.resolve()
+    assert calls.seen == {
+        (name, dtype, 1) for name in vector_math.FUNCTIONS for dtype in (torch.float32, torch.float64)
+    }
+    assert {"exp", "erf", "sqrt", "tanh"} <= set(vector_math.FUNCTIONS), "what kernels call"
+
+
+STARTED = """
+import os, socket, threading
+from multiprocessing.connection import Connection
+
+from pipeline.execution.protocol import Ready, Setup, receive, send
+from pipeline.execution import MODULE
+from pipeline.machine import vector_math
+from pipeline.timing.settings import TimingSettings
+
+vector_math.resolve = lambda: print("resolved", flush=True)
+here, there = socket.socketpair()
+ours = Connection(here.detach())
+send(ours, Setup(device="cpu", settings=TimingSettings(), seed=0))
+
+def ask():
+    receive(ours, Ready)
+    print("ready", flush=True)
+    ours.close()
+
+threading.Thread(target=ask).start()
+memory = os.memfd_create("test")
+MODULE.main(*ARGUMENTS, there.detach(), memory)
+"""
+
+
+@pytest.mark.parametrize(("module", "arguments"), [("worker", []), ("judging", [os.getpid()])])
+def test_worker_and_judge_call_them_before_they_answer(module: str, arguments: list[int]) -> None:
+    program = STARTED.replace("MODULE", module).replace("ARGUMENTS", str(arguments))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["resolved", "ready"], done.stderr
