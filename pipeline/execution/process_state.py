@@ -78,9 +78,11 @@ def put_back(before: Mapping[str, str]) -> None:
     os.environ.update(before)
 
 
-def is_felt(variable: str) -> bool:
-    """Whether an environment variable changes results or speed."""
-    return variable not in PLACES and variable.startswith(tuple(sum(FLAGS.values(), ())))
+def is_felt(variable: str, on_gpu: bool) -> bool:
+    """Whether an environment variable changes results or speed: on a GPU none that steers a CPU's threads,
+    as packages set some when they are imported."""
+    starts = (start for who, some in FLAGS.items() if not (on_gpu and who == "cpu") for start in some)
+    return variable not in PLACES and variable.startswith(tuple(starts))
 
 
 def _threads() -> dict[int | None, str]:
@@ -89,7 +91,8 @@ def _threads() -> dict[int | None, str]:
 
 def _settings() -> dict[str, object]:
     cuda: dict[str, object] = {}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    on_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if on_gpu:
         cuda["the current CUDA stream"] = torch.cuda.current_stream().cuda_stream
     switches: Mapping[str, Callable[[], object]] = {
         "torch.get_num_threads()": torch.get_num_threads,
@@ -112,7 +115,7 @@ def _settings() -> dict[str, object]:
         "cudnn.benchmark": cudnn.benchmark,
         "cudnn.deterministic": cudnn.deterministic,
         "cudnn.conv.fp32_precision": cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
-        **{name: value for name, value in os.environ.items() if is_felt(name)},
+        **{name: value for name, value in os.environ.items() if is_felt(name, on_gpu)},
         **cuda,
     }
 

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.gpu
 
 STATUSES = {
     "right": ("ok", None),
+    "tells_openmp": ("ok", None),
     "right_once": ("incorrect", "after timing: "),
     "writes_once": ("incorrect", "after timing: "),
     "remembers": ("incorrect", "after timing: "),
@@ -34,6 +35,7 @@ def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -
     done = tree.sweep("kernel=gpu_faults", "device=cuda", "point_timeout_s=20")
     assert (done.returncode, done.stderr) == (0, "")
     assert tree.workers() == []
+    assert "tells_openmp changed its process" not in done.stdout
     rows = {row.point.provider: row for row in tree.rows("gpu_faults")}
     assert set(rows) == set(STATUSES)
     for provider, (status, error) in STATUSES.items():

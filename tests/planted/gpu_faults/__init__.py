@@ -22,7 +22,10 @@ def tolerance(problem: Vector) -> Tolerance:
     return Tolerance(rtol=1e-6, atol=0.0)
 
 
-TORCH = ("right", "right_once", "writes_once", "remembers", "never_writes", "synchronizes", "allocates")
+TORCH = (
+    *("right", "tells_openmp", "right_once", "writes_once", "remembers", "never_writes", "synchronizes"),
+    "allocates",
+)
 TRITON = ("illegal_access", "triton_right", "endless", "too_much_shared", "does_not_compile")
 
 kernel = Kernel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import count
 
 import torch
@@ -46,3 +47,9 @@ def synchronizes(x: torch.Tensor) -> torch.Tensor:
 
 def allocates(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(1 << 45, dtype=torch.float32, device=x.device)
+
+
+def tells_openmp(x: torch.Tensor) -> torch.Tensor:
+    """Right, and leaves a variable that no GPU feels, as some packages do when they are imported."""
+    os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "True")
+    return x * 2
