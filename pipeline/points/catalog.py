@@ -86,12 +86,13 @@ Configurations = Literal["all"] | dict[str, Some] | None
 
 class Group(Record):
     """Workloads, and the configurations in which a preset measures them, by provider; ``*`` are the
-    others."""
+    others. Providers that are named in ``without`` are measured there only when somebody asks for them."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Configurations]
 
     workloads: Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
+    without: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
 
     @property
     def configurations(self) -> dict[str, Configurations]:
@@ -232,9 +233,10 @@ def _check(config: KernelConfig, path: Path, loaded: kernels.Loaded) -> None:
                     raise UserError(
                         f"{path}: preset {name}: {unknown('workload', workload_name, config.workloads)}"
                     )
-            for provider, lists in group.configurations.items():
+            for provider in (*group.configurations, *group.without):
                 if provider != "*" and provider not in providers:
                     raise UserError(f"{path}: preset {name}: {unknown('provider', provider, providers)}")
+            for provider, lists in group.configurations.items():
                 binding = providers.values() if provider == "*" else [providers[provider]]
                 known = {word for one in binding for word in one.variables()}
                 for word in lists if isinstance(lists, dict) else ():

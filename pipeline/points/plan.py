@@ -90,6 +90,7 @@ def plan(
     sharing: dict[Any, dict[Point, str]] = {}
     for group in groups:
         told: dict[str, Configurations] = {"*": "all"} if every else group.configurations
+        here = [one for one in chosen if providers is not None or one.name not in group.without]
         for workload_name in group.workloads:
             for problem in problems.of_workload(entry, workloads[workload_name], pins):
                 identity = identity_of(problem)
@@ -100,7 +101,7 @@ def plan(
                     entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
                 except Exception as error:  # whatever an author's function raises
                     raise _raised(entry, "work", error) from error
-                for provider in chosen:
+                for provider in here:
                     for point in _of_provider(entry, told, provider, problem, pins, target, refused):
                         found.setdefault(point, workload_name)
     planned = {point: name for points in sharing.values() for point, name in points.items()}

@@ -145,6 +145,10 @@ def over(**change: Any) -> dict[str, Any]:
             r"preset smoke: unknown provider 'triton_rows'\. Did you mean 'triton_row'\?",
         ),
         (
+            over(presets={"smoke": {"workloads": "columns", "without": "triton_rows"}}),
+            r"preset smoke: unknown provider 'triton_rows'\. Did you mean 'triton_row'\?",
+        ),
+        (
             over(presets={"smoke": {"workloads": "columns", "triton_row": {"block_size": [64]}}}),
             r"preset smoke: unknown parameter 'block_size'\. Known: num_warps\.",
         ),

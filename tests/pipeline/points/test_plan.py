@@ -218,6 +218,18 @@ def test_a_provider_without_parameters_has_one_configuration() -> None:
     assert parameters_of(found, "torch") == [{}]
 
 
+def test_a_provider_that_a_group_leaves_out_is_measured_there_when_it_is_asked_for() -> None:
+    presets = [{"workloads": "one", "without": "torch"}, {"workloads": "other"}]
+    other = {"x": "size", "size": [128], "dtype": ["float32"]}
+
+    def problems_of(providers: list[str] | None) -> list[int]:
+        found = made(presets, providers=providers, one=ONE, other=other).points
+        return [point.problem["columns"] for point in found if point.provider == "torch"]
+
+    assert problems_of(None) == [128]
+    assert problems_of(["torch"]) == [64, 128]
+
+
 def test_groups_add_points_and_a_point_belongs_to_the_first_workload_that_has_it() -> None:
     presets = [
         {"workloads": ["few", "many"], "row": {"num_warps": [2]}},
