@@ -12,7 +12,7 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 import kernels
-from kernels.contract import ContractError, Value, Variable
+from kernels.contract import ContractError, Kernel, Value, Variable
 from pipeline import ROOT, UserError, unknown
 from pipeline.points import author
 from pipeline.points.frozen import Record
@@ -225,26 +225,29 @@ def _check(config: KernelConfig, path: Path, loaded: kernels.Loaded) -> None:
         for word in (*named, *([] if workload.x == "size" else [workload.x])):
             if word not in dimensions:
                 raise UserError(f"{path}: workload {name}: {unknown('dimension', word, dimensions)}")
-    providers = {provider.name: provider for provider in kernel.providers}
     for name, groups in config.presets.items():
         for group in groups:
-            for workload_name in group.workloads:
-                if workload_name not in config.workloads:
-                    raise UserError(
-                        f"{path}: preset {name}: {unknown('workload', workload_name, config.workloads)}"
-                    )
-            for provider in (*group.configurations, *group.without):
-                if provider != "*" and provider not in providers:
-                    raise UserError(f"{path}: preset {name}: {unknown('provider', provider, providers)}")
-            for provider, lists in group.configurations.items():
-                binding = providers.values() if provider == "*" else [providers[provider]]
-                known = {word for one in binding for word in one.variables()}
-                for word in lists if isinstance(lists, dict) else ():
-                    if word not in known:
-                        raise UserError(f"{path}: preset {name}: {unknown('parameter', word, sorted(known))}")
-                    takers = [one.variables()[word] for one in binding if word in one.variables()]
-                    for value in lists[word] if isinstance(lists, dict) else ():
-                        _check_value(value, takers, f"{path}: preset {name}")
+            for word in group.workloads:
+                if word not in config.workloads:
+                    raise UserError(f"{path}: preset {name}: {unknown('workload', word, config.workloads)}")
+            _check_group(group, kernel, f"{path}: preset {name}")
+
+
+def _check_group(group: Group, kernel: Kernel, place: str) -> None:
+    """Its providers, their parameters and the values are ones that the kernel declares."""
+    providers = {provider.name: provider for provider in kernel.providers}
+    for name in (*group.configurations, *group.without):
+        if name != "*" and name not in providers:
+            raise UserError(f"{place}: {unknown('provider', name, providers)}")
+    for name, lists in group.configurations.items():
+        binding = providers.values() if name == "*" else [providers[name]]
+        known = {word for one in binding for word in one.variables()}
+        for word, values in lists.items() if isinstance(lists, dict) else ():
+            if word not in known:
+                raise UserError(f"{place}: {unknown('parameter', word, sorted(known))}")
+            takers = [one.variables()[word] for one in binding if word in one.variables()]
+            for value in values:
+                _check_value(value, takers, place)
 
 
 def _check_value(value: Value, variables: Sequence[Variable], place: str) -> None:
