@@ -65,18 +65,6 @@ struct Pipeline {
   }
 };
 
-// Two numbers as neighbouring elements, the first in the lower half.
-template <Element kElement>
-__device__ __forceinline__ uint32_t rounded_pair(float first, float second) {
-  uint32_t pair;
-  if constexpr (kElement == Element::kFloat16) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  }
-  return pair;
-}
-
 // One thread copies all that the block's tiles need. A block's values come behind the keys of the next one, which are
 // wanted before them.
 template <int kHeadDim, int kBlockM, int kBlockN, bool kCausal>

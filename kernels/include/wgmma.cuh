@@ -136,6 +136,19 @@ __device__ inline void wgmma_wait_group() {
 
 enum class Element { kBFloat16, kFloat16, kFloat8 };
 
+// Two numbers as neighbouring elements of 2 bytes, the first in the lower half.
+template <Element kElement>
+__device__ inline uint32_t rounded_pair(float first, float second) {
+  static_assert(kElement != Element::kFloat8, "elements of 2 bytes");
+  uint32_t pair;
+  if constexpr (kElement == Element::kFloat16) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  }
+  return pair;
+}
+
 // Two operands in shared memory (SS): a warpgroup multiplies 64 rows of a with kN columns of b, 32 bytes of k. It has
 // kN / 2 sums a thread.
 template <Element kElement, int kN, bool kATransposed, bool kBTransposed>
