@@ -32,13 +32,11 @@ template <int kBlockM>
 constexpr int kThreads = (kBlockM / kRowsOfWarpgroup + 1) * kWarpgroup;
 
 struct Arguments {
-  int heads;    // of all batch entries: those of the output
-  int heads_q;  // of one batch entry
-  int group;    // query heads that share a key head
+  Schedule schedule;
+  int heads;  // of one batch entry
+  int group;  // query heads that share a key head
   int seq_q;
   int seq_k;
-  int blocks;   // of queries in a head
-  int section;  // heads whose tiles come by turns
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
@@ -48,9 +46,9 @@ struct Arguments {
 
 // Registers of a thread: the multiprocessor has 64 K of them.
 template <int kBlockM>
-constexpr int kRegistersToCopy = kBlockM == 128 ? 24 : 32;
+constexpr int kRegistersToCopy = kBlockM == 128 ? 40 : 32;
 template <int kBlockM>
-constexpr int kRegistersToMultiply = kBlockM == 128 ? 240 : 160;
+constexpr int kRegistersToMultiply = kBlockM == 128 ? 232 : 160;
 
 // Which buffer is next, and the parity of its use: it changes each time round.
 struct Pipeline {
@@ -82,14 +80,16 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
   Pipeline keys;
   Pipeline values;
   int parity_of_q = 0;
-  for (int round = 0;; ++round) {
-    const int place = place_of(round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-    if (place >= of.heads * of.blocks) {
+  for (int number = 0;; ++number) {
+    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
+    if (tile.head < 0) {
       break;
     }
-    const TileIndex tile = tile_of(place, of.blocks, of.heads, of.section, kCausal);
-    const int entry = tile.head / of.heads_q;
-    const int head = tile.head % of.heads_q;
+    if (tile.block < 0) {
+      continue;
+    }
+    const int entry = tile.head / of.heads;
+    const int head = tile.head % of.heads;
     const int key_head = head / of.group;
     const int row = tile.block * kBlockM;
     const int end = key_blocks(row, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal).end;
@@ -271,7 +271,6 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
   constexpr int kWarpgroups = kBlockM / kRowsOfWarpgroup;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int own_row = which * kRowsOfWarpgroup + static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + lane / 4;
-  const int tiles = of.heads * of.blocks;
   const uint32_t own_queries = shared_address(shared + kLayout.queries() + which * kRowsOfWarpgroup * kSwizzle);
   Pipeline keys;
   Pipeline values;
@@ -288,12 +287,14 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     named_barrier_arrive(next_turn, 2 * kWarpgroup);
   }
 
-  for (int round = 0;; ++round) {
-    const int place = place_of(round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-    if (place >= tiles) {
+  for (int number = 0;; ++number) {
+    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
+    if (tile.head < 0) {
       break;
     }
-    const TileIndex tile = tile_of(place, of.blocks, of.heads, of.section, kCausal);
+    if (tile.block < 0) {
+      continue;
+    }
     const int row = tile.block * kBlockM + own_row;
     const KeyBlocks seen = key_blocks(tile.block * kBlockM, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal);
     int sees[2];
