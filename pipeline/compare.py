@@ -131,13 +131,12 @@ class Compare:
                 warn(f"{name}: {provider} was not built: {reason}")
         pairs = self._pairs(of_a, of_b)
         noise = {} if self.ceilings is None else self.ceilings.noise
-        return [
-            Match(
-                (Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)),
-                noise.get(self_test.class_of(self.entry, one.point, self.ceilings), 0.0),
-            )
-            for one, other in pairs
-        ]
+        matches = []
+        for one, other in pairs:
+            kind = self_test.class_of(self.entry, one.point, self.ceilings)
+            rivals = Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)
+            matches.append(Match(rivals, noise.get(kind, 0.0), kind))
+        return matches
 
     def _question(self, named: Named) -> Question:
         config, variant = self.config, named.variant
