@@ -39,13 +39,26 @@ __device__ inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
 
+// Keeps the compiler from moving uses of sums across a wait for the wgmmas that write them, of which it knows nothing.
+template <int kCount>
+__device__ inline void wgmma_fence_sums(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("" : "+f"(d[i]) : : "memory");
+  }
+}
+
 #define KERNELS_OUT_8(d, i)                                                                               \
   "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), \
       "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
-#define KERNELS_OUT_32(d, i) \
+#define KERNELS_OUT_32_AT(d, i) \
   KERNELS_OUT_8(d, i), KERNELS_OUT_8(d, (i) + 8), KERNELS_OUT_8(d, (i) + 16), KERNELS_OUT_8(d, (i) + 24)
-#define KERNELS_OUT_64(d) KERNELS_OUT_32(d, 0), KERNELS_OUT_32(d, 32)
-#define KERNELS_OUT_128(d) KERNELS_OUT_64(d), KERNELS_OUT_32(d, 64), KERNELS_OUT_32(d, 96)
+#define KERNELS_OUT_32(d) KERNELS_OUT_32_AT(d, 0)
+#define KERNELS_OUT_64(d) KERNELS_OUT_32_AT(d, 0), KERNELS_OUT_32_AT(d, 32)
+#define KERNELS_OUT_128(d) KERNELS_OUT_64(d), KERNELS_OUT_32_AT(d, 64), KERNELS_OUT_32_AT(d, 96)
+#define KERNELS_REGISTERS_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+  "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define KERNELS_REGISTERS_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
@@ -98,14 +111,22 @@ __device__ inline void wgmma(float (&d)[kBlockN / 2], uint64_t of_a, uint64_t of
     } else {
       KERNELS_WGMMA_8(256, 128, "128", "129", "130");
     }
-  } else {
-    static_assert(kBlockN == 128, "a tile is 128 or 256 columns wide");
+  } else if constexpr (kBlockN == 128) {
     if constexpr (kElement == Element::kBFloat16) {
       KERNELS_WGMMA_16(128, 64, "64", "65", "66", "%67, %68", "bf16");
     } else if constexpr (kElement == Element::kFloat16) {
       KERNELS_WGMMA_16(128, 64, "64", "65", "66", "%67, %68", "f16");
     } else {
       KERNELS_WGMMA_8(128, 64, "64", "65", "66");
+    }
+  } else {
+    static_assert(kBlockN == 64, "a tile is 64, 128 or 256 columns wide");
+    if constexpr (kElement == Element::kBFloat16) {
+      KERNELS_WGMMA_16(64, 32, "32", "33", "34", "%35, %36", "bf16");
+    } else if constexpr (kElement == Element::kFloat16) {
+      KERNELS_WGMMA_16(64, 32, "32", "33", "34", "%35, %36", "f16");
+    } else {
+      KERNELS_WGMMA_8(64, 32, "32", "33", "34");
     }
   }
 }
@@ -114,9 +135,11 @@ __device__ inline void wgmma(float (&d)[kBlockN / 2], uint64_t of_a, uint64_t of
 #undef KERNELS_WGMMA_16
 #undef KERNELS_REGISTERS_128
 #undef KERNELS_REGISTERS_64
+#undef KERNELS_REGISTERS_32
 #undef KERNELS_OUT_128
 #undef KERNELS_OUT_64
 #undef KERNELS_OUT_32
+#undef KERNELS_OUT_32_AT
 #undef KERNELS_OUT_8
 
 }  // namespace kernels

@@ -52,4 +52,8 @@ KERNELS_HOST_DEVICE constexpr uint64_t mn_major_descriptor(uint32_t tile, int st
                            kSwizzleTile);
 }
 
+// The descriptor of an operand that begins `bytes` further, a multiple of 16. Addresses in shared memory have 18 bits, so
+// that nothing carries out of the field.
+KERNELS_HOST_DEVICE constexpr uint64_t advanced(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
 }  // namespace kernels
