@@ -1,6 +1,6 @@
-// Tensor copies by Hopper's tensor memory accelerator (TMA): the driver's function that describes a tensor, and wrappers of
-// the PTX instructions that copy boxes of it and of those that a pipeline of copies waits by. See the PTX ISA; each wrapper
-// has the name of its instruction, or the name that CUTLASS gives it. They compile for sm_90 and newer.
+// Tensor copies by Hopper's tensor memory accelerator (TMA): the driver's function that describes a tensor, and wrappers
+// of the PTX instructions that copy boxes of it and of those that a pipeline of copies waits by. See the PTX ISA; each
+// wrapper has the name of its instruction, or the name that CUTLASS gives it. They compile for sm_90 and newer.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +72,18 @@ __device__ inline void tma_load(void* to, const CUtensorMap* map, int x, int y, 
       : "memory");
 }
 
-// The same to this address in each block of the cluster whose bit is set, with the barrier at this address there.
+// The same for a tensor of four dimensions: the box's first element is (x, y, z, w), x the fastest.
+__device__ inline void tma_load(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];"
+      :
+      : "r"(shared_address(to)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// A copy of a box of a matrix to this address in each block of the cluster whose bit is set, with the barrier at
+// this address there.
 __device__ inline void tma_load_multicast(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier,
                                           uint16_t blocks) {
   asm volatile(

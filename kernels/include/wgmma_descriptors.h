@@ -52,8 +52,10 @@ KERNELS_HOST_DEVICE constexpr uint64_t mn_major_descriptor(uint32_t tile, int st
                            kSwizzleTile);
 }
 
-// The descriptor of an operand that begins `bytes` further, a multiple of 16. Addresses in shared memory have 18 bits, so
-// that nothing carries out of the field.
-KERNELS_HOST_DEVICE constexpr uint64_t advanced(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+// The descriptor of an operand that begins so many bytes further, a multiple of 16. One addition, where a new descriptor
+// takes four instructions.
+KERNELS_HOST_DEVICE constexpr uint64_t further(uint64_t descriptor, int bytes) {
+  return descriptor + static_cast<uint64_t>(bytes / 16);
+}
 
 }  // namespace kernels

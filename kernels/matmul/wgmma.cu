@@ -100,9 +100,8 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
                                        Tile::kATransposed ? kSlabRows : Tile::kBlockM);
   const CUtensorMap map_b = tensor_map(kMapType<Tile::kElement>, kItem, b.data, b.rows, b.columns, b.row_bytes,
                                        (Tile::kBTransposed ? Tile::kBlockN : kSlabRows) / of.cluster_size);
-  constexpr auto kOutput = Tile::kElement == Element::kFloat8 ? kMapType<Element::kBFloat16> : kMapType<Tile::kElement>;
   const CUtensorMap map_out =
-      of.store_by_tma ? tensor_map(kOutput, 2, of.out, of.m, of.n, of.n * 2, kWarpgroupRows) : CUtensorMap{};
+      of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n, of.n * 2, kWarpgroupRows) : CUtensorMap{};
 
   const auto* const function = reinterpret_cast<const void*>(wgmma_persistent<Tile>);
   const int shared_bytes = SharedLayout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k).bytes();

@@ -10,18 +10,6 @@ namespace matmul {
 
 constexpr int kBoxColumns = 64;  // 128 bytes of the output
 
-// Rounds two sums to neighbouring elements of the output, the first in the lower half.
-template <Element kElement>
-__device__ uint32_t rounded_pair(float first, float second) {
-  uint32_t pair;
-  if constexpr (kElement == Element::kFloat16) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  }
-  return pair;
-}
-
 // A warpgroup rounds the sums of kColumns of its columns, from `first` on, to `staged`: boxes of 64 columns, 64 rows of
 // 128 bytes each, swizzled as TMA wants them. A warp writes 16 of the rows.
 //
@@ -62,7 +50,7 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
       bulk_wait_group_read<0>();  // what was stored last is read
     }
     warpgroup_barrier(which);
-    stage<Tile::kElement, kColumns>(sums + part * kColumns / 2, scale, staged);
+    stage<Tile::kOutput, kColumns>(sums + part * kColumns / 2, scale, staged);
     fence_proxy_async();
     warpgroup_barrier(which);
     if (stores) {
@@ -86,7 +74,7 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
 #pragma unroll
   for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
     __syncwarp();
-    stage<Tile::kElement, kColumns>(sums + part * kColumns / 2, scale, staged);
+    stage<Tile::kOutput, kColumns>(sums + part * kColumns / 2, scale, staged);
     __syncwarp();
     const int64_t left = column + part * kColumns;
     const int width = static_cast<int>(min(static_cast<int64_t>(kColumns), n - left));
@@ -124,7 +112,7 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
 // A barrier of all warpgroups that multiply.
 template <typename Tile>
 __device__ void consumers_barrier() {
-  asm volatile("bar.sync 3, %0;" : : "n"(Tile::kConsumers * kWarpgroup) : "memory");
+  named_barrier_sync(3, Tile::kConsumers * kWarpgroup);
 }
 
 // The blocks that share a tile bring their sums together, each those of its rows, and store them. A block sends each of
@@ -176,8 +164,8 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
       total.z += some.z;
       total.w += some.w;
     }
-    const uint2 four = make_uint2(rounded_pair<Tile::kElement>(total.x * scale, total.y * scale),
-                                  rounded_pair<Tile::kElement>(total.z * scale, total.w * scale));
+    const uint2 four = make_uint2(rounded_pair<Tile::kOutput>(total.x * scale, total.y * scale),
+                                  rounded_pair<Tile::kOutput>(total.z * scale, total.w * scale));
     const int64_t to_row = top + first + row;
     const int64_t to_column = column + within;
     if (to_row < of.m && to_column < of.n) {

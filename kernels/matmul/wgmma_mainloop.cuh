@@ -39,6 +39,7 @@ struct Tile {
   static constexpr bool kATransposed = kATransposed_;
   static constexpr bool kBTransposed = kBTransposed_;
   static constexpr bool kPromoted = kPromoted_;
+  static constexpr Element kOutput = kElement == Element::kFloat8 ? Element::kBFloat16 : kElement;
   static constexpr int kConsumers = kBlockM / kWarpgroupRows;    // warpgroups that multiply
   static constexpr int kThreads = 128 * (1 + kConsumers);        // and the one that copies
   static constexpr int kSums = kBlockN / 2 * (kPromoted ? 2 : 1);  // that a thread keeps
@@ -117,8 +118,8 @@ template <typename Tile, typename Release>
 __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared, const SharedLayout& layout,
                          uint64_t* full, Pipeline& pipeline, int first, int last, int which, const Release& release) {
   constexpr int kElements = kSwizzle / kItemBytes<Tile::kElement>;
-  constexpr uint32_t kStepA = Tile::kATransposed ? 16 * kSwizzle : 32;  // bytes from instruction to instruction
-  constexpr uint32_t kStepB = Tile::kBTransposed ? 32 : 16 * kSwizzle;
+  constexpr int kStepA = Tile::kATransposed ? 16 * kSwizzle : 32;  // bytes from instruction to instruction
+  constexpr int kStepB = Tile::kBTransposed ? 32 : 16 * kSwizzle;
   const uint32_t tile_a = shared_address(shared) + static_cast<uint32_t>(which * kWarpgroupRows * kSwizzle);
   const uint32_t tile_b = shared_address(shared) + Tile::kBlockM * kSwizzle;
   // Of a transposed a the warpgroup's rows are one slab.
@@ -126,14 +127,13 @@ __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared
   const uint64_t of_b = Tile::kBTransposed ? k_major_descriptor(tile_b, 0) : mn_major_descriptor(tile_b, 0, kElements);
   const auto start = [&](float (&to)[Tile::kBlockN / 2], bool adds) {
     mbarrier_wait_parity(&full[pipeline.stage], pipeline.parity);
-    const auto buffer = static_cast<uint32_t>(pipeline.stage * layout.stage_bytes());
-    const uint64_t buffer_a = advanced(of_a, buffer);
-    const uint64_t buffer_b = advanced(of_b, buffer);
+    const uint64_t buffer_a = further(of_a, pipeline.stage * layout.stage_bytes());
+    const uint64_t buffer_b = further(of_b, pipeline.stage * layout.stage_bytes());
     wgmma_fence();
 #pragma unroll
-    for (uint32_t step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       wgmma<Tile::kElement, Tile::kBlockN, Tile::kATransposed, !Tile::kBTransposed>(
-          to, advanced(buffer_a, step * kStepA), advanced(buffer_b, step * kStepB), adds || step > 0);
+          to, further(buffer_a, step * kStepA), further(buffer_b, step * kStepB), adds || step > 0);
     }
     wgmma_commit_group();
   };
@@ -146,7 +146,7 @@ __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared
       float some[Tile::kBlockN / 2];
       start(some, false);
       wgmma_wait_group<0>();
-      wgmma_fence_sums(some);
+      fence_registers(some);
       release(pipeline.stage);
       pipeline.advance(layout.stages);
 #pragma unroll
@@ -167,7 +167,7 @@ __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared
       pipeline.advance(layout.stages);
     }
     wgmma_wait_group<0>();
-    wgmma_fence_sums(sums);
+    fence_registers(sums);
     release(before);
   }
 }

@@ -31,8 +31,8 @@ SHOWN long long place(long long wave, long long cluster, long long clusters, lon
 SHOWN long long first_step(long long part, long long parts, long long steps) {
   return matmul::first_step(part, parts, steps);
 }
-SHOWN unsigned long long advanced(unsigned long long descriptor, unsigned bytes) {
-  return matmul::advanced(descriptor, bytes);
+SHOWN unsigned long long further(unsigned long long descriptor, int bytes) {
+  return matmul::further(descriptor, bytes);
 }
 SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int from, int to) {
   const matmul::SharedLayout layout(block_m, block_n, stages, parts);
@@ -58,8 +58,8 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
     library.tile.argtypes = [ctypes.c_longlong] * 4
     library.place.restype = library.first_step.restype = ctypes.c_longlong
     library.place.argtypes, library.first_step.argtypes = [ctypes.c_longlong] * 4, [ctypes.c_longlong] * 3
-    library.k_major.restype = library.mn_major.restype = library.advanced.restype = ctypes.c_ulonglong
-    library.advanced.argtypes = [ctypes.c_ulonglong, ctypes.c_uint]
+    library.k_major.restype = library.mn_major.restype = library.further.restype = ctypes.c_ulonglong
+    library.further.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
     yield library
 
 
@@ -158,9 +158,9 @@ def test_a_swizzled_tile_has_every_byte_once_and_no_bank_twice(layout: ctypes.CD
 
 
 @pytest.mark.parametrize("bytes_", [32, 16 * 128, 48 << 10])
-def test_a_descriptor_is_advanced_by_its_address_alone(layout: ctypes.CDLL, bytes_: int) -> None:
-    assert layout.advanced(layout.k_major(TILE, 0), bytes_) == layout.k_major(TILE + bytes_, 0)
-    assert layout.advanced(layout.mn_major(TILE, 0, 64), bytes_) == layout.mn_major(TILE + bytes_, 0, 64)
+def test_a_descriptor_further_on_differs_in_its_address_alone(layout: ctypes.CDLL, bytes_: int) -> None:
+    assert layout.further(layout.k_major(TILE, 0), bytes_) == layout.k_major(TILE + bytes_, 0)
+    assert layout.further(layout.mn_major(TILE, 0, 64), bytes_) == layout.mn_major(TILE + bytes_, 0, 64)
 
 
 TILES = [
