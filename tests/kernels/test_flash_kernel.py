@@ -86,3 +86,55 @@ def test_tiles_follow_each_other(folder: Path, causal: bool, seed: int) -> None:
         batch=2, heads=2, kv_heads=1, seq_q=150, seq_k=417, head_dim=64, causal=causal, dtype="bfloat16"
     )
     check(folder, problem, (128, 128), Launch(stages=2, section=2, grid=3), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize(
+    ("head_dim", "tiles"), [(head_dim, tiles) for head_dim in CUDA_TILES for tiles in CUDA_TILES[head_dim]]
+)
+def test_every_tile(folder: Path, head_dim: int, tiles: tuple[int, int], dtype: str, causal: bool) -> None:
+    problem = Problem(
+        batch=1, heads=2, kv_heads=2, seq_q=200, seq_k=573, head_dim=head_dim, causal=causal, dtype=dtype
+    )
+    check(folder, problem, tiles, Launch(stages=2, section=2, grid=1), seed=3)
+
+
+
+FAULTS = {
+    "queries are given back before they are used": {
+        "      if (n == 0) {\n        release(&barriers->q_empty);\n      }\n": "",
+        "      named_barrier_sync(turn": "      if (n == 0) release(&barriers->q_empty);\n      named_barrier_sync(turn",
+    },
+    "keys are given back before they are used": {"      wgmma_wait_group<1>();\n": ""},
+    "values are given back before they are used": {
+        "      release(&barriers->stages[values.stage].v_empty);\n      values": "      values",
+        "      soften<kBlockN>(": "      release(&barriers->stages[values.stage].v_empty);\n      soften<kBlockN>(",
+    },
+    "a barrier expects too many warps": {"constexpr int kWarps = kBlockM / 16;": "constexpr int kWarps = 9;"},
+    "no warpgroup gives the first turn": {"if (which == kWarpgroups - 1) {": "if (which == kWarpgroups) {"},
+    "the next tile's queries have the same parity": {"    parity_of_q ^= 1;\n    mbarrier": "    mbarrier"},
+    "sums are not shrunk": {"sums[i] *= rows.shrink[i / 2 % 2];": ""},
+    "probabilities are of the wrong rows": {"scores[i * 2], scores[i * 2 + 1]": "scores[i], scores[i + 1]"},
+    "no key is masked": {"scores[i] = -INFINITY;": ""},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
+    """Or these tests would say nothing."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
+    header = tmp_path / "attention" / "flash_kernel.cuh"
+    text = header.read_text()
+    for before, after in FAULTS[fault].items():
+        assert before in text
+        text = text.replace(before, after)
+    header.write_text(text)
+    problem = Problem(
+        batch=1, heads=3, kv_heads=3, seq_q=150, seq_k=417, head_dim=64, causal=True, dtype="bfloat16"
+    )
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        for seed in SEEDS:
+            check(tmp_path, problem, (128, 128), Launch(stages=2, section=2, grid=2), seed)

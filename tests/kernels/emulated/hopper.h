@@ -51,7 +51,7 @@ struct CUtensorMap {
 
 namespace emulated {
 
-constexpr int kSharedBytes = 256 * 1024;
+constexpr int kSharedBytes = 227 * 1024;  // that a block may have
 constexpr uint32_t kSharedBase = 0x410;  // not where the swizzle begins: the kernel has to round up
 
 [[noreturn]] inline void fail(const char* sentence) {
@@ -202,9 +202,6 @@ inline void run_block(unsigned index, unsigned grid, int threads, unsigned seed,
       here.running = fiber;
       threadIdx.x = static_cast<unsigned>(i);
       swapcontext(&here.scheduler, &fiber->context);
-      if (!here.copies_late && !here.copies.empty() && here.random() % 64 == 0) {
-        run_copy();
-      }
     }
     if (all_done) {
       break;
@@ -347,6 +344,9 @@ inline void tma_load(void* to, const CUtensorMap* map, int x, int y, int z, int 
   if (address % 1024 != 0) {
     emulated::fail("a tile begins where the swizzle does not");
   }
+  if (address + static_cast<uint32_t>(map->box_rows * 128) > emulated::kSharedBase + emulated::kSharedBytes) {
+    emulated::fail("a copy goes past the end of shared memory");
+  }
   const auto copy = [=] {
     for (int row = 0; row < map->box_rows; ++row) {
       for (int column = 0; column < 64; ++column) {
@@ -364,7 +364,11 @@ inline void tma_load(void* to, const CUtensorMap* map, int x, int y, int z, int 
     at.bytes -= map->box_rows * 128;
     at.complete_if_all_is_there();
   };
-  emulated::block->copies.push_back(copy);
+  if (emulated::block->copies_late) {
+    emulated::block->copies.push_back(copy);
+  } else {
+    copy();
+  }
 }
 
 // Named barriers and registers
