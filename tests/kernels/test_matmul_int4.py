@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import itertools
+import subprocess
 from typing import Any
 
 import pytest
@@ -10,20 +13,23 @@ import torch
 
 import kernels
 from kernels.contract import Gpu
-from kernels.matmul_int4 import (
-    Problem,
+from kernels.matmul_int4.parameters import (
     Rows,
     Split,
     Tiles,
     Warps,
+    Wgmma,
     int4pack_fits,
     rows_fit,
     split_fits,
     tiles_fit,
-    tolerance,
     warps_fit,
+    wgmma_fits,
+    wgmma_shared_memory,
 )
+from kernels.matmul_int4.problem import Problem, tolerance
 from kernels.matmul_int4.reference import MIDDLE, dequantised, pack, unpack
+from pipeline.machine.compilers import find_cxx
 
 INT4 = kernels.load("matmul_int4")
 CPU = torch.device("cpu")
@@ -172,6 +178,29 @@ BASE = Problem(m=16, n=8192, k=8192)
             Warps(tiles_n=1, warps_k=8),
             "fewer warps do: warps_k 8 x split_k 1 > 4 steps",
         ),
+        ({}, wgmma_fits, Wgmma(block_m=16), None),
+        ({}, wgmma_fits, Wgmma(), "a smaller block does: block_m 64 > 16 for m = 16"),
+        ({"k": 8193}, wgmma_fits, Wgmma(), "k must be a multiple of 128: 8193 is none"),
+        ({"m": 512}, wgmma_fits, Wgmma(), "dequantises all weights 8 times: block_m 64 for m = 512"),
+        (
+            {"m": 512},
+            wgmma_fits,
+            Wgmma(block_m=256, block_n=256),
+            "too much for the registers: 256 sums a thread > 128",
+        ),
+        ({"k": 256}, wgmma_fits, Wgmma(block_m=16, split_k=4), "fewer parts do: split_k 4 > 2 steps"),
+        (
+            {"m": 512},
+            wgmma_fits,
+            Wgmma(block_m=128, split_k=2),
+            "half as many parts fill the GPU: split_k 2 with 256 blocks",
+        ),
+        (
+            {"m": 4096},
+            wgmma_fits,
+            Wgmma(block_m=256, split_k=1),
+            "too much for the shared memory: 300096 bytes > 232448",
+        ),
         ({}, int4pack_fits, None, None),
         ({"dtype": "float16"}, int4pack_fits, None, "_weight_int4pack_mm knows bfloat16 alone, not float16"),
         (
@@ -187,7 +216,7 @@ def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sente
 
 
 @pytest.mark.parametrize(
-    "name", ["triton_gemm", "triton_split_k", "triton_gemv", "triton_dequantise", "cuda"]
+    "name", ["triton_gemm", "triton_split_k", "triton_gemv", "triton_dequantise", "cuda", "cuda_wgmma"]
 )
 @pytest.mark.parametrize(
     ("changed", "sentence"),
@@ -207,6 +236,59 @@ def test_refuses(name: str, changed: Any, sentence: str) -> None:
     entry = getattr(INT4.module(provider.file), provider.function)
     with pytest.raises(ValueError, match=sentence):
         entry(*inputs, granularity=problem.granularity, **dataclasses.asdict(provider.parameters()))
+
+
+LAYOUT = """
+#include "wgmma_layout.h"
+extern "C" void layout(int m, int n, int groups, int stages, int* found) {
+  const matmul_int4::SharedLayout of{m, n, groups, stages};
+  found[0] = of.bytes();
+  found[1] = of.slab_bytes();
+  found[2] = of.words();
+  found[3] = of.scales();
+  found[4] = of.stage_bytes();
+  found[5] = of.bytes_of_sums();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("layout")
+    (folder / "layout.cpp").write_text(LAYOUT)
+    flags = [
+        "-std=c++17",
+        "-fPIC",
+        "-shared",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{kernels.ROOT / 'matmul_int4'}",
+    ]
+    subprocess.run([find_cxx().path, *flags, "layout.cpp", "-o", "layout.so"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "layout.so"))
+
+
+@pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])
+def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
+    layout: ctypes.CDLL, granularity: str
+) -> None:
+    problem = dataclasses.replace(BASE, m=4096, granularity=granularity)
+    groups = {"group_64": 2, "group_32": 4}.get(granularity, 1)
+    seen = 0
+    for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (3, 4, 6, 8)):
+        tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)
+        found = (ctypes.c_int * 6)()
+        layout.layout(m, n, groups, stages, found)
+        total, slab, words, scales, stage, sums = found
+        assert total == wgmma_shared_memory(problem, tiles)
+        # TMA's swizzle begins at multiples of 1024 bytes, its other copies at multiples of 128.
+        assert slab % 1024 == stage % 1024 == 0
+        assert words % 128 == scales % 128 == 0
+        if wgmma_fits(problem, tiles, H200) is None:
+            assert sums <= stages * stage
+            seen += 1
+    assert seen >= 4
 
 
 def test_work_counts_the_weights_in_four_bits() -> None:
