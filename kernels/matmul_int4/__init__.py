@@ -29,6 +29,7 @@ from kernels.matmul_int4.parameters import (
     Tiles,
     Warps,
     Wgmma,
+    gemlite_fits,
     int4pack_fits,
     rows_fit,
     split_fits,
@@ -56,5 +57,14 @@ kernel = Kernel(
         Provider("triton_dequantise", "triton_dequantise.py:dequantise", Threads),
         Provider("cuda", "cuda.py:cuda", Warps, warps_fit, extension="cuda.cu", needs="sm_80"),
         Provider("cuda_wgmma", "cuda.py:cuda_wgmma", Wgmma, wgmma_fits, extension="wgmma.cu", needs="sm_90a"),
+        Provider(
+            "gemlite",
+            "peers.py:gemlite",
+            fits=gemlite_fits,
+            language="torch",
+            devices=("cuda",),
+            package="gemlite",
+            reference="over_k.py",
+        ),
     ),
 )

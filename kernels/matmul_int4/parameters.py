@@ -187,3 +187,13 @@ def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | 
     if problem.granularity == "channel":
         return "_weight_int4pack_mm knows groups of 32 to 256 weights, not a channel"
     return whole_tiles(problem)
+
+
+def gemlite_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
+    """Why gemlite can't do it, or None when it can."""
+    del parameters, gpu
+    if problem.granularity == "channel":
+        return "gemlite is asked for groups of weights, not a channel"
+    if problem.k % (multiple := max(32, problem.group)):
+        return f"k must be a multiple of {multiple}: {problem.k} is none"
+    return None

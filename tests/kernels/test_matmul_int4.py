@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import enum
 import itertools
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from kernels.matmul_int4.parameters import (
     Tiles,
     Warps,
     Wgmma,
+    gemlite_fits,
     int4pack_fits,
     rows_fit,
     split_fits,
@@ -201,6 +204,14 @@ BASE = Problem(m=16, n=8192, k=8192)
             Wgmma(block_m=256, split_k=1),
             "too much for the shared memory: 300096 bytes > 232448",
         ),
+        ({}, gemlite_fits, None, None),
+        ({"k": 8256}, gemlite_fits, None, "k must be a multiple of 128: 8256 is none"),
+        (
+            {"granularity": "channel"},
+            gemlite_fits,
+            None,
+            "gemlite is asked for groups of weights, not a channel",
+        ),
         ({}, int4pack_fits, None, None),
         ({"dtype": "float16"}, int4pack_fits, None, "_weight_int4pack_mm knows bfloat16 alone, not float16"),
         (
@@ -236,6 +247,55 @@ def test_refuses(name: str, changed: Any, sentence: str) -> None:
     entry = getattr(INT4.module(provider.file), provider.function)
     with pytest.raises(ValueError, match=sentence):
         entry(*inputs, granularity=problem.granularity, **dataclasses.asdict(provider.parameters()))
+
+
+class StandIn:
+    """gemlite as far as the provider calls it: a layer that tells its form, and the product of that form."""
+
+    class DType(enum.Enum):
+        FP16 = 1
+        BF16 = 2
+
+    class GemLiteLinear:
+        def __init__(
+            self, W_nbits: int, group_size: int, in_features: int, out_features: int, **dtypes: Any
+        ) -> None:
+            self.told = [W_nbits, group_size, in_features, out_features]
+            self.dtypes = [dtypes["input_dtype"].value, dtypes["output_dtype"].value]
+            self.elements_per_sample = self.W_group_mode = self.channel_scale_mode = -1
+            self.data_contiguous = False
+
+        def get_meta_args(self) -> list[int]:
+            form = [self.elements_per_sample, self.W_group_mode, self.channel_scale_mode]
+            return [*self.told, *self.dtypes, *form, int(self.data_contiguous)]
+
+    @staticmethod
+    def forward_functional(
+        x: torch.Tensor, bias: None, tensors: list[torch.Tensor], meta: list[int]
+    ) -> torch.Tensor:
+        words, scales, zeros = tensors
+        bits, group, k, n, of_input, of_output, per_word, group_mode, channel_mode, contiguous = meta
+        assert (bits, k, n, per_word) == (4, x.shape[1], words.shape[1], 8)
+        # 4 stands for q * scale + zero, a scale and a zero for each group of each column.
+        assert (group_mode, channel_mode, contiguous) == (4, 0, 1)
+        assert of_input == of_output == {torch.float16: 1, torch.bfloat16: 2}[x.dtype]
+        w = torch.empty(k, n, dtype=torch.float64)
+        for i in range(k):
+            q = words[i // per_word] >> bits * (i % per_word) & 15
+            w[i] = q * scales[i // group].double() + zeros[i // group].double()
+        return (x.double() @ w).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("granularity", ["group_128", "group_32"])
+def test_gemlite_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch, dtype: str, granularity: str) -> None:
+    monkeypatch.setitem(sys.modules, "gemlite", StandIn)
+    problem = Problem(m=3, n=24, k=256, dtype=dtype, granularity=granularity)
+    in_form = kernels.load(INT4.address("gemlite"))
+    inputs = in_form.inputs(problem, CPU, 0)
+    out = in_form.entry(INT4.kernel.provider("gemlite"))(*inputs, granularity=granularity)
+    (exact,) = in_form.expected(problem, inputs)
+    assert not wrong(out, exact, problem).any()
 
 
 LAYOUT = """
