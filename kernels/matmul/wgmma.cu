@@ -4,29 +4,9 @@
 #include <string>
 #include <type_traits>
 
-#include <cudaTypedefs.h>
-
 #include "wgmma_kernel.cuh"
 
 namespace matmul {
-
-// The driver's function that describes a matrix to TMA, found at run time: no library is linked for it.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                               cudaEnableDefault, &result);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
-#endif
-    kernels::require(error == cudaSuccess && result == cudaDriverEntryPointSuccess,
-                     "matmul::cuda_wgmma needs a driver for CUDA 12 or newer");
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return found;
-}
 
 // A matrix of rows that lie one after the other, `row_bytes` apart, of which boxes of 128 bytes of each of `box_rows`
 // rows are copied. What is outside of the matrix is zeros.

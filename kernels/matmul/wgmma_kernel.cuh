@@ -18,8 +18,9 @@
 #include <cstdint>
 
 #include "../include/common.cuh"
+#include "../include/tma.cuh"
+#include "../include/wgmma.cuh"
 #include "wgmma_layout.h"
-#include "wgmma_ptx.cuh"
 
 namespace matmul {
 

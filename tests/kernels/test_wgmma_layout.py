@@ -19,10 +19,10 @@ SHOWN long long tile(long long place, long long tiles_m, long long tiles_n, long
   const matmul::TileIndex at = matmul::grouped_tile(place, tiles_m, tiles_n, group);
   return at.m * 1000 + at.n;
 }
-SHOWN int swizzled(int row, int byte) { return matmul::swizzled(row, byte); }
-SHOWN unsigned long long k_major(unsigned tile, int step) { return matmul::k_major_descriptor(tile, step); }
+SHOWN int swizzled(int row, int byte) { return kernels::swizzled(row, byte); }
+SHOWN unsigned long long k_major(unsigned tile, int step) { return kernels::k_major_descriptor(tile, step); }
 SHOWN unsigned long long mn_major(unsigned tile, int step, int rows) {
-  return matmul::mn_major_descriptor(tile, step, rows);
+  return kernels::mn_major_descriptor(tile, step, rows);
 }
 SHOWN int shared_bytes(int block_n, int stages) { return matmul::SharedLayout(block_n, stages).bytes(); }
 SHOWN int stage_bytes(int block_n) { return matmul::SharedLayout(block_n, 4).stage_bytes(); }

@@ -1,82 +1,10 @@
-// Wrappers of the PTX instructions by which Hopper multiplies matrices: tensor copies (TMA), wgmma, setmaxnreg, stmatrix.
-// See the PTX ISA; each wrapper has the name of its instruction, or the name that CUTLASS gives it. They compile for
-// sm_90a alone.
+// Wrappers of the PTX instructions by which Hopper multiplies matrices: wgmma, setmaxnreg, stmatrix. See the PTX ISA; each
+// wrapper has the name of its instruction, or the name that CUTLASS gives it. They compile for sm_90a alone.
 #pragma once
 
 #include <cstdint>
 
-#include <cuda.h>
-
-#include "../include/async.cuh"
-
-namespace matmul {
-
-using kernels::shared_address;
-
-// An mbarrier whose phase completes after `arrivals` arrivals, and the bytes that were expected, if any.
-__device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// Arrives at the barrier that has this address in block `rank` of the cluster.
-//
-// Without semantics for the cluster, as CUTLASS's ClusterBarrier::arrive: what the other block waits for are reads of
-// shared memory by wgmma, and these are over. `.release.cluster` would compile to a MEMBAR of the whole GPU in each
-// step, which takes as long as reading memory does.
-__device__ inline void mbarrier_arrive_cluster(uint64_t* barrier, int rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}"
-      :
-      : "r"(shared_address(barrier)), "r"(rank)
-      : "memory");
-}
-
-__device__ inline int cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-
-__device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
-}
-
-// One thread starts the copy of a box of a matrix, from column x and row y on, to shared memory. Its bytes come off the
-// transaction count of `barrier`. What is outside of the matrix comes as zeros, and counts too.
-__device__ inline void tma_load(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-      :
-      : "r"(shared_address(to)), "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier))
-      : "memory");
-}
-
-// The same to this address in each block of the cluster whose bit is set, with the barrier at this address there.
-__device__ inline void tma_load_multicast(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier,
-                                          uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%2, %3}], [%4], %5;"
-      :
-      : "r"(shared_address(to)), "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier)), "h"(blocks)
-      : "memory");
-}
-
-// One thread starts the copy of a box from shared memory to a matrix; what is outside of it is left out. Threads that
-// wrote the shared memory call fence_proxy_async() before.
-__device__ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
-               :
-               : "l"(map), "r"(x), "r"(y), "r"(shared_address(from))
-               : "memory");
-}
-
-// Waits until all bulk groups of this thread are written.
-__device__ inline void bulk_wait_group_all() { asm volatile("cp.async.bulk.wait_group 0;" : : : "memory"); }
+namespace kernels {
 
 // A barrier of one warpgroup; 0 is __syncthreads()'s.
 __device__ inline void warpgroup_barrier(int which) {
@@ -111,19 +39,19 @@ __device__ inline void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
 
-#define MATMUL_OUT_8(d, i)                                                                               \
+#define KERNELS_OUT_8(d, i)                                                                               \
   "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), \
       "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
-#define MATMUL_OUT_32(d, i) \
-  MATMUL_OUT_8(d, i), MATMUL_OUT_8(d, (i) + 8), MATMUL_OUT_8(d, (i) + 16), MATMUL_OUT_8(d, (i) + 24)
-#define MATMUL_OUT_64(d) MATMUL_OUT_32(d, 0), MATMUL_OUT_32(d, 32)
-#define MATMUL_OUT_128(d) MATMUL_OUT_64(d), MATMUL_OUT_32(d, 64), MATMUL_OUT_32(d, 96)
-#define MATMUL_REGISTERS_64 \
+#define KERNELS_OUT_32(d, i) \
+  KERNELS_OUT_8(d, i), KERNELS_OUT_8(d, (i) + 8), KERNELS_OUT_8(d, (i) + 16), KERNELS_OUT_8(d, (i) + 24)
+#define KERNELS_OUT_64(d) KERNELS_OUT_32(d, 0), KERNELS_OUT_32(d, 32)
+#define KERNELS_OUT_128(d) KERNELS_OUT_64(d), KERNELS_OUT_32(d, 64), KERNELS_OUT_32(d, 96)
+#define KERNELS_REGISTERS_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
   "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, " \
   "%59, %60, %61, %62, %63"
-#define MATMUL_REGISTERS_128 \
+#define KERNELS_REGISTERS_128 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
   "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, " \
@@ -133,27 +61,27 @@ __device__ inline void wgmma_wait_group() {
   "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // d = a b, or d += a b where `adds`. Elements of 2 bytes: a transposed operand is MN-major in shared memory.
-#define MATMUL_WGMMA_16(n, outputs, da, db, adds, scale, type)                                                    \
+#define KERNELS_WGMMA_16(n, outputs, da, db, adds, scale, type)                                                    \
   asm volatile(                                                                                                   \
       "{\n"                                                                                                       \
       ".reg .pred adds;\n"                                                                                        \
       "setp.ne.b32 adds, %" adds ", 0;\n"                                                                         \
-      "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" MATMUL_REGISTERS_##outputs "}, %" da    \
+      "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" KERNELS_REGISTERS_##outputs "}, %" da    \
       ", %" db ", adds, 1, 1, " scale ";\n"                                                                       \
       "}"                                                                                                         \
-      : MATMUL_OUT_##outputs(d)                                                                                   \
+      : KERNELS_OUT_##outputs(d)                                                                                   \
       : "l"(of_a), "l"(of_b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kATransposed)),                    \
         "n"(static_cast<int>(kBTransposed)))
 // Elements of 1 byte, which are always K-major.
-#define MATMUL_WGMMA_8(n, outputs, da, db, adds)                                                                  \
+#define KERNELS_WGMMA_8(n, outputs, da, db, adds)                                                                  \
   asm volatile(                                                                                                   \
       "{\n"                                                                                                       \
       ".reg .pred adds;\n"                                                                                        \
       "setp.ne.b32 adds, %" adds ", 0;\n"                                                                         \
-      "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" MATMUL_REGISTERS_##outputs "}, %" da ", %" db  \
+      "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" KERNELS_REGISTERS_##outputs "}, %" da ", %" db  \
       ", adds, 1, 1;\n"                                                                                           \
       "}"                                                                                                         \
-      : MATMUL_OUT_##outputs(d)                                                                                   \
+      : KERNELS_OUT_##outputs(d)                                                                                   \
       : "l"(of_a), "l"(of_b), "r"(static_cast<int>(add)))
 
 enum class Element { kBFloat16, kFloat16, kFloat8 };
@@ -164,31 +92,31 @@ __device__ inline void wgmma(float (&d)[kBlockN / 2], uint64_t of_a, uint64_t of
   static_assert(kElement != Element::kFloat8 || (!kATransposed && !kBTransposed), "float8 is K-major");
   if constexpr (kBlockN == 256) {
     if constexpr (kElement == Element::kBFloat16) {
-      MATMUL_WGMMA_16(256, 128, "128", "129", "130", "%131, %132", "bf16");
+      KERNELS_WGMMA_16(256, 128, "128", "129", "130", "%131, %132", "bf16");
     } else if constexpr (kElement == Element::kFloat16) {
-      MATMUL_WGMMA_16(256, 128, "128", "129", "130", "%131, %132", "f16");
+      KERNELS_WGMMA_16(256, 128, "128", "129", "130", "%131, %132", "f16");
     } else {
-      MATMUL_WGMMA_8(256, 128, "128", "129", "130");
+      KERNELS_WGMMA_8(256, 128, "128", "129", "130");
     }
   } else {
     static_assert(kBlockN == 128, "a tile is 128 or 256 columns wide");
     if constexpr (kElement == Element::kBFloat16) {
-      MATMUL_WGMMA_16(128, 64, "64", "65", "66", "%67, %68", "bf16");
+      KERNELS_WGMMA_16(128, 64, "64", "65", "66", "%67, %68", "bf16");
     } else if constexpr (kElement == Element::kFloat16) {
-      MATMUL_WGMMA_16(128, 64, "64", "65", "66", "%67, %68", "f16");
+      KERNELS_WGMMA_16(128, 64, "64", "65", "66", "%67, %68", "f16");
     } else {
-      MATMUL_WGMMA_8(128, 64, "64", "65", "66");
+      KERNELS_WGMMA_8(128, 64, "64", "65", "66");
     }
   }
 }
 
-#undef MATMUL_WGMMA_8
-#undef MATMUL_WGMMA_16
-#undef MATMUL_REGISTERS_128
-#undef MATMUL_REGISTERS_64
-#undef MATMUL_OUT_128
-#undef MATMUL_OUT_64
-#undef MATMUL_OUT_32
-#undef MATMUL_OUT_8
+#undef KERNELS_WGMMA_8
+#undef KERNELS_WGMMA_16
+#undef KERNELS_REGISTERS_128
+#undef KERNELS_REGISTERS_64
+#undef KERNELS_OUT_128
+#undef KERNELS_OUT_64
+#undef KERNELS_OUT_32
+#undef KERNELS_OUT_8
 
-}  // namespace matmul
+}  // namespace kernels
