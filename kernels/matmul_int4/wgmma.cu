@@ -1,8 +1,4 @@
 // The operator cuda_wgmma: tells TMA where x and the weights lie, and launches the kernel of wgmma_kernel.cuh.
-#include <string>
-#include <type_traits>
-
-#include "../include/tensor_map.cuh"
 #include "wgmma_kernel.cuh"
 
 namespace matmul_int4 {
@@ -10,7 +6,6 @@ namespace matmul_int4 {
 using kernels::Tensor;
 
 constexpr int kChannel = 0;  // as a group: one scale for a row
-constexpr int64_t kGroupM = 8;
 
 struct Given {
   const Tensor& x;
@@ -21,77 +16,23 @@ struct Given {
 
 template <typename T, int kBlockM, int kTiles, bool kOneGroup>
 void launch(const Given& given, cudaStream_t stream) {
-  constexpr int kBlockN = kWarpgroups * kTiles * kRowsOfGroup;
-  const Arguments& of = given.of;
-  constexpr auto kType = std::is_same_v<T, torch::headeronly::BFloat16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUtensorMap map_x = kernels::tensor_map(kType, 2, CU_TENSOR_MAP_SWIZZLE_128B, given.x.const_data_ptr(), of.m, of.k,
-                                                kBlockM, kSlabK);
-  // A row of tiles of the packing, 8 rows of w, is a row of the matrix.
-  const CUtensorMap map_words =
-      kernels::tensor_map(CU_TENSOR_MAP_DATA_TYPE_INT32, 4, CU_TENSOR_MAP_SWIZZLE_NONE, given.packed.const_data_ptr(),
-                          of.n / 8, of.k, kBlockN / 8, kStepK);
+  constexpr int kBlockN = kConsumers * kTiles * kRowsOfWgmma;
+  const kernels::TiledProduct& of = given.of.product;
+  const CUtensorMap map_x = kernels::map_of_slabs<T>(given.x.const_data_ptr(), of.m, of.k, kBlockM);
+  // Tiles of 8 rows of w and 128 columns: a row of them is a row of the matrix.
+  const CUtensorMap map_words = kernels::map_of_words(given.packed.const_data_ptr(), of.n / 8, of.k, kBlockN / 8, kStepK);
   const CUtensorMap map_scales =
-      kernels::tensor_map(CU_TENSOR_MAP_DATA_TYPE_INT32, 4, CU_TENSOR_MAP_SWIZZLE_NONE, given.scales.const_data_ptr(),
-                          given.scales.size(0), of.n, of.groups, kBlockN);
-
-  auto* const function = product_wgmma<T, kBlockM, kTiles, kOneGroup>;
-  const SharedLayout layout{kBlockM, kBlockN, of.groups, of.stages};
-  kernels::require(layout.bytes_of_sums() <= layout.barriers(),
-                   "matmul_int4::cuda_wgmma needs more stages: the sums are staged in their place");
-  kernels::require(
-      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes()) == cudaSuccess,
-      "matmul_int4::cuda_wgmma needs " + std::to_string(layout.bytes()) + " bytes of shared memory");
-  const int64_t tiles = kernels::ceil_div(of.m, int64_t{kBlockM}) * kernels::ceil_div(of.n, int64_t{kBlockN});
-
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(of.split_k);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(tiles * of.split_k));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(layout.bytes());
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  const void* arguments[] = {&map_x, &map_words, &map_scales, &of};
-  // What it returns, check_launched() asks for.
-  cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(function), const_cast<void**>(arguments));
-  kernels::record_launch("product_wgmma", of.split_k > 1 ? "split_k" : "warp-specialized", config.gridDim,
-                         config.blockDim, of.split_k, layout.bytes(), of.stages);
+      kernels::map_of_words(given.scales.const_data_ptr(), given.scales.size(0), of.n, given.of.groups, kBlockN);
+  const kernels::TileLayout layout{kBlockM, kBlockN, of.stages, bytes_of_w(kBlockN, given.of.groups)};
+  const void* arguments[] = {&map_x, &map_words, &map_scales, &given.of};
+  kernels::launch_tiles("product_wgmma", reinterpret_cast<const void*>(product_wgmma<T, kBlockM, kTiles, kOneGroup>),
+                        layout, of, const_cast<void**>(arguments), stream);
 }
 
 template <typename T, int kBlockM, int kTiles>
 void with_groups(const Given& given, cudaStream_t stream) {
   given.of.groups == 1 ? launch<T, kBlockM, kTiles, true>(given, stream)
                        : launch<T, kBlockM, kTiles, false>(given, stream);
-}
-
-// Calls f with a tile's rows of x, and with how many times 64 rows of w a warpgroup has.
-template <typename F>
-void with_tile(int64_t block_m, int64_t block_n, const F& f) {
-  const auto with_tiles = [&](auto rows) {
-    constexpr int kRows = rows;
-    if (block_n == 128) {
-      return f(rows, std::integral_constant<int, 1>{});
-    }
-    if constexpr (kRows < 256) {
-      f(rows, std::integral_constant<int, 2>{});
-    }
-  };
-  switch (block_m) {
-    case 16:
-      return with_tiles(std::integral_constant<int, 16>{});
-    case 32:
-      return with_tiles(std::integral_constant<int, 32>{});
-    case 64:
-      return with_tiles(std::integral_constant<int, 64>{});
-    case 128:
-      return with_tiles(std::integral_constant<int, 128>{});
-    default:
-      return with_tiles(std::integral_constant<int, 256>{});
-  }
 }
 
 Tensor empty_product(const Tensor& x, const Tensor& scales) {
@@ -104,15 +45,7 @@ Tensor cuda_wgmma(const Tensor& x, const Tensor& packed, const Tensor& scales, i
   const int64_t m = x.size(0);
   const int64_t n = scales.size(1);
   const int64_t k = x.size(1);
-  kernels::require((block_m == 16 || block_m == 32 || block_m == 64 || block_m == 128 || block_m == 256) &&
-                       (block_n == 128 || block_n == 256) && block_m * block_n <= 128 * 256,
-                   "block_m must be 16, 32, 64, 128 or 256 and block_n 128 or 256, not both 256");
-  kernels::require(split_k == 1 || split_k == 2 || split_k == 4 || split_k == 8, "split_k must be 1, 2, 4 or 8");
-  kernels::require(stages >= 2 && stages <= 16, "stages must be from 2 to 16, not " + std::to_string(stages));
-  kernels::require(k % kStepK == 0 && n % 16 == 0 && k / kStepK >= split_k,
-                   "matmul_int4::cuda_wgmma takes whole tiles of 128 columns and 16 rows of w, and a step for each block");
-  kernels::require(m <= INT32_MAX / 2 && n <= INT32_MAX / 2 && k <= INT32_MAX / 2,
-                   "matmul_int4::cuda_wgmma takes fewer than 2**30 rows");
+  kernels::check_tiles("matmul_int4::cuda_wgmma", block_m, block_n, split_k, stages, m, n, k);
   kernels::require(kernels::aligned_to_16(packed.const_data_ptr()) && kernels::aligned_to_16(x.const_data_ptr()) &&
                        kernels::aligned_to_16(scales.const_data_ptr()),
                    "matmul_int4::cuda_wgmma takes tensors that begin at a multiple of 16 bytes");
@@ -121,12 +54,13 @@ Tensor cuda_wgmma(const Tensor& x, const Tensor& packed, const Tensor& scales, i
   if (out.numel() == 0) {
     return out;
   }
-  const int groups = group == kChannel ? 1 : static_cast<int>(kStepK / group);
+  const bool channel = group == kChannel;
   const Given given{x, packed, scales,
-                    Arguments{m, n, k, kGroupM, static_cast<int>(stages), static_cast<int>(split_k), groups,
-                              group == kChannel, out.mutable_data_ptr()}};
+                    Arguments{{m, n, k, static_cast<int>(stages), static_cast<int>(split_k), out.mutable_data_ptr()},
+                              channel ? 1 : static_cast<int>(kStepK / group),
+                              channel}};
   const cudaStream_t stream = kernels::current_stream(x);
-  with_tile(block_m, block_n, [&](auto rows, auto tiles) {
+  kernels::with_tile(block_m, block_n, [&](auto rows, auto tiles) {
     constexpr int kRows = rows;
     constexpr int kTiles = tiles;
     if (x.scalar_type() == torch::headeronly::ScalarType::BFloat16) {

@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import enum
 import itertools
-import subprocess
 import sys
 from typing import Any
 
@@ -32,7 +31,7 @@ from kernels.matmul_int4.parameters import (
 )
 from kernels.matmul_int4.problem import Problem, tolerance
 from kernels.matmul_int4.reference import MIDDLE, dequantised, pack, unpack
-from pipeline.machine.compilers import find_cxx
+from tests.kernels.transposed_tiles import compiled
 
 INT4 = kernels.load("matmul_int4")
 CPU = torch.device("cpu")
@@ -301,32 +300,19 @@ def test_gemlite_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch, dtype: str,
 LAYOUT = """
 #include "wgmma_layout.h"
 extern "C" void layout(int m, int n, int groups, int stages, int* found) {
-  const matmul_int4::SharedLayout of{m, n, groups, stages};
+  const kernels::TileLayout of{m, n, stages, matmul_int4::bytes_of_w(n, groups)};
   found[0] = of.bytes();
   found[1] = of.slab_bytes();
-  found[2] = of.words();
-  found[3] = of.scales();
-  found[4] = of.stage_bytes();
-  found[5] = of.bytes_of_sums();
+  found[2] = of.w() + matmul_int4::bytes_of_words(n);
+  found[3] = of.stage_bytes();
+  found[4] = of.bytes_of_sums();
 }
 """
 
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("layout")
-    (folder / "layout.cpp").write_text(LAYOUT)
-    flags = [
-        "-std=c++17",
-        "-fPIC",
-        "-shared",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{kernels.ROOT / 'matmul_int4'}",
-    ]
-    subprocess.run([find_cxx().path, *flags, "layout.cpp", "-o", "layout.so"], cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "layout.so"))
+    return compiled(LAYOUT, kernels.ROOT / "matmul_int4", tmp_path_factory.mktemp("layout"))
 
 
 @pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])
@@ -338,13 +324,12 @@ def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
     seen = 0
     for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (3, 4, 6, 8)):
         tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)
-        found = (ctypes.c_int * 6)()
+        found = (ctypes.c_int * 5)()
         layout.layout(m, n, groups, stages, found)
-        total, slab, words, scales, stage, sums = found
+        total, slab, scales, stage, sums = found
         assert total == wgmma_shared_memory(problem, tiles)
         # TMA's swizzle begins at multiples of 1024 bytes, its other copies at multiples of 128.
-        assert slab % 1024 == stage % 1024 == 0
-        assert words % 128 == scales % 128 == 0
+        assert slab % 1024 == stage % 1024 == scales % 128 == 0
         if wgmma_fits(problem, tiles, H200) is None:
             assert sums <= stages * stage
             seen += 1
