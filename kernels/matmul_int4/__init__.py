@@ -28,7 +28,6 @@ from kernels.matmul_int4.parameters import (
     Threads,
     Tiles,
     Warps,
-    Wgmma,
     gemlite_fits,
     int4pack_fits,
     rows_fit,
@@ -38,6 +37,7 @@ from kernels.matmul_int4.parameters import (
     wgmma_fits,
 )
 from kernels.matmul_int4.problem import Problem, interpreted, tolerance, work
+from kernels.transposed_tiles import Wgmma
 
 kernel = Kernel(
     problem=Problem,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels import transposed_tiles
 from kernels.contract import Gpu, one_of
 from kernels.matmul_int4.problem import TILE_K, Problem, up
+from kernels.transposed_tiles import MOST_SUMS, Wgmma
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +48,6 @@ class Warps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wgmma:
-    """A block's tile of ``block_m`` rows of x by ``block_n`` of w, ``stages`` buffers of 128 columns of both.
-    The ``split_k`` blocks of a cluster share k."""
-
-    block_m: int = one_of(16, 32, 64, 128, 256, default=64, unit="")
-    block_n: int = one_of(128, 256, unit="")
-    split_k: int = one_of(1, 2, 4, 8, default=2, unit="k")
-    stages: int = one_of(3, 4, 6, 8, default=4, unit="s")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Threads:
     """Warps of a program that dequantises a tile."""
 
@@ -69,12 +60,6 @@ MOST_ROWS = {"triton_gemv": 4, "cuda": 32}
 
 FEW_ROWS = 16
 """Rows of x up to which a CUDA block has any number of warps and tiles."""
-
-MOST_BLOCKS = 4
-"""Blocks along m, of the smaller ones, that make sense: each dequantises the same weights."""
-
-MOST_SUMS = 128
-"""Float32 sums a thread, half of the registers that it can have."""
 
 
 def whole_tiles(problem: Problem) -> str | None:
@@ -142,41 +127,14 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
     """Why Hopper's kernel can't have such tiles, or why others do the same with less, or None."""
-    if reason := whole_tiles(problem) or _rows_fit_blocks(problem, tiles):
-        return reason
-    if (sums := tiles.block_m * tiles.block_n // 256) > MOST_SUMS:
-        return f"too much for the registers: {sums} sums a thread > {MOST_SUMS}"
-    needed = wgmma_shared_memory(problem, tiles)
-    if gpu is not None and needed > gpu.shared_memory:
-        return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
-    return _parts_fit(problem, tiles, gpu)
+    shape = problem.m, problem.n, problem.k
+    return transposed_tiles.fits(shape, tiles, wgmma_bytes(problem, tiles), gpu)
 
 
-def _rows_fit_blocks(problem: Problem, tiles: Wgmma) -> str | None:
-    if tiles.block_m > (enough := max(16, 1 << (problem.m - 1).bit_length())):
-        return f"a smaller block does: block_m {tiles.block_m} > {enough} for m = {problem.m}"
-    blocks = up(problem.m, tiles.block_m) // tiles.block_m
-    if tiles.block_m < 128 and blocks > MOST_BLOCKS:
-        return f"dequantises all weights {blocks} times: block_m {tiles.block_m} for m = {problem.m}"
-    return None
-
-
-def _parts_fit(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    if tiles.split_k > (steps := problem.k // TILE_K):
-        return f"fewer parts do: split_k {tiles.split_k} > {steps} steps"
-    blocks = (up(problem.m, tiles.block_m) // tiles.block_m) * (up(problem.n, tiles.block_n) // tiles.block_n)
-    filled = blocks * tiles.split_k // 2
-    if gpu is not None and tiles.split_k > 1 and filled >= gpu.multiprocessors:
-        return f"half as many parts fill the GPU: split_k {tiles.split_k} with {filled} blocks"
-    return None
-
-
-def wgmma_shared_memory(problem: Problem, tiles: Wgmma) -> int:
-    """Bytes of shared memory of a block: in each stage 128 columns of x in 16 bits and of w in four, scales
-    and zeros, to a multiple of 1024 bytes; and the barriers with what aligns them."""
+def wgmma_bytes(problem: Problem, tiles: Wgmma) -> int:
+    """Bytes of w in a step of a block: words of 128 columns, and scales with their zeros."""
     groups = 1 if problem.granularity == "channel" else TILE_K // problem.group
-    step = 2 * TILE_K * tiles.block_m + TILE_K // 2 * tiles.block_n + 4 * groups * tiles.block_n
-    return tiles.stages * (up(step, 1024) + 16) + 1024
+    return TILE_K // 2 * tiles.block_n + 4 * groups * tiles.block_n
 
 
 def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:

@@ -19,18 +19,18 @@ from kernels.matmul_int4.parameters import (
     Split,
     Tiles,
     Warps,
-    Wgmma,
     gemlite_fits,
     int4pack_fits,
     rows_fit,
     split_fits,
     tiles_fit,
     warps_fit,
+    wgmma_bytes,
     wgmma_fits,
-    wgmma_shared_memory,
 )
 from kernels.matmul_int4.problem import Problem, tolerance
 from kernels.matmul_int4.reference import MIDDLE, dequantised, pack, unpack
+from kernels.transposed_tiles import Wgmma, shared_memory
 from tests.kernels.transposed_tiles import compiled
 
 INT4 = kernels.load("matmul_int4")
@@ -183,7 +183,7 @@ BASE = Problem(m=16, n=8192, k=8192)
         ({}, wgmma_fits, Wgmma(block_m=16), None),
         ({}, wgmma_fits, Wgmma(), "a smaller block does: block_m 64 > 16 for m = 16"),
         ({"k": 8193}, wgmma_fits, Wgmma(), "k must be a multiple of 128: 8193 is none"),
-        ({"m": 512}, wgmma_fits, Wgmma(), "dequantises all weights 8 times: block_m 64 for m = 512"),
+        ({"m": 512}, wgmma_fits, Wgmma(), "reads all weights 8 times: block_m 64 for m = 512"),
         (
             {"m": 512},
             wgmma_fits,
@@ -301,11 +301,12 @@ LAYOUT = """
 #include "wgmma_layout.h"
 extern "C" void layout(int m, int n, int groups, int stages, int* found) {
   const kernels::TileLayout of{m, n, stages, matmul_int4::bytes_of_w(n, groups)};
-  found[0] = of.bytes();
-  found[1] = of.slab_bytes();
-  found[2] = of.w() + matmul_int4::bytes_of_words(n);
-  found[3] = of.stage_bytes();
-  found[4] = of.bytes_of_sums();
+  found[0] = of.bytes_of_w;
+  found[1] = of.bytes();
+  found[2] = of.slab_bytes();
+  found[3] = of.w() + matmul_int4::bytes_of_words(n);
+  found[4] = of.stage_bytes();
+  found[5] = of.bytes_of_sums();
 }
 """
 
@@ -322,12 +323,13 @@ def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
     problem = dataclasses.replace(BASE, m=4096, granularity=granularity)
     groups = {"group_64": 2, "group_32": 4}.get(granularity, 1)
     seen = 0
-    for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (3, 4, 6, 8)):
+    for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (2, 3, 4, 6, 8)):
         tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)
-        found = (ctypes.c_int * 5)()
+        found = (ctypes.c_int * 6)()
         layout.layout(m, n, groups, stages, found)
-        total, slab, scales, stage, sums = found
-        assert total == wgmma_shared_memory(problem, tiles)
+        of_w, total, slab, scales, stage, sums = found
+        assert of_w == wgmma_bytes(problem, tiles)
+        assert total == shared_memory(tiles, of_w)
         # TMA's swizzle begins at multiples of 1024 bytes, its other copies at multiples of 128.
         assert slab % 1024 == stage % 1024 == scales % 128 == 0
         if wgmma_fits(problem, tiles, H200) is None:
