@@ -32,6 +32,8 @@ __device__ void multiply(float (&sums)[kTiles][kBlockM / 2], const unsigned char
   const int own_words = first_tile * kWordsOfTile + thread / 32 % 4 * kWordsOfRows + lane;
   kernels::Buffers buffers;
   int last = 0;
+  uint32_t before[kTiles][2] = {};  // the metadata of the step before
+#pragma unroll 2                    // so that it takes turns with this step's, and is not copied
   for (int step = range.first; step < range.last; ++step) {
     kernels::mbarrier_wait_parity(&barriers.full[buffers.stage], buffers.parity);
     const unsigned char* const buffer = shared + buffers.stage * layout.stage_bytes();
@@ -63,6 +65,15 @@ __device__ void multiply(float (&sums)[kTiles][kBlockM / 2], const unsigned char
     kernels::wgmma_commit_group();
     // One group stays under way: that of the buffer before is done.
     kernels::wgmma_wait_group<1>();
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // Until here wgmmas may have read these registers: no other value is to be in them earlier.
+        asm volatile("" : : "r"(before[tile][half]));
+        before[tile][half] = metadata[tile][half];
+      }
+    }
     if (step > range.first && lane == 0) {
       kernels::mbarrier_arrive(&barriers.empty[last]);
     }
