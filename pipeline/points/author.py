@@ -32,7 +32,8 @@ def named(error: BaseException) -> str:
 
 def _origin(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
     """The place that an author looks for first. What a library raises ``from`` another exception, as Triton's
-    interpreter does with all that a kernel raises, says only where the library was called: the other says more."""
+    interpreter does with all that a kernel raises, says only where the library was called: the other says
+    more."""
     place = next((found for one in _causes(error) if (found := _place(one, folders))), None)
     one: BaseException = error
     while one.__cause__ is not None and not _raised_in(one, folders):
