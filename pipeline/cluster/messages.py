@@ -60,20 +60,27 @@ class Digests(Record):
     environment: dict[str, str]
 
 
-class Answer(Record):
-    """What became of the point that was measured first of those that were sent, by its number among these;
-    and what made the worker be replaced, by provider."""
+class Found(Record):
+    """What became of a point that a station has, by the number that it came with."""
 
     number: int
     outcome: Outcome
+
+
+class Answer(Record):
+    """What was measured since the station was asked, in its order; and what made the worker be replaced, by
+    provider."""
+
+    found: tuple[Found, ...]
     changes: dict[str, str] = Field(default_factory=dict)
 
 
 class Wanted(Record):
-    """Points of a kernel to compile, one of which is to be measured."""
+    """Points of a kernel that a station is to have beside those that it has, by a number each. It compiles
+    all that it has, and measures some."""
 
     where: str
-    points: tuple[Point, ...]
+    points: dict[int, Point]
     overhead: Overhead
 
 
