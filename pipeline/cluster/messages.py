@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from kernels.contract import Gpu
@@ -91,6 +93,24 @@ class Steady(Record):
     ticks: int
     of_ticks: int
     neighbours: int
+
+
+class Errand(Record):
+    """A command that runs on a device's host as a whole: its module, the words that it was written with, and
+    its options as its schema takes them, ``device`` left out. ``columns`` is how wide its user's terminal
+    is."""
+
+    name: str
+    words: tuple[str, ...]
+    options: dict[str, Any]
+    columns: int
+
+
+class News(Record):
+    """What an errand has printed since it was asked last, and its exit code once it has ended."""
+
+    lines: tuple[str, ...]
+    code: int | None
 
 
 class Limits(Record):

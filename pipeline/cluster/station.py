@@ -17,7 +17,18 @@ from time import monotonic
 import kernels
 from kernels.contract import ContractError
 from pipeline import ROOT, UserError
-from pipeline.cluster.messages import Answer, Assignment, Described, Digests, Found, Limits, Steady, Wanted
+from pipeline.cluster.errand import Running
+from pipeline.cluster.messages import (
+    Answer,
+    Assignment,
+    Described,
+    Digests,
+    Errand,
+    Found,
+    Limits,
+    Steady,
+    Wanted,
+)
 from pipeline.execution import controls
 from pipeline.execution.compile_pool import Ahead
 from pipeline.execution.identity import Identity
@@ -43,6 +54,7 @@ class Station:
         self._supervisor: Supervisor | None = None
         self._ahead: dict[str, Ahead] = {}
         self._points: dict[int, Point] = {}
+        self._errand: Running | None = None
 
     def describe(self) -> str:
         """A ``Described``; the first that is asked. Raises UserError where nothing can be measured."""
@@ -129,6 +141,16 @@ class Station:
             of_ticks=found.stolen.of,
             neighbours=found.neighbours,
         ).model_dump_json()
+
+    def start(self, errand: str, files: dict[str, bytes]) -> None:
+        """Run an ``Errand`` instead, with these files in its output folder. It takes the device itself."""
+        told = Errand.model_validate_json(errand)
+        self._errand = Running(told, self._device, self._told.drawn, files)
+
+    def news(self, seconds: float) -> tuple[str, dict[str, bytes], dict[str, bytes]]:
+        """What the errand has said and written since, as ``Running.news`` gives it."""
+        assert self._errand is not None, "it is started before it is asked"
+        return self._errand.news(seconds)
 
     @property
     def _running(self) -> Supervisor:
