@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import UserError
+from pipeline import ROOT, UserError
 from pipeline.cluster.crew import MOST_REVIVED
 from pipeline.cluster.engine import Engine, LostError, Remote
 from pipeline.cluster.errand import LINES
@@ -68,7 +68,9 @@ class _There:
         self._stopped = False
         self._remote: Remote | None = None
         self._model = members[0].described.environment.gpu
-        self._output = results.folder_for(sent.output, members[0].described.environment.kind)
+        kind = members[0].described.environment.kind
+        self._output = results.folder_for(sent.output, kind)
+        self._known = results.folder_for(ROOT / "results", kind)
         for one in members[1:]:
             one.remote.end()  # somebody else's, unless the first is lost
 
@@ -129,9 +131,12 @@ class _There:
             return news.code
 
     def _files(self) -> dict[str, bytes]:
-        """What the command would find in its output folder."""
+        """What the command would find in its output folder, and the ceilings that the repository knows."""
         kernels = {entry.name for entry in self._sent.wanted.entries}
         found: dict[str, bytes] = {}
+        known = results.ceilings_path(self._known, self._model)
+        if known.is_file():
+            found[str(known.relative_to(self._known))] = files.content(known)
         for part in PARTS:
             for path in sorted((self._output / part).rglob("*")):
                 words = path.relative_to(self._output).parts[1:]
