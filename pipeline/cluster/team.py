@@ -106,7 +106,7 @@ class ClusterTeam:
         work = Work(
             where=loaded.where,
             control=control,
-            is_ahead=self.ahead(loaded).is_of,
+            compiles_itself=lambda point: loaded.kernel.provider(point.provider).compiled,
             overhead=self._overhead,
             revive=self._revived,
             is_stopped=lambda: self._stopped,
