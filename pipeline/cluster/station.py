@@ -17,7 +17,7 @@ from kernels.contract import ContractError
 from pipeline import ROOT, UserError
 from pipeline.cluster.messages import Answer, Assignment, Described, Digests, Limits, Steady, Wanted
 from pipeline.execution import controls
-from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import built
@@ -45,6 +45,7 @@ class Station:
         keep_builds(ROOT)
         self._device = _device(self._told.kind)
         self._environment = environment.fingerprint(self._device)
+        self._compilers = self._stack.enter_context(Compilers(self._environment.compute_capability))
         packages = {}
         for name in self._told.packages:
             with suppress(metadata.PackageNotFoundError):
@@ -119,10 +120,9 @@ class Station:
 
     def _compiled(self, where: str, points: tuple[Point, ...]) -> int:
         if where not in self._ahead:
-            ahead = Ahead(kernels.load(where), self._environment.compute_capability)
-            self._ahead[where] = self._stack.enter_context(ahead)
+            self._ahead[where] = Ahead(kernels.load(where), self._compilers)
         futures = self._ahead[where].futures
-        self._ahead[where].submit(point for point in points if point not in futures)
+        self._ahead[where].submit(points)
         while True:
             for number, point in enumerate(points):
                 if point not in futures or futures[point].done():
