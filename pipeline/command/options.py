@@ -373,6 +373,12 @@ class TimersConfig(KernelOptions):
     wait_s: float | None = Field(ge=0)
 
 
+class BenchInputsConfig(TimersConfig):
+    """conf/bench_inputs.yaml."""
+
+    work_s: float = Field(ge=0)
+
+
 class BenchSweepConfig(KernelOptions):
     """conf/bench_sweep.yaml."""
 
