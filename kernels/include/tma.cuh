@@ -103,6 +103,22 @@ __device__ inline void tma_store(const CUtensorMap* map, const void* from, int x
                : "memory");
 }
 
+// One thread starts a copy of a multiple of 16 bytes of its block's shared memory to the address that `to` has in block
+// `rank` of the cluster. The copy takes its bytes off the transaction count of the barrier that has this address there.
+// Threads that wrote the shared memory call fence_proxy_async() before.
+__device__ inline void bulk_copy_cluster(void* to, const void* from, int bytes, uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote, remote_barrier;\n"
+      "mapa.shared::cluster.u32 remote, %0, %4;\n"
+      "mapa.shared::cluster.u32 remote_barrier, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [remote], [%1], %2, [remote_barrier];\n"
+      "}"
+      :
+      : "r"(shared_address(to)), "r"(shared_address(from)), "r"(bytes), "r"(shared_address(barrier)), "r"(rank)
+      : "memory");
+}
+
 // Waits until all bulk groups of this thread are written.
 __device__ inline void bulk_wait_group_all() { asm volatile("cp.async.bulk.wait_group 0;" : : : "memory"); }
 

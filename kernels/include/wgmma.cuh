@@ -154,12 +154,15 @@ __device__ inline uint32_t rounded_pair(float first, float second) {
 template <Element kElement, int kN, bool kATransposed, bool kBTransposed>
 __device__ inline void wgmma(float (&d)[kN / 2], uint64_t of_a, uint64_t of_b, bool add) {
   static_assert(kElement != Element::kFloat8 || (!kATransposed && !kBTransposed), "float8 is K-major");
-  static_assert(kElement != Element::kFloat8 || kN == 128 || kN == 256, "float8's tiles are 128 or 256 columns wide");
+  static_assert(kElement != Element::kFloat8 || kN == 64 || kN == 128 || kN == 256,
+                "float8's tiles are 64, 128 or 256 columns wide");
   if constexpr (kN == 64) {
     if constexpr (kElement == Element::kBFloat16) {
       KERNELS_WGMMA_16(64, 32, "32", "33", "34", "%35, %36", "bf16");
-    } else {
+    } else if constexpr (kElement == Element::kFloat16) {
       KERNELS_WGMMA_16(64, 32, "32", "33", "34", "%35, %36", "f16");
+    } else {
+      KERNELS_WGMMA_8(64, 32, "32", "33", "34");
     }
   } else if constexpr (kN == 128) {
     if constexpr (kElement == Element::kBFloat16) {

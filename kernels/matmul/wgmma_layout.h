@@ -1,5 +1,5 @@
-// What cuda_wgmma works out before it computes: which tile comes when, and what lies where in shared memory. Plain C++, so
-// that a test compiles it without CUDA.
+// What cuda_wgmma works out before it computes: which tile comes when, which part of k a block takes, and what lies where
+// in shared memory. Plain C++, so that a test compiles it without CUDA.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace matmul {
 
 using namespace kernels;  // instructions' names, and where they find a tile
 
-constexpr int kBlockM = 128;  // rows of a block's tile: 64 for each of two warpgroups
+constexpr int kWarpgroupRows = 64;  // that a warpgroup's instruction multiplies
 
 // A tile's row and column in the grid of tiles.
 struct TileIndex {
@@ -28,21 +28,56 @@ KERNELS_HOST_DEVICE inline TileIndex grouped_tile(int64_t place, int64_t tiles_m
   return {first + within % rows, within / rows};
 }
 
-// A block's shared memory, from a multiple of 1024 bytes on: `stages` buffers of a's tile and b's, then what the two
-// warpgroups store, 64 rows of 128 columns of 2 bytes each, then two barriers a stage.
-struct SharedLayout {
-  int a_bytes;
-  int b_bytes;
-  int stages;
+// The place of the tile that a cluster takes as its `wave`-th, or one past the last. Tiles of the last row may be of few
+// rows, and come last: a cluster that had one of them in the wave before is done sooner. So the clusters at the end, which
+// had them, take what is left for a last wave.
+KERNELS_HOST_DEVICE inline int64_t place_of(int64_t wave, int64_t cluster, int64_t clusters, int64_t tiles) {
+  const int64_t first = wave * clusters;
+  return tiles - first < clusters ? first + (clusters - 1 - cluster) : first + cluster;
+}
 
-  KERNELS_HOST_DEVICE constexpr SharedLayout(int block_n, int stages_)
-      : a_bytes(kBlockM * kSwizzle), b_bytes(block_n * kSwizzle), stages(stages_) {}
-  KERNELS_HOST_DEVICE constexpr int stage_bytes() const { return a_bytes + b_bytes; }
-  KERNELS_HOST_DEVICE constexpr int output() const { return stages * stage_bytes(); }
-  KERNELS_HOST_DEVICE static constexpr int output_bytes_of_warpgroup() { return 64 * 128 * 2; }
-  KERNELS_HOST_DEVICE constexpr int barriers() const { return output() + 2 * output_bytes_of_warpgroup(); }
+// The first of the `steps` steps along k that part `part` of `parts` takes. Each has one at least where there are as many.
+KERNELS_HOST_DEVICE inline int64_t first_step(int64_t part, int64_t parts, int64_t steps) { return steps * part / parts; }
+
+// A block's shared memory, from a multiple of 1024 bytes on: `stages` buffers of a's tile and b's; then what each
+// warpgroup stores, 64 rows of 2 bytes a column; then two barriers a stage, and one for what other blocks send.
+//
+// Where blocks share a tile (parts > 1), each of them first has all of its sums, float32, where the buffers were: `sums`.
+// Each sends the others their rows of it, `rows_of_part`, which arrive at `received`, a slot a sender. A row has 8 columns
+// more than the tile: a thread's pairs of sums then come to lie in banks of their own.
+struct SharedLayout {
+  int block_m;
+  int block_n;
+  int stages;
+  int parts;
+
+  KERNELS_HOST_DEVICE constexpr SharedLayout(int block_m_, int block_n_, int stages_, int parts_)
+      : block_m(block_m_), block_n(block_n_), stages(stages_), parts(parts_) {}
+  KERNELS_HOST_DEVICE constexpr int a_bytes() const { return block_m * kSwizzle; }
+  KERNELS_HOST_DEVICE constexpr int stage_bytes() const { return (block_m + block_n) * kSwizzle; }
+  KERNELS_HOST_DEVICE constexpr int buffers_bytes() const { return stages * stage_bytes(); }
+
+  KERNELS_HOST_DEVICE constexpr int columns_of_sums() const { return block_n + 8; }
+  KERNELS_HOST_DEVICE constexpr int rows_of_part() const { return block_m / parts; }
+  KERNELS_HOST_DEVICE constexpr int part_bytes() const { return rows_of_part() * columns_of_sums() * 4; }
+  KERNELS_HOST_DEVICE constexpr int received() const { return block_m * columns_of_sums() * 4; }
+  KERNELS_HOST_DEVICE constexpr int reduction_bytes() const { return received() + (parts - 1) * part_bytes(); }
+  // Where what block `from` sends to block `to` arrives. Nothing goes from a block to itself.
+  KERNELS_HOST_DEVICE constexpr int slot(int from, int to) const {
+    return received() + (from < to ? from : from - 1) * part_bytes();
+  }
+
+  KERNELS_HOST_DEVICE constexpr int stored_columns() const { return block_n < 128 ? block_n : 128; }
+  KERNELS_HOST_DEVICE constexpr int output_bytes_of_warpgroup() const { return kWarpgroupRows * stored_columns() * 2; }
+  KERNELS_HOST_DEVICE constexpr int output() const { return buffers_bytes(); }
+  KERNELS_HOST_DEVICE constexpr int barriers() const {
+    if (parts == 1) {
+      return output() + block_m / kWarpgroupRows * output_bytes_of_warpgroup();
+    }
+    return buffers_bytes() > reduction_bytes() ? buffers_bytes() : reduction_bytes();
+  }
   // With what aligns the begin to 1024 bytes.
-  KERNELS_HOST_DEVICE constexpr int bytes() const { return barriers() + stages * 2 * 8 + kSwizzleTile; }
+  KERNELS_HOST_DEVICE constexpr int bytes() const { return barriers() + (stages * 2 + 1) * 8 + kSwizzleTile; }
 };
 
 }  // namespace matmul

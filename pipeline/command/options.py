@@ -17,7 +17,7 @@ from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
 Engine = Literal["ray", "ray-local"]
-"""What starts a sweep's workers on other hosts."""
+"""What starts workers on other hosts."""
 
 MOST_AHEAD = 1000
 """More configurations than this a search that learns from times would ask for blindly."""
@@ -229,12 +229,13 @@ class CarryConfig(KernelOptions):
 
 
 class FinalsConfig(Record):
-    """conf/finals.yaml."""
+    """conf/finals.yaml. ``cluster`` None measures on this host."""
 
     kernel: Pin[str]
     preset: PresetConfig
     timing: TimingSettings
     device: str
+    cluster: Engine | None
     margin: float = Field(gt=0, lt=1)
     remeasure: bool
     output: Place
@@ -288,10 +289,11 @@ class SearchReplayConfig(Record):
 
 class CompareConfig(PointsConfig):
     """conf/compare.yaml. ``a`` and ``b`` are read by the command. Two machines are compared without a kernel,
-    too."""
+    too. ``cluster`` None measures on this host."""
 
     kernel: str | None  # type: ignore[assignment]  # all else that is compared is of one kernel
     device: str
+    cluster: Engine | None
     a: Annotated[str | None, AsWritten()]
     b: Annotated[str | None, AsWritten()]
     self_test: bool
@@ -369,6 +371,12 @@ class TimersConfig(KernelOptions):
     device: str
     output: Place
     wait_s: float | None = Field(ge=0)
+
+
+class BenchInputsConfig(TimersConfig):
+    """conf/bench_inputs.yaml."""
+
+    work_s: float = Field(ge=0)
 
 
 class BenchSweepConfig(KernelOptions):

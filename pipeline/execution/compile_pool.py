@@ -87,31 +87,24 @@ class CompilePool:
         self._connection.close()
 
 
-class Ahead:
-    """Compiles what can be compiled ahead of one kernel's points. A context manager.
+class Compilers:
+    """What compiles ahead on this host, for all kernels of a sweep: one pool, which starts with the first
+    point that is compiled ahead. A context manager.
 
     Nothing is without a GPU to compile for: ``capability`` is then None.
     """
 
-    def __init__(self, loaded: Loaded, capability: str | None) -> None:
-        self.futures: dict[Point, Future[None]] = {}
-        self._loaded = loaded
-        self._capability = capability
+    def __init__(self, capability: str | None) -> None:
+        self.capability = capability
         self._stack = ExitStack()
         self._pool: CompilePool | None = None
 
-    def is_of(self, point: Point) -> bool:
-        """Whether a point is compiled ahead."""
-        return self._capability is not None and self._loaded.kernel.provider(point.provider).compiles_ahead
-
-    def submit(self, points: Iterable[Point]) -> None:
-        """Begin to compile those of the points that are compiled ahead, and add their futures."""
-        wanted = [point for point in points if self.is_of(point)]
-        if not wanted or self._capability is None:
-            return
+    def submit(self, where: str, points: Sequence[Point]) -> dict[Point, Future[None]]:
+        """As a pool's; points that are submitted first are begun first."""
+        assert self.capability is not None, "nothing is compiled ahead without a GPU to compile for"
         if self._pool is None:
-            self._pool = self._stack.enter_context(CompilePool(self._capability))
-        self.futures |= self._pool.submit(self._loaded.where, wanted)
+            self._pool = self._stack.enter_context(CompilePool(self.capability))
+        return self._pool.submit(where, points)
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +112,28 @@ class Ahead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._pool = None
         self._stack.close()
+
+
+class Ahead:
+    """What is compiled ahead of one kernel's points, by compilers that other kernels share."""
+
+    def __init__(self, loaded: Loaded, compilers: Compilers) -> None:
+        self.futures: dict[Point, Future[None]] = {}
+        self._loaded = loaded
+        self._compilers = compilers
+
+    def is_of(self, point: Point) -> bool:
+        """Whether a point is compiled ahead."""
+        provider = self._loaded.kernel.provider(point.provider)
+        return self._compilers.capability is not None and provider.compiles_ahead
+
+    def submit(self, points: Iterable[Point]) -> None:
+        """Begin to compile those of the points that are compiled ahead, and add their futures."""
+        wanted = [point for point in points if point not in self.futures and self.is_of(point)]
+        if wanted:
+            self.futures |= self._compilers.submit(self._loaded.where, wanted)
 
 
 def _finish(futures: Iterable[Future[None]]) -> None:

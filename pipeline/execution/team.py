@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from kernels import Loaded
 from pipeline import UserError
-from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Crew, Report
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
@@ -56,7 +57,8 @@ class Team(Protocol):
 
 
 class Here:
-    """A worker on each of some devices of this host, in this host's environment unless another is named."""
+    """A worker on each of some devices of this host, in this host's environment unless another is named. A
+    context manager: what compiles ahead ends with it."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class Here:
         self._devices = devices
         self.environment = environment or fingerprint(devices[0])
         self._workers = workers
+        self._compilers = Compilers(self.environment.compute_capability)
 
     @property
     def devices(self) -> Sequence[Device]:
@@ -97,8 +100,8 @@ class Here:
         return built(loaded, providers)
 
     def ahead(self, loaded: Loaded) -> Ahead:
-        """A pool of compilers on this host."""
-        return Ahead(loaded, self.environment.compute_capability)
+        """Compilers on this host, which kernels share."""
+        return Ahead(loaded, self._compilers)
 
     def crew(self, loaded: Loaded, control: Point, report: Report) -> Crew:
         """The workers, a thread each."""
@@ -107,6 +110,14 @@ class Here:
     def changes(self) -> dict[str, str]:
         """What made workers be replaced though they answered, by provider."""
         return {name: what for worker in self._workers for name, what in worker.changes.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._compilers.__exit__(kind, error, trace)
 
 
 def built(loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
