@@ -67,7 +67,7 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
 // other, a lane 8 aligned bytes; what is at a row's ends goes element by element.
 template <typename Tile>
 __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
-                                 uint16_t* out, int64_t row, int64_t column, int64_t m, int64_t n) {
+                                 uint16_t* out, int row, int column, int m, int n) {
   constexpr int kColumns = kStoredColumns<Tile>;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -76,15 +76,15 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
     __syncwarp();
     stage<Tile::kOutput, kColumns>(sums + part * kColumns / 2, scale, staged);
     __syncwarp();
-    const int64_t left = column + part * kColumns;
-    const int width = static_cast<int>(min(static_cast<int64_t>(kColumns), n - left));
+    const int left = column + part * kColumns;
+    const int width = min(kColumns, n - left);
 #pragma unroll 4
     for (int i = 0; i < 16; ++i) {
       const int within = warp * 16 + i;
       if (row + within >= m) {
         break;
       }
-      uint16_t* const to = out + (row + within) * n + left;
+      uint16_t* const to = out + int64_t{row + within} * n + left;
       const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(to) / 2 % 4);  // a multiple of 8 bytes
       for (int first = lane * 4 - past; first < width; first += 128) {
         uint16_t four[4];
@@ -122,7 +122,7 @@ __device__ void consumers_barrier() {
 template <typename Tile>
 __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* shared,
                                  const SharedLayout& layout, uint64_t* arrived, const Place& place, const Arguments& of,
-                                 int64_t top, int64_t column) {
+                                 int top, int column) {
   const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;  // of those that multiply
   const int lane = thread % 32;
   auto* const own = reinterpret_cast<float*>(shared);
@@ -166,10 +166,10 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
     }
     const uint2 four = make_uint2(rounded_pair<Tile::kOutput>(total.x * scale, total.y * scale),
                                   rounded_pair<Tile::kOutput>(total.z * scale, total.w * scale));
-    const int64_t to_row = top + first + row;
-    const int64_t to_column = column + within;
+    const int to_row = top + first + row;
+    const int to_column = column + within;
     if (to_row < of.m && to_column < of.n) {
-      uint16_t* const to = static_cast<uint16_t*>(of.out) + to_row * of.n + to_column;
+      uint16_t* const to = static_cast<uint16_t*>(of.out) + int64_t{to_row} * of.n + to_column;
       if (whole) {
         *reinterpret_cast<uint2*>(to) = four;
       } else {
