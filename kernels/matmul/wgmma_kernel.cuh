@@ -42,6 +42,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&map_a);
     prefetch_tensor_map(&map_b);
+    if (of.store_by_tma && of.split_k == 1) {
+      prefetch_tensor_map(&map_out);
+    }
     for (int stage = 0; stage < of.stages; ++stage) {
       mbarrier_init(&full[stage], 1);
       mbarrier_init(&empty[stage], Tile::kConsumers * kWarpgroup / 32 * of.cluster_size);
