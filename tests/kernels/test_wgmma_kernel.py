@@ -32,6 +32,7 @@ class Launch:
     split_k: int = 1
     group: int = 2
     clusters: int | None = None
+    promoted: bool = False
 
     def tiles(self, problem: Problem) -> int:
         """Of a cluster."""
@@ -62,6 +63,7 @@ def program(folder: Path, launch: Launch, layout: str, dtype: str) -> Path:
         "A_TRANSPOSED": str(layout[0] == "t").lower(),
         "B_TRANSPOSED": str(layout[1] == "t").lower(),
         "ELEMENT": ELEMENTS[dtype],
+        "PROMOTED": str(launch.promoted).lower(),
     }
     path = folder / "run" / "-".join(str(value) for value in names.values())
     if not path.exists():
@@ -123,8 +125,70 @@ SEEDS = range(4)
         (Problem(m=70, n=72, k=300, layout="nt"), Launch(128, 64, split_k=2)),
         (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4)),
         (Problem(m=140, n=64, k=600, layout="nn"), Launch(64, 64, cluster_size=2, split_k=2)),
+        # As float8's sums are in ieee.
+        (Problem(m=150, n=72, k=300, layout="nt"), Launch(128, 64, clusters=1, promoted=True)),
     ],
     ids=str,
 )
 def test_the_kernel_multiplies(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
     check(folder, problem, launch, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("tile", [(64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256)], ids=str)
+def test_every_tile(folder: Path, tile: tuple[int, int], layout: str, dtype: str) -> None:
+    """A tile and a bit of each dimension, stored by TMA and by threads."""
+    if layout[0] == "t" and min(tile) < 128:
+        pytest.skip("there is none")
+    for n, launch in ((tile[1] + 8, Launch(*tile, clusters=1)), (tile[1] + 3, Launch(*tile, split_k=2))):
+        check(folder, Problem(m=tile[0] + 70, n=n, k=150, dtype=dtype, layout=layout), launch, seed=3)
+
+
+SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))
+SHARED_BY_FOUR = (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4))
+SEVERAL = (Problem(m=260, n=200, k=400, layout="nn"), Launch(64, 64, cluster_size=2, clusters=1))
+
+FAULTS = {
+    "a buffer is given back before it is read": (SEVERAL, {"wgmma_wait_group<1>();": ""}),
+    "only one block's warps give a buffer back": (SEVERAL, {"if (lane < of.cluster_size)": "if (lane == 0)"}),
+    "fewer warps are waited for than read": (
+        SEVERAL,
+        {"Tile::kConsumers * kWarpgroup / 32 * of.cluster_size": "Tile::kConsumers * kWarpgroup / 32"},
+    ),
+    "the buffers' parity does not change": (SEVERAL, {"parity ^= 1;": ""}),
+    "what is staged is written over before it is stored": (
+        SEVERAL,
+        {"bulk_wait_group_read<0>();  // what": "//"},
+    ),
+    "a block copies all columns of b": (SEVERAL, {"depth + above * rows);": "depth);"}),
+    "a part of k is left out": (SHARED, {"first_step(place.part + 1,": "-1 + first_step(place.part + 1,"}),
+    "sums are written over buffers that others read": (
+        SHARED,
+        {"consumers_barrier<Tile>();  // the buffers": "//", "cluster_wait();  // the other": "//"},
+    ),
+    "sums are added up before they have arrived": (SHARED, {"mbarrier_wait_parity(arrived, 0);": ""}),
+    "sums go to the wrong slot": (
+        SHARED_BY_FOUR,
+        {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
+    ),
+    "a block ends while others send": (
+        SHARED,
+        {"  if (of.cluster_size * of.split_k > 1) {\n    cluster_arrive_relaxed();": "  if (false) {"},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
+    """Or these tests would say nothing."""
+    (problem, launch), changes = FAULTS[fault]
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
+    for before, after in changes.items():
+        (header,) = [one for one in (tmp_path / "matmul").iterdir() if before in one.read_text()]
+        header.write_text(header.read_text().replace(before, after))
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        for seed in SEEDS:
+            check(tmp_path, problem, launch, seed)

@@ -142,6 +142,7 @@ struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   NamedBarrier all;
   std::deque<std::function<void()>> copies;
+  std::deque<std::function<void()>> stores;  // to device memory, for which nobody waits before their memory's next use
   ucontext_t scheduler;
   std::mt19937 random;
   bool copies_late = false;
@@ -197,10 +198,12 @@ inline void start() {
   swapcontext(&running->context, &cluster->scheduler);
 }
 
+// One of those that are late, the stores last.
 inline void run_copy() {
-  const size_t which = cluster->random() % cluster->copies.size();
-  const auto copy = cluster->copies[which];
-  cluster->copies.erase(cluster->copies.begin() + static_cast<std::ptrdiff_t>(which));
+  auto& from = cluster->copies.empty() ? cluster->stores : cluster->copies;
+  const size_t which = cluster->random() % from.size();
+  const auto copy = from[which];
+  from.erase(from.begin() + static_cast<std::ptrdiff_t>(which));
   copy();
 }
 
@@ -265,13 +268,13 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
       break;
     }
     if (!any_ran) {
-      if (here.copies.empty()) {
+      if (here.copies.empty() && here.stores.empty()) {
         fail("every thread waits for ever");
       }
       run_copy();
     }
   }
-  if (!here.copies.empty()) {
+  if (!here.copies.empty() || !here.stores.empty()) {
     fail("a block ended before its copies");
   }
   if (here.all.there != 0) {
@@ -479,7 +482,7 @@ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
   emulated::Fiber* const thread = emulated::running;
   check_box(address, map);
   ++thread->stores;
-  emulated::start_copy([=] {
+  const auto store = [=] {
     emulated::as_block(rank, [=] {
       each_of_box(address, *map, x, y, 0, 0, [](const unsigned char* here, const uint16_t* there) {
         if (there != nullptr) {
@@ -488,7 +491,12 @@ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
       });
     });
     --thread->stores;
-  });
+  };
+  if (emulated::cluster->copies_late) {
+    emulated::cluster->stores.push_back(store);
+  } else {
+    store();
+  }
 }
 inline void bulk_commit_group() {}
 template <int kPending>

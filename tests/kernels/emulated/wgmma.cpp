@@ -1,5 +1,5 @@
-// Runs matmul's wgmma_persistent on emulated multiprocessors: BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED and ELEMENT are
-// macros, the rest is told by arguments. It reads a and b from a file as they lie in memory, with rows of multiples of 16
+// Runs matmul's wgmma_persistent on emulated multiprocessors: BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, ELEMENT
+// and PROMOTED are macros, the rest is told by arguments. It reads a and b from a file as they lie in memory, with rows of multiples of 16
 // bytes, and writes out.
 #include <fstream>
 #include <iterator>
@@ -46,7 +46,7 @@ int main(int, char** argv) {
   const CUtensorMap map_b = tensor_map(given.data() + of_a, rows_of_b, columns_of_b, aligned(columns_of_b),
                                        (B_TRANSPOSED ? BLOCK_N : 64) / of.cluster_size);
   const CUtensorMap map_out = tensor_map(out.data(), m, n, n, matmul::kWarpgroupRows);
-  using Tile = matmul::Tile<kernels::Element::ELEMENT, BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, false>;
+  using Tile = matmul::Tile<kernels::Element::ELEMENT, BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, PROMOTED>;
   const int blocks = of.cluster_size * of.split_k;
   const int needed = matmul::SharedLayout(BLOCK_M, BLOCK_N, of.stages, of.split_k).bytes();
   std::vector<std::vector<unsigned char>> shared(static_cast<size_t>(blocks));
