@@ -77,7 +77,7 @@ class GemvTiles:
 class Gemv:
     """The warps of a block; of a row-major b whose rows are aligned also the columns that a block takes."""
 
-    columns: int = one_of(64, 128, unit="")
+    columns: int = one_of(32, 64, 128, unit="")
     num_warps: int = one_of(4, 8, 16, default=8, unit="w")
 
 
@@ -195,6 +195,8 @@ def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None
         return reason
     if problem.m > MOST_ROWS // 2 and parameters.num_warps > 8:
         return f"too much for the registers: {parameters.num_warps} warps > 8 with {problem.m} rows of a"
+    if problem.layout[1] == "t" and parameters.columns != Gemv().columns:
+        return "a warp takes a column of a column-major b: columns says nothing"
     return None
 
 

@@ -101,7 +101,7 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   const CUtensorMap map_b = tensor_map(kMapType<Tile::kElement>, kItem, b.data, b.rows, b.columns, b.row_bytes,
                                        (Tile::kBTransposed ? Tile::kBlockN : kSlabRows) / of.cluster_size);
   const CUtensorMap map_out =
-      of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n, of.n * 2, kWarpgroupRows) : CUtensorMap{};
+      of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n, int64_t{of.n} * 2, kWarpgroupRows) : CUtensorMap{};
 
   const auto* const function = reinterpret_cast<const void*>(wgmma_persistent<Tile>);
   const int shared_bytes = SharedLayout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k).bytes();
@@ -123,11 +123,11 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   config.numAttrs = 1;
   const int64_t tiles = kernels::ceil_div(of.m, int64_t{Tile::kBlockM} * of.cluster_size) *
                         kernels::ceil_div(of.n, int64_t{Tile::kBlockN});
+  kernels::require(tiles <= INT32_MAX / 16, "matmul::cuda_wgmma has too many tiles for a launch");
   config.gridDim = dim3(static_cast<unsigned>(cluster));
   // Blocks that share a tile take one.
   const int64_t clusters =
       of.split_k > 1 ? tiles : std::min(tiles, resident_clusters(function, config, cluster, asked.device));
-  kernels::require(clusters * cluster <= INT32_MAX, "matmul::cuda_wgmma has too many tiles for a launch");
   config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
   config.numAttrs = asked.after_copies ? 2 : 1;
   const void* arguments[] = {&map_a, &map_b, &map_out, &of};
@@ -204,7 +204,7 @@ kernels::Tensor cuda_wgmma(const kernels::Tensor& a, bool a_transposed, const ke
                    "split_k must be 1, 2, 4 or 8, not " + std::to_string(split_k));
   kernels::require(cluster_size * split_k <= 8, "cluster_size x split_k must be at most 8, not " +
                                                     std::to_string(cluster_size * split_k));
-  kernels::require(group_m >= 1, "group_m must be at least 1, not " + std::to_string(group_m));
+  kernels::require(group_m >= 1 && group_m <= 1024, "group_m must be from 1 to 1024, not " + std::to_string(group_m));
   const torch::stable::accelerator::DeviceGuard guard(a.get_device_index());
   const int64_t m = a.size(a_transposed ? 1 : 0);
   const int64_t n = b.size(b_transposed ? 0 : 1);
@@ -218,10 +218,10 @@ kernels::Tensor cuda_wgmma(const kernels::Tensor& a, bool a_transposed, const ke
   }
   Launch asked{};
   Arguments& of = asked.of;
-  of.m = m;
-  of.n = n;
-  of.k = k;
-  of.group = std::max<int64_t>(1, group_m / cluster_size);
+  of.m = static_cast<int>(m);
+  of.n = static_cast<int>(n);
+  of.k = static_cast<int>(k);
+  of.group = static_cast<int>(std::max<int64_t>(1, group_m / cluster_size));
   of.stages = static_cast<int>(stages);
   of.cluster_size = static_cast<int>(cluster_size);
   of.split_k = static_cast<int>(split_k);

@@ -10,12 +10,22 @@ namespace matmul {
 
 constexpr int kBoxColumns = 64;  // 128 bytes of the output
 
-// A warpgroup rounds the sums of kColumns of its columns, from `first` on, to `staged`: boxes of 64 columns, 64 rows of
-// 128 bytes each, swizzled as TMA wants them. A warp writes 16 of the rows.
+// Two sums as neighbouring elements of the output. Only float8 has a scale.
+template <typename Tile>
+__device__ uint32_t output_pair(float first, float second, float scale) {
+  if constexpr (Tile::kElement == Element::kFloat8) {
+    return rounded_pair<Tile::kOutput>(first * scale, second * scale);
+  } else {
+    return rounded_pair<Tile::kOutput>(first, second);
+  }
+}
+
+// A warpgroup rounds the sums of kColumns of its columns to `staged`: boxes of 64 columns, 64 rows of 128 bytes each,
+// swizzled as TMA wants them. A warp writes 16 of the rows.
 //
 // Of wgmma's sums a thread has, in each 8 columns, two neighbours in row lane / 4 of its warp's 16, and two in the row 8
 // below: an 8 x 8 matrix as stmatrix takes it.
-template <Element kElement, int kColumns>
+template <typename Tile, int kColumns>
 __device__ void stage(const float* sums, float scale, unsigned char* staged) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int lane = thread % 32;
@@ -29,9 +39,8 @@ __device__ void stage(const float* sums, float scale, unsigned char* staged) {
     const int piece = j + lane / 16;  // of 8 columns
     const uint32_t to =
         base + static_cast<uint32_t>(piece / 8 * kWarpgroupRows * kSwizzle + swizzled(row, piece % 8 * 16));
-    stmatrix_x4(to, rounded_pair<kElement>(d[0] * scale, d[1] * scale),
-                rounded_pair<kElement>(d[2] * scale, d[3] * scale), rounded_pair<kElement>(d[4] * scale, d[5] * scale),
-                rounded_pair<kElement>(d[6] * scale, d[7] * scale));
+    stmatrix_x4(to, output_pair<Tile>(d[0], d[1], scale), output_pair<Tile>(d[2], d[3], scale),
+                output_pair<Tile>(d[4], d[5], scale), output_pair<Tile>(d[6], d[7], scale));
   }
 }
 
@@ -50,7 +59,7 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
       bulk_wait_group_read<0>();  // what was stored last is read
     }
     warpgroup_barrier(which);
-    stage<Tile::kOutput, kColumns>(sums + part * kColumns / 2, scale, staged);
+    stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged);
     fence_proxy_async();
     warpgroup_barrier(which);
     if (stores) {
@@ -67,24 +76,24 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
 // other, a lane 8 aligned bytes; what is at a row's ends goes element by element.
 template <typename Tile>
 __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
-                                 uint16_t* out, int64_t row, int64_t column, int64_t m, int64_t n) {
+                                 uint16_t* out, int row, int column, int m, int n) {
   constexpr int kColumns = kStoredColumns<Tile>;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
     __syncwarp();
-    stage<Tile::kOutput, kColumns>(sums + part * kColumns / 2, scale, staged);
+    stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged);
     __syncwarp();
-    const int64_t left = column + part * kColumns;
-    const int width = static_cast<int>(min(static_cast<int64_t>(kColumns), n - left));
+    const int left = column + part * kColumns;
+    const int width = min(kColumns, n - left);
 #pragma unroll 4
     for (int i = 0; i < 16; ++i) {
       const int within = warp * 16 + i;
       if (row + within >= m) {
         break;
       }
-      uint16_t* const to = out + (row + within) * n + left;
+      uint16_t* const to = out + int64_t{row + within} * n + left;
       const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(to) / 2 % 4);  // a multiple of 8 bytes
       for (int first = lane * 4 - past; first < width; first += 128) {
         uint16_t four[4];
@@ -122,7 +131,7 @@ __device__ void consumers_barrier() {
 template <typename Tile>
 __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* shared,
                                  const SharedLayout& layout, uint64_t* arrived, const Place& place, const Arguments& of,
-                                 int64_t top, int64_t column) {
+                                 int top, int column) {
   const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;  // of those that multiply
   const int lane = thread % 32;
   auto* const own = reinterpret_cast<float*>(shared);
@@ -164,12 +173,11 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
       total.z += some.z;
       total.w += some.w;
     }
-    const uint2 four = make_uint2(rounded_pair<Tile::kOutput>(total.x * scale, total.y * scale),
-                                  rounded_pair<Tile::kOutput>(total.z * scale, total.w * scale));
-    const int64_t to_row = top + first + row;
-    const int64_t to_column = column + within;
+    const uint2 four = make_uint2(output_pair<Tile>(total.x, total.y, scale), output_pair<Tile>(total.z, total.w, scale));
+    const int to_row = top + first + row;
+    const int to_column = column + within;
     if (to_row < of.m && to_column < of.n) {
-      uint16_t* const to = static_cast<uint16_t*>(of.out) + to_row * of.n + to_column;
+      uint16_t* const to = static_cast<uint16_t*>(of.out) + int64_t{to_row} * of.n + to_column;
       if (whole) {
         *reinterpret_cast<uint2*>(to) = four;
       } else {

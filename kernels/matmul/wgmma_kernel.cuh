@@ -29,12 +29,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     wgmma_persistent(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                      const __grid_constant__ CUtensorMap map_out, const __grid_constant__ Arguments of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ unsigned char shared_memory[];
   constexpr int kElements = kSwizzle / kItemBytes<Tile::kElement>;  // of k to a buffer
   const SharedLayout layout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k);
-  // All blocks of a cluster have the same addresses, so that rounding up leaves them the same.
-  unsigned char* const shared = shared_memory + (kSwizzleTile - shared_address(shared_memory) % kSwizzleTile) %
-                                                    kSwizzleTile;
+  unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
   auto* const full = reinterpret_cast<uint64_t*>(shared + layout.barriers());
   uint64_t* const empty = full + of.stages;
   uint64_t* const arrived = empty + of.stages;  // what other blocks that share the tile send
@@ -45,6 +42,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&map_a);
     prefetch_tensor_map(&map_b);
+    if (of.store_by_tma && of.split_k == 1) {
+      prefetch_tensor_map(&map_out);
+    }
     for (int stage = 0; stage < of.stages; ++stage) {
       mbarrier_init(&full[stage], 1);
       mbarrier_init(&empty[stage], Tile::kConsumers * kWarpgroup / 32 * of.cluster_size);
@@ -62,14 +62,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     cluster_wait();
   }
 
-  const int64_t rows_of_tiles = (of.m + Tile::kBlockM * of.cluster_size - 1) / (Tile::kBlockM * of.cluster_size);
-  const int64_t columns_of_tiles = (of.n + Tile::kBlockN - 1) / Tile::kBlockN;
-  const int64_t tiles = rows_of_tiles * columns_of_tiles;
-  const int64_t cluster = blockIdx.x / (of.cluster_size * of.split_k);
-  const int64_t clusters = gridDim.x / (of.cluster_size * of.split_k);
-  const int64_t steps = (of.k + kElements - 1) / kElements;
-  const int first = static_cast<int>(first_step(place.part, of.split_k, steps));
-  const int last = static_cast<int>(first_step(place.part + 1, of.split_k, steps));
+  const int rows_of_tiles = (of.m + Tile::kBlockM * of.cluster_size - 1) / (Tile::kBlockM * of.cluster_size);
+  const int columns_of_tiles = (of.n + Tile::kBlockN - 1) / Tile::kBlockN;
+  const int tiles = rows_of_tiles * columns_of_tiles;
+  const int cluster = static_cast<int>(blockIdx.x) / (of.cluster_size * of.split_k);
+  const int clusters = static_cast<int>(gridDim.x) / (of.cluster_size * of.split_k);
+  const int steps = (of.k + kElements - 1) / kElements;
+  const int first = first_step(place.part, of.split_k, steps);
+  const int last = first_step(place.part + 1, of.split_k, steps);
   Pipeline pipeline;
 
   if (warpgroup == 0) {
@@ -79,14 +79,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     if (threadIdx.x == 0) {
       const auto blocks = static_cast<uint16_t>(((1 << of.cluster_size) - 1) << place.rank(0, place.part, of.cluster_size));
       wait_on_dependent_grids();  // the copies to aligned rows, where there are some
-      for (int64_t wave = 0;; ++wave) {
-        const int64_t at = place_of(wave, cluster, clusters, tiles);
+      for (int wave = 0;; ++wave) {
+        const int at = place_of(wave, cluster, clusters, tiles);
         if (at >= tiles) {
           break;
         }
         const TileIndex tile = grouped_tile(at, rows_of_tiles, columns_of_tiles, of.group);
-        const int row = static_cast<int>((tile.m * of.cluster_size + place.above) * Tile::kBlockM);
-        const int column = static_cast<int>(tile.n * Tile::kBlockN);
+        const int row = (tile.m * of.cluster_size + place.above) * Tile::kBlockM;
+        const int column = tile.n * Tile::kBlockN;
         for (int buffer = first; buffer < last; ++buffer) {
           // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
           mbarrier_wait_parity(&empty[pipeline.stage], pipeline.parity ^ 1);
@@ -115,15 +115,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     };
     const float scale = of.scale_a == nullptr ? 1.0f : *of.scale_a * *of.scale_b;
     float sums[Tile::kBlockN / 2];
-    for (int64_t wave = 0;; ++wave) {
-      const int64_t at = place_of(wave, cluster, clusters, tiles);
+    for (int wave = 0;; ++wave) {
+      const int at = place_of(wave, cluster, clusters, tiles);
       if (at >= tiles) {
         break;
       }
       const TileIndex tile = grouped_tile(at, rows_of_tiles, columns_of_tiles, of.group);
-      const int64_t top = (tile.m * of.cluster_size + place.above) * Tile::kBlockM;
-      const int64_t row = top + which * kWarpgroupRows;
-      const int64_t column = tile.n * Tile::kBlockN;
+      const int top = (tile.m * of.cluster_size + place.above) * Tile::kBlockM;
+      const int row = top + which * kWarpgroupRows;
+      const int column = tile.n * Tile::kBlockN;
       if (row >= of.m && of.split_k == 1) {  // nothing to multiply: the other warpgroup is faster for it
         for (int buffer = first; buffer < last; ++buffer) {
           mbarrier_wait_parity(&full[pipeline.stage], pipeline.parity);
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       if (of.split_k > 1) {
         reduce_and_store<Tile>(sums, scale, shared, layout, arrived, place, of, top, column);
       } else if (of.store_by_tma) {
-        store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), &map_out,
-                           static_cast<int>(row), static_cast<int>(column), which);
+        store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), &map_out, row,
+                           column, which);
       } else {
         store_by_threads<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(),
                                static_cast<uint16_t*>(of.out), row, column, of.m, of.n);

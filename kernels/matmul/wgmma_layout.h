@@ -14,30 +14,30 @@ constexpr int kWarpgroupRows = 64;  // that a warpgroup's instruction multiplies
 
 // A tile's row and column in the grid of tiles.
 struct TileIndex {
-  int64_t m;
-  int64_t n;
+  int m;
+  int n;
 };
 
 // The tile that comes at a place of the order: column by column within `group` rows of tiles, then the next rows. Tiles
 // that are computed at the same time then need few rows of a and few columns of b, which L2 holds.
-KERNELS_HOST_DEVICE inline TileIndex grouped_tile(int64_t place, int64_t tiles_m, int64_t tiles_n, int64_t group) {
-  const int64_t tiles_of_group = group * tiles_n;
-  const int64_t first = place / tiles_of_group * group;
-  const int64_t rows = tiles_m - first < group ? tiles_m - first : group;  // the last group may be of fewer
-  const int64_t within = place % tiles_of_group;
+KERNELS_HOST_DEVICE inline TileIndex grouped_tile(int place, int tiles_m, int tiles_n, int group) {
+  const int tiles_of_group = group * tiles_n;
+  const int first = place / tiles_of_group * group;
+  const int rows = tiles_m - first < group ? tiles_m - first : group;  // the last group may be of fewer
+  const int within = place % tiles_of_group;
   return {first + within % rows, within / rows};
 }
 
 // The place of the tile that a cluster takes as its `wave`-th, or one past the last. Tiles of the last row may be of few
 // rows, and come last: a cluster that had one of them in the wave before is done sooner. So the clusters at the end, which
 // had them, take what is left for a last wave.
-KERNELS_HOST_DEVICE inline int64_t place_of(int64_t wave, int64_t cluster, int64_t clusters, int64_t tiles) {
-  const int64_t first = wave * clusters;
+KERNELS_HOST_DEVICE inline int place_of(int wave, int cluster, int clusters, int tiles) {
+  const int first = wave * clusters;
   return tiles - first < clusters ? first + (clusters - 1 - cluster) : first + cluster;
 }
 
 // The first of the `steps` steps along k that part `part` of `parts` takes. Each has one at least where there are as many.
-KERNELS_HOST_DEVICE inline int64_t first_step(int64_t part, int64_t parts, int64_t steps) { return steps * part / parts; }
+KERNELS_HOST_DEVICE inline int first_step(int part, int parts, int steps) { return steps * part / parts; }
 
 // A block's shared memory, from a multiple of 1024 bytes on: `stages` buffers of a's tile and b's; then what each
 // warpgroup stores, 64 rows of 2 bytes a column; then two barriers a stage, and one for what other blocks send.

@@ -12,10 +12,10 @@
 namespace matmul {
 
 struct Arguments {
-  int64_t m;
-  int64_t n;
-  int64_t k;
-  int64_t group;  // rows of a cluster's tiles
+  int m;
+  int n;
+  int k;
+  int group;  // rows of a cluster's tiles
   int stages;
   int cluster_size;
   int split_k;

@@ -313,6 +313,14 @@ BASE = Problem(m=4096, n=4096, k=4096)
             H200,
             "too much for the registers: 16 warps > 8 with 5 rows of a",
         ),
+        (gemv_fits, {"m": 1}, Gemv(columns=128), H200, None),
+        (
+            gemv_fits,
+            {"m": 1, "layout": "nt"},
+            Gemv(columns=128),
+            H200,
+            "a warp takes a column of a column-major b: columns says nothing",
+        ),
         (triton_gemv_fits, {"m": 1}, GemvTiles(), H200, None),
         (
             triton_gemv_fits,

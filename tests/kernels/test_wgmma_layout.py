@@ -16,7 +16,7 @@ from pipeline.machine.compilers import find_cxx
 SOURCE = """
 #include "wgmma_layout.h"
 #define SHOWN extern "C" __attribute__((visibility("default")))
-SHOWN long long tile(long long place, long long tiles_m, long long tiles_n, long long group) {
+SHOWN int tile(int place, int tiles_m, int tiles_n, int group) {
   const matmul::TileIndex at = matmul::grouped_tile(place, tiles_m, tiles_n, group);
   return at.m * 1000 + at.n;
 }
@@ -25,10 +25,10 @@ SHOWN unsigned long long k_major(unsigned tile, int step) { return kernels::k_ma
 SHOWN unsigned long long mn_major(unsigned tile, int step, int rows) {
   return kernels::mn_major_descriptor(tile, step, rows);
 }
-SHOWN long long place(long long wave, long long cluster, long long clusters, long long tiles) {
+SHOWN int place(int wave, int cluster, int clusters, int tiles) {
   return matmul::place_of(wave, cluster, clusters, tiles);
 }
-SHOWN long long first_step(long long part, long long parts, long long steps) {
+SHOWN int first_step(int part, int parts, int steps) {
   return matmul::first_step(part, parts, steps);
 }
 SHOWN unsigned long long further(unsigned long long descriptor, int bytes) {
@@ -54,10 +54,6 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
     command = [str(find_cxx().path), *flags, include, "layout.cpp", "-o", "layout.so"]
     subprocess.run(command, cwd=folder, check=True)
     library = ctypes.CDLL(str(folder / "layout.so"))
-    library.tile.restype = ctypes.c_longlong
-    library.tile.argtypes = [ctypes.c_longlong] * 4
-    library.place.restype = library.first_step.restype = ctypes.c_longlong
-    library.place.argtypes, library.first_step.argtypes = [ctypes.c_longlong] * 4, [ctypes.c_longlong] * 3
     library.k_major.restype = library.mn_major.restype = library.further.restype = ctypes.c_ulonglong
     library.further.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
     yield library

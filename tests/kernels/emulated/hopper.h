@@ -1,5 +1,6 @@
-// Enough of a Hopper multiprocessor, on a CPU, to run a kernel of warp-specialized warpgroups: TMA, mbarriers, named
-// barriers, wgmma by its matrix descriptors, shuffles. It stands in for common.cuh, tma.cuh and wgmma.cuh.
+// Enough of Hopper's multiprocessors, on a CPU, to run a kernel of warp-specialized warpgroups, a cluster at a time: TMA,
+// mbarriers, named barriers, wgmma by its matrix descriptors, stmatrix, shuffles, a cluster's barrier, and copies from
+// block to block. It stands in for common.cuh, tma.cuh and wgmma.cuh.
 //
 // Threads are fibers. One runs until it has to wait; which runs next is random. What is asynchronous on the GPU is done
 // as early or as late as the instructions allow: copies at once or when nothing else can run, wgmmas when they are
@@ -40,8 +41,22 @@ struct uint4 {
   uint32_t x, y, z, w;
 };
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+struct uint2 {
+  uint32_t x, y;
+};
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+struct float2 {
+  float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+struct float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+using std::max;
+using std::min;
 
-// A batch of heads, (w, z, y, x), x the fastest; strides in elements of 2 bytes.
+// A batch of heads, (w, z, y, x), x the fastest; strides in elements of 2 bytes. A matrix has sizes of 1 for z and w.
 struct CUtensorMap {
   const uint16_t* data;
   int sizes[4];
@@ -64,6 +79,8 @@ struct Fiber {
   std::vector<char> stack = std::vector<char>(256 * 1024);
   std::function<bool()> may_go;  // what it waits for
   bool is_done = false;
+  int cluster_generation = 0;  // of the cluster's barrier, when it arrived
+  int stores = 0;              // that have not read shared memory yet
 };
 
 struct Mbarrier {
@@ -73,7 +90,8 @@ struct Mbarrier {
   int phase = 0;
 
   void complete_if_all_is_there() {
-    if (pending < 0 || bytes < 0) {
+    // Another block's copy may be done before this block expects it.
+    if (pending < 0 || (pending == 0 && bytes < 0)) {
       fail("more arrivals or bytes at an mbarrier than it expects");
     }
     if (pending == 0 && bytes == 0) {
@@ -105,26 +123,52 @@ struct Warp {
 
 // A block at work.
 struct Block {
+  unsigned index = 0;
+  int rank = 0;  // in its cluster
+  unsigned char* memory = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Warp> warps;
   std::map<const void*, Mbarrier> mbarriers;
   std::map<int, NamedBarrier> named;
-  std::deque<std::function<void()>> copies;
   NamedBarrier all;
+
+  bool is_done() const {
+    return std::all_of(fibers.begin(), fibers.end(), [](const auto& fiber) { return fiber->is_done; });
+  }
+};
+
+// The blocks of a cluster, which run at the same time, and what they have started.
+struct Cluster {
+  std::vector<std::unique_ptr<Block>> blocks;
+  NamedBarrier all;
+  std::deque<std::function<void()>> copies;
+  std::deque<std::function<void()>> stores;  // to device memory, for which nobody waits before their memory's next use
   ucontext_t scheduler;
-  Fiber* running = nullptr;
   std::mt19937 random;
   bool copies_late = false;
   bool wgmma_late = false;
   std::function<void()> kernel;
 };
-inline Block* block = nullptr;
+inline Cluster* cluster = nullptr;
+inline Block* block = nullptr;    // whose thread runs
+inline Fiber* running = nullptr;  // that thread
+
+// Does something as a block of the cluster that has not ended.
+inline void as_block(int rank, const std::function<void()>& does) {
+  Block* const self = block;
+  block = cluster->blocks[static_cast<size_t>(rank)].get();
+  if (block->is_done()) {
+    fail("a block's shared memory is used after its end");
+  }
+  does();
+  block = self;
+}
 
 inline void wait_until(std::function<bool()> may_go) {
   while (!may_go()) {
-    Fiber* const self = block->running;
+    Fiber* const self = running;
     self->may_go = may_go;
-    swapcontext(&self->context, &block->scheduler);
+    swapcontext(&self->context, &cluster->scheduler);
   }
 }
 
@@ -149,48 +193,63 @@ inline void meet() {
 }
 
 inline void start() {
-  block->kernel();
-  block->running->is_done = true;
-  swapcontext(&block->running->context, &block->scheduler);
+  cluster->kernel();
+  running->is_done = true;
+  swapcontext(&running->context, &cluster->scheduler);
 }
 
+// One of those that are late, the stores last.
 inline void run_copy() {
-  const size_t which = block->random() % block->copies.size();
-  const auto copy = block->copies[which];
-  block->copies.erase(block->copies.begin() + static_cast<std::ptrdiff_t>(which));
+  auto& from = cluster->copies.empty() ? cluster->stores : cluster->copies;
+  const size_t which = cluster->random() % from.size();
+  const auto copy = from[which];
+  from.erase(from.begin() + static_cast<std::ptrdiff_t>(which));
   copy();
 }
 
-// Runs a kernel's block to its end.
-inline void run_block(unsigned index, unsigned grid, int threads, unsigned seed, std::function<void()> kernel) {
-  Block here;
-  block = &here;
-  here.random.seed(seed * 7919 + index);
+inline void start_copy(std::function<void()> copy) {
+  if (cluster->copies_late) {
+    cluster->copies.push_back(std::move(copy));
+  } else {
+    copy();
+  }
+}
+
+// Runs the blocks of a cluster to their end, the first of the grid's index `first`, in these shared memories.
+inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigned char*>& memories, int threads,
+                        unsigned seed, std::function<void()> kernel) {
+  Cluster here;
+  cluster = &here;
+  here.random.seed(seed * 7919 + first);
   here.copies_late = seed & 1;
   here.wgmma_late = seed & 2;
   here.kernel = std::move(kernel);
-  here.warps.resize(static_cast<size_t>(threads / 32));
-  blockIdx.x = index;
   gridDim.x = grid;
-  for (int i = 0; i < threads; ++i) {
-    auto fiber = std::make_unique<Fiber>();
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack.data();
-    fiber->context.uc_stack.ss_size = fiber->stack.size();
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, start, 0);
-    here.fibers.push_back(std::move(fiber));
-  }
-  std::vector<int> order;
-  for (int i = 0; i < threads; ++i) {
-    order.push_back(i);
+  std::vector<std::pair<Block*, int>> order;
+  for (unsigned char* const memory : memories) {
+    auto made = std::make_unique<Block>();
+    made->rank = static_cast<int>(here.blocks.size());
+    made->index = first + static_cast<unsigned>(made->rank);
+    made->memory = memory;
+    made->warps.resize(static_cast<size_t>(threads / 32));
+    for (int i = 0; i < threads; ++i) {
+      auto fiber = std::make_unique<Fiber>();
+      getcontext(&fiber->context);
+      fiber->context.uc_stack.ss_sp = fiber->stack.data();
+      fiber->context.uc_stack.ss_size = fiber->stack.size();
+      fiber->context.uc_link = nullptr;
+      makecontext(&fiber->context, start, 0);
+      made->fibers.push_back(std::move(fiber));
+      order.emplace_back(made.get(), i);
+    }
+    here.blocks.push_back(std::move(made));
   }
   for (;;) {
     bool any_ran = false;
     bool all_done = true;
     std::shuffle(order.begin(), order.end(), here.random);
-    for (const int i : order) {
-      Fiber* const fiber = here.fibers[static_cast<size_t>(i)].get();
+    for (const auto& [of, i] : order) {
+      Fiber* const fiber = of->fibers[static_cast<size_t>(i)].get();
       if (fiber->is_done) {
         continue;
       }
@@ -199,7 +258,9 @@ inline void run_block(unsigned index, unsigned grid, int threads, unsigned seed,
         continue;
       }
       any_ran = true;
-      here.running = fiber;
+      block = of;
+      running = fiber;
+      blockIdx.x = of->index;
       threadIdx.x = static_cast<unsigned>(i);
       swapcontext(&here.scheduler, &fiber->context);
     }
@@ -207,20 +268,26 @@ inline void run_block(unsigned index, unsigned grid, int threads, unsigned seed,
       break;
     }
     if (!any_ran) {
-      if (here.copies.empty()) {
+      if (here.copies.empty() && here.stores.empty()) {
         fail("every thread waits for ever");
       }
       run_copy();
     }
   }
-  if (!here.copies.empty()) {
+  if (!here.copies.empty() || !here.stores.empty()) {
     fail("a block ended before its copies");
   }
-  for (const auto& [which, barrier] : here.named) {
-    if (barrier.there != 0) {
-      fail("a block ended with a named barrier halfway");
+  if (here.all.there != 0) {
+    fail("a cluster ended with its barrier halfway");
+  }
+  for (const auto& one : here.blocks) {
+    for (const auto& [which, barrier] : one->named) {
+      if (barrier.there != 0) {
+        fail("a block ended with a named barrier halfway");
+      }
     }
   }
+  cluster = nullptr;
   block = nullptr;
 }
 
@@ -229,6 +296,15 @@ inline void run_block(unsigned index, unsigned grid, int threads, unsigned seed,
 namespace attention {
 inline unsigned char shared_memory[emulated::kSharedBytes];
 }
+
+namespace emulated {
+
+// A block that is a cluster of its own.
+inline void run_block(unsigned index, unsigned grid, int threads, unsigned seed, std::function<void()> kernel) {
+  run_cluster(index, grid, {attention::shared_memory}, threads, seed, std::move(kernel));
+}
+
+}  // namespace emulated
 
 inline void __syncthreads() {
   emulated::NamedBarrier& all = emulated::block->all;
@@ -267,11 +343,11 @@ namespace kernels {
 enum class Element { kBFloat16, kFloat16, kFloat8 };
 
 inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - attention::shared_memory) +
+  return static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - emulated::block->memory) +
          emulated::kSharedBase;
 }
 inline unsigned char* shared_pointer(uint32_t address) {
-  return attention::shared_memory + (address - emulated::kSharedBase);
+  return emulated::block->memory + (address - emulated::kSharedBase);
 }
 
 inline float exp2_(float x) { return std::exp2(x); }
@@ -338,40 +414,156 @@ inline void mbarrier_wait_parity(uint64_t* barrier, int parity) {
   emulated::wait_until([&at, parity] { return at.phase != parity; });
 }
 
-// A box of 64 elements of box_rows rows, with the 128-byte swizzle.
-inline void tma_load(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier) {
-  const uint32_t address = shared_address(to);
+// An address of this block's shared memory in that of the block whose turn it is.
+inline uint64_t* same_barrier(uint32_t address) { return reinterpret_cast<uint64_t*>(shared_pointer(address)); }
+
+inline void check_box(uint32_t address, const CUtensorMap* map) {
   if (address % 1024 != 0) {
     emulated::fail("a tile begins where the swizzle does not");
   }
   if (address + static_cast<uint32_t>(map->box_rows * 128) > emulated::kSharedBase + emulated::kSharedBytes) {
     emulated::fail("a copy goes past the end of shared memory");
   }
-  const auto copy = [=] {
-    for (int row = 0; row < map->box_rows; ++row) {
-      for (int column = 0; column < 64; ++column) {
-        const bool is_inside = x + column < map->sizes[0] && y + row < map->sizes[1] && y + row >= 0 &&
-                               z < map->sizes[2] && w < map->sizes[3];
-        const uint16_t bits =
-            is_inside ? map->data[(x + column) * map->strides[0] + (y + row) * map->strides[1] + z * map->strides[2] +
-                                  w * map->strides[3]]
-                      : uint16_t{0};
-        const uint32_t at = address + static_cast<uint32_t>(row * 128 + column * 2);
-        std::memcpy(shared_pointer(at ^ ((at >> 7 & 7) << 4)), &bits, 2);
-      }
+}
+
+// Calls f with each element of a box of 64 elements of box_rows rows: where it is in shared memory, with the 128-byte
+// swizzle, and in the tensor, or null where it is outside.
+template <typename F>
+void each_of_box(uint32_t address, const CUtensorMap& map, int x, int y, int z, int w, const F& f) {
+  for (int row = 0; row < map.box_rows; ++row) {
+    for (int column = 0; column < 64; ++column) {
+      const bool is_inside = x + column < map.sizes[0] && y + row < map.sizes[1] && y + row >= 0 && z < map.sizes[2] &&
+                             w < map.sizes[3];
+      const uint32_t at = address + static_cast<uint32_t>(row * 128 + column * 2);
+      f(shared_pointer(at ^ ((at >> 7 & 7) << 4)),
+        is_inside ? map.data + (x + column) * map.strides[0] + (y + row) * map.strides[1] + z * map.strides[2] +
+                        w * map.strides[3]
+                  : nullptr);
     }
-    emulated::Mbarrier& at = mbarrier_at(barrier);
-    at.bytes -= map->box_rows * 128;
-    at.complete_if_all_is_there();
-  };
-  if (emulated::block->copies_late) {
-    emulated::block->copies.push_back(copy);
-  } else {
-    copy();
   }
 }
 
+// To the blocks whose bits are set.
+inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
+  const uint32_t address = shared_address(to);
+  const uint32_t of_barrier = shared_address(barrier);
+  check_box(address, map);
+  for (int rank = 0; rank < static_cast<int>(emulated::cluster->blocks.size()); ++rank) {
+    if ((blocks >> rank & 1) == 0) {
+      continue;
+    }
+    emulated::start_copy([=] {
+      emulated::as_block(rank, [=] {
+        each_of_box(address, *map, x, y, z, w, [](unsigned char* here, const uint16_t* there) {
+          const uint16_t bits = there == nullptr ? uint16_t{0} : *there;
+          std::memcpy(here, &bits, 2);
+        });
+        emulated::Mbarrier& at = mbarrier_at(same_barrier(of_barrier));
+        at.bytes -= map->box_rows * 128;
+        at.complete_if_all_is_there();
+      });
+    });
+  }
+}
+inline void tma_load(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier) {
+  copy_box(to, map, x, y, z, w, barrier, 1u << emulated::block->rank);
+}
+inline void tma_load(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier) {
+  copy_box(to, map, x, y, 0, 0, barrier, 1u << emulated::block->rank);
+}
+inline void tma_load_multicast(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier, uint16_t blocks) {
+  copy_box(to, map, x, y, 0, 0, barrier, blocks);
+}
+
+// Stores read shared memory as late as the thread lets them, where copies are late.
+inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
+  const uint32_t address = shared_address(from);
+  const int rank = emulated::block->rank;
+  emulated::Fiber* const thread = emulated::running;
+  check_box(address, map);
+  ++thread->stores;
+  const auto store = [=] {
+    emulated::as_block(rank, [=] {
+      each_of_box(address, *map, x, y, 0, 0, [](const unsigned char* here, const uint16_t* there) {
+        if (there != nullptr) {
+          std::memcpy(const_cast<uint16_t*>(there), here, 2);
+        }
+      });
+    });
+    --thread->stores;
+  };
+  if (emulated::cluster->copies_late) {
+    emulated::cluster->stores.push_back(store);
+  } else {
+    store();
+  }
+}
+inline void bulk_commit_group() {}
+template <int kPending>
+void bulk_wait_group_read() {
+  static_assert(kPending == 0);
+  emulated::Fiber* const thread = emulated::running;
+  emulated::wait_until([thread] { return thread->stores == 0; });
+}
+inline void fence_proxy_async() {}
+
+// Clusters
+
+inline int cluster_rank() { return emulated::block->rank; }
+inline void cluster_arrive_relaxed() {
+  emulated::NamedBarrier& all = emulated::cluster->all;
+  emulated::running->cluster_generation = all.generation;
+  const auto& blocks = emulated::cluster->blocks;
+  if (++all.there == static_cast<int>(blocks.size() * blocks.front()->fibers.size())) {
+    all.there = 0;
+    ++all.generation;
+  }
+}
+inline void cluster_wait() {
+  const int generation = emulated::running->cluster_generation;
+  emulated::NamedBarrier& all = emulated::cluster->all;
+  emulated::wait_until([&all, generation] { return all.generation != generation; });
+}
+inline void mbarrier_arrive_cluster(uint64_t* barrier, int rank) {
+  const uint32_t address = shared_address(barrier);
+  emulated::as_block(rank, [address] { mbarrier_arrive(same_barrier(address)); });
+}
+inline void bulk_copy_cluster(void* to, const void* from, int bytes, uint64_t* barrier, int rank) {
+  const uint32_t address = shared_address(to);
+  const uint32_t of_barrier = shared_address(barrier);
+  const int own = emulated::block->rank;
+  if (bytes % 16 != 0 || address % 16 != 0 || shared_address(from) % 16 != 0) {
+    emulated::fail("a bulk copy is of no multiple of 16 bytes");
+  }
+  emulated::start_copy([=] {
+    emulated::as_block(own, [] {});  // it is still there to be read
+    emulated::as_block(rank, [=] {
+      std::memcpy(shared_pointer(address), from, static_cast<size_t>(bytes));
+      emulated::Mbarrier& at = mbarrier_at(same_barrier(of_barrier));
+      at.bytes -= bytes;
+      at.complete_if_all_is_there();
+    });
+  });
+}
+inline void wait_on_dependent_grids() {}
+
+// The block's shared memory.
+template <int kAlignment>
+unsigned char* dynamic_shared_memory() {
+  const uint32_t past = emulated::kSharedBase % kAlignment;
+  return emulated::block->memory + (past == 0 ? 0 : kAlignment - past);
+}
+
 // Named barriers and registers
+
+// Lane l has the address of row l % 8 of matrix l / 8, and a pair of elements of row l / 4 of each matrix.
+inline void stmatrix_x4(uint32_t to, uint32_t first, uint32_t second, uint32_t third, uint32_t fourth) {
+  const uint32_t pairs[] = {first, second, third, fourth};
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const uint32_t row = exchange(to, matrix * 8 + emulated::lane() / 4);
+    std::memcpy(shared_pointer(row + static_cast<uint32_t>(emulated::lane() % 4 * 4)), &pairs[matrix], 4);
+  }
+}
 
 inline void named_barrier_arrive(int which, int threads) {
   emulated::NamedBarrier& at = emulated::block->named[which];
@@ -390,6 +582,7 @@ inline void named_barrier_sync(int which, int threads) {
   named_barrier_arrive(which, threads);
   emulated::wait_until([&at, generation] { return at.generation != generation; });
 }
+inline void warpgroup_barrier(int which) { named_barrier_sync(which + 1, 128); }
 template <int kRegisters>
 void setmaxnreg_dec() {}
 template <int kRegisters>
@@ -443,7 +636,7 @@ inline void run_all(std::vector<std::shared_ptr<emulated::WarpOperation>>& opera
 inline void wgmma_commit_group() {
   emulated::Warp& of = emulated::warp();
   emulated::meet([&] {
-    if (!emulated::block->wgmma_late) {
+    if (!emulated::cluster->wgmma_late) {
       run_all(of.started);
     }
     of.groups.push_back(std::move(of.started));
