@@ -56,10 +56,31 @@ Lying aligned(const kernels::Tensor& x, int item_bytes, std::optional<kernels::T
   if (of.aligned()) {
     return of;
   }
-  const int64_t stride = kernels::ceil_div(of.columns * item_bytes, int64_t{128}) * 128 / item_bytes;
-  memory = torch::stable::new_empty(x, {of.rows, stride});
-  copy = {of.data, memory->mutable_data_ptr(), of.rows, of.columns, of.row_bytes / item_bytes, stride};
-  return {copy.to, of.rows, of.columns, stride * item_bytes};
+  const int64_t row_bytes = of.columns * item_bytes;
+  const int64_t stride = kernels::ceil_div(row_bytes, int64_t{128}) * 128;
+  memory = torch::stable::new_empty(x, {of.rows, stride / item_bytes});
+  copy = {static_cast<const unsigned char*>(of.data),
+          static_cast<unsigned char*>(memory->mutable_data_ptr()),
+          of.rows,
+          row_bytes,
+          of.row_bytes,
+          stride};
+  return {copy.to, of.rows, of.columns, stride};
+}
+
+// Starts the copies; a matrix without rows is none.
+void launch_copies(const RowsCopy& first, const RowsCopy& second, cudaStream_t stream) {
+  const auto pieces = [](const RowsCopy& of) {
+    return std::max<int64_t>(1, kernels::ceil_div(of.row_bytes, int64_t{kPieceBytes}));
+  };
+  const auto blocks = [&](const RowsCopy& of) { return kernels::ceil_div(of.rows * pieces(of), int64_t{kCopyWarps}); };
+  kernels::require((blocks(first) + blocks(second)) * kCopyWarps <= INT32_MAX,
+                   "matrices whose rows begin at no multiple of 16 bytes are too large to be copied");
+  const dim3 grid(static_cast<unsigned>(blocks(first) + blocks(second)));
+  const dim3 block(kCopyWarps * 32);
+  copy_to_aligned_rows<<<grid, block, 0, stream>>>(first, second, static_cast<int>(blocks(first)),
+                                                   static_cast<int>(pieces(first)), static_cast<int>(pieces(second)));
+  kernels::record_launch("copy_to_aligned_rows", "a warp a piece of a row", grid, block);
 }
 
 template <Element kElement>
@@ -244,8 +265,7 @@ kernels::Tensor cuda_wgmma(const kernels::Tensor& a, bool a_transposed, const ke
     const Lying right = aligned(b, kItem, memory_of_b, copy_of_b);
     asked.after_copies = memory_of_a.has_value() || memory_of_b.has_value();
     if (asked.after_copies) {
-      using Bits = std::conditional_t<kItem == 1, uint8_t, uint16_t>;
-      launch_copies<Bits>(copy_of_a, copy_of_b, asked.stream);
+      launch_copies(copy_of_a, copy_of_b, asked.stream);
     }
     const auto run = block_m == 64 ? with_columns<kElement, 64>(block_n) : with_columns<kElement, 128>(block_n);
     run(left, a_transposed, right, b_transposed, promoted, asked);

@@ -164,9 +164,9 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
     const int within = i % kAcross * 4;
     float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (int part = 0; part < of.split_k; ++part) {
-      const float* const from = part == place.part
-                                    ? own + (first + row) * across
-                                    : reinterpret_cast<const float*>(shared + layout.slot(part, place.part)) + row * across;
+      const float* const from =
+          part == place.part ? own + (first + row) * across
+                             : reinterpret_cast<const float*>(shared + layout.slot(part, place.part)) + row * across;
       const float4 some = *reinterpret_cast<const float4*>(from + within);
       total.x += some.x;
       total.y += some.y;

@@ -18,7 +18,13 @@ MATMUL = kernels.load("matmul")
 HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
-HEADERS = ("wgmma_kernel.cuh", "wgmma_mainloop.cuh", "wgmma_epilogue.cuh", "wgmma_layout.h")
+HEADERS = (
+    "aligned_rows.cuh",
+    "wgmma_kernel.cuh",
+    "wgmma_mainloop.cuh",
+    "wgmma_epilogue.cuh",
+    "wgmma_layout.h",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +54,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for header in HEADERS:
         shutil.copy(kernels.ROOT / "matmul" / header, made / "matmul")
     shutil.copy(kernels.ROOT / "include" / "wgmma_descriptors.h", made / "include")
-    for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
+    for header in ("async.cuh", "common.cuh", "tma.cuh", "wgmma.cuh"):
         (made / "include" / header).write_text('#include "hopper.h"\n')
     shutil.copy(HERE / "hopper.h", made / "include")
-    shutil.copy(HERE / "wgmma.cpp", made / "run")
+    for source in ("aligned.cpp", "wgmma.cpp"):
+        shutil.copy(HERE / source, made / "run")
     return made
 
 
@@ -132,6 +139,21 @@ SEEDS = range(4)
 )
 def test_the_kernel_multiplies(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
     check(folder, problem, launch, seed)
+
+
+@pytest.mark.parametrize("row_bytes", [1, 15, 16, 2046, 2048, 2050, 5000])
+def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int) -> None:
+    """Two matrices by one launch: rows behind each other, and those of a wider matrix."""
+    path = folder / "run" / "aligned"
+    if not path.exists():
+        command = [str(find_cxx().path), "-std=c++17", "-O2", "aligned.cpp", "-o", path.name]
+        subprocess.run(command, cwd=path.parent, check=True)
+    for offset in (0, 2, 5, 14):
+        told = [9, row_bytes, row_bytes, offset, 17, row_bytes, row_bytes + 3, 15 - offset]
+        done = subprocess.run(
+            [path, *map(str, told)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow

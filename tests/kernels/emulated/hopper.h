@@ -338,6 +338,11 @@ T __shfl_sync(unsigned, T x, int lane) {
   return exchange(x, lane);
 }
 
+// The upper of two words and the lower, shifted down; the lower 32 bits.
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, unsigned shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift & 31));
+}
+
 namespace kernels {
 
 enum class Element { kBFloat16, kFloat16, kFloat8 };
@@ -545,6 +550,7 @@ inline void bulk_copy_cluster(void* to, const void* from, int bytes, uint64_t* b
     });
   });
 }
+inline void launch_dependent_grids() {}
 inline void wait_on_dependent_grids() {}
 
 // The block's shared memory.
