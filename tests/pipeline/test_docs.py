@@ -170,7 +170,8 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
     [
         (
             "",
-            "unknown figures ''. Known: floor, best, providers, configurations, launches, counters, finals, gpus.",
+            "unknown figures ''. Known: floor, best, providers, configurations, launches, counters, finals, "
+            "gpus.",
         ),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
