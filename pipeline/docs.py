@@ -18,6 +18,8 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     counters        what ncu counted, what warps wait for most, and the hint that promises most
     finals          all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how
                     many times as long the baseline, torch.compile and the fastest peer take
+    gpus            all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their
+                    times, what the ceilings explain, and what the one's best costs on the other
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
 table these providers. The same results give the same text on every machine; what a CPU gave is in none.
@@ -40,7 +42,7 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.reporting import best, evidence_figures
+from pipeline.reporting import best, evidence_figures, gpus, gpus_section
 from pipeline.reporting.evidence_figures import Wanted, markdown
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
@@ -226,12 +228,13 @@ class Figures:
             "counters": self.counters,
         }
         name, *options = words.split() or [""]
-        if name == "finals":
+        of_all = {"finals": self.finals, "gpus": self.gpus}
+        if name in of_all:
             if options:
-                raise UserError("figures finals takes no options.")
-            return "\n\n".join(self.finals()) or NOTHING
+                raise UserError(f"figures {name} takes no options.")
+            return "\n\n".join(of_all[name]()) or NOTHING
         if name not in tables:
-            raise unknown("figures", name, [*tables, "finals"])
+            raise unknown("figures", name, [*tables, *of_all])
         return "\n\n".join(tables[name](Request.read(options))) or NOTHING
 
     def floor(self, request: Request) -> Iterator[str]:
@@ -276,6 +279,26 @@ class Figures:
             if not any(row[-1] for row in rows):  # no peer is installed where these were held
                 header, rows = header[:-1], [row[:-1] for row in rows]
             yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{markdown(header, rows, 4)}"
+
+    def gpus(self) -> Iterator[str]:
+        """All kernels on each pair of GPUs."""
+        found: dict[tuple[str, str], list[gpus.Pair]] = {}
+        for pair in gpus.pairs(gpus.common_problems(self._swept)):
+            found.setdefault((pair.a, pair.b), []).append(pair)
+        header = ["kernel", "dtype", "problems", "b's time over a's", "by ceilings", "explained"]
+        header += ["a's best on b", "b's best on a"]
+        for (a, b), some in found.items():
+            rows = [
+                [
+                    *(one.kernel, one.words, str(one.problems), speedup(one.ratio)),
+                    *(speedup(one.by_ceilings), gpus_section.percentage(one.explained)),
+                    *(speedup(one.a_on_b), speedup(one.b_on_a)),
+                ]
+                for one in some
+            ]
+            yield f"*a is {self._name(a)}, b is {self._name(b)}.*\n\n{markdown(header, rows, 2)}"
+        if not found and (alone := _gpus(self.loaded.gpus)):
+            yield f"*Only {self._name(alone[0])} has results: there is no other GPU to set beside it.*"
 
     def best(self, request: Request) -> Iterator[str]:
         """The fastest provider at each problem."""
@@ -392,8 +415,11 @@ class Figures:
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The fastest of each provider at each problem, by the sweeps and by the newest finals."""
         burst = [row for row in self._held if row.power == "burst"]
-        swept = frame(comparable(self.loaded.measurements))
-        return best_configurations(swept), best_configurations(frame_of_finals(burst))
+        return best_configurations(self._swept), best_configurations(frame_of_finals(burst))
+
+    @cached_property
+    def _swept(self) -> pd.DataFrame:
+        return frame(comparable(self.loaded.measurements))
 
     @cached_property
     def _held(self) -> list[Final]:

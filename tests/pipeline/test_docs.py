@@ -124,6 +124,20 @@ def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_i
     assert cells[7:] == [""], "torch.compile had none, and without any peer there is no column for them"
 
 
+def test_each_pair_of_gpus_has_a_table_and_one_gpu_a_sentence(figures: Figures, tmp_path: Path) -> None:
+    table = figures.table("gpus")
+    assert table.startswith("*a is NVIDIA H100 80GB HBM3, b is NVIDIA H200.*\n")
+    (line,) = [line for line in table.splitlines() if line.startswith("| softmax | float32 | 2 |")]
+    ratio, by_ceilings = (float(cell) for cell in line.split("|")[4:6])
+    assert ratio < 1 and by_ceilings < 1, "an H200 is the faster"
+    with pytest.raises(UserError, match="gpus takes no options"):
+        figures.table("gpus kernel=softmax")
+    alone = factory.write_results(tmp_path / "alone", [factory.measurement("softmax", "cuda", 1024)])
+    assert Figures(alone, tmp_path / "reports").table("gpus") == (
+        "*Only NVIDIA H200 has results: there is no other GPU to set beside it.*"
+    )
+
+
 def test_a_table_of_configurations_has_each_in_the_order_of_its_providers(tmp_path: Path) -> None:
     rows = factory.grid(
         gpus=(H200, CPU), sizes=(256, 1024), block_sizes=(2048, 512), providers=("torch", "cuda")
@@ -174,7 +188,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
         (
             "",
             "unknown figures ''. Known: floor, best, providers, map, configurations, launches, counters, "
-            "finals.",
+            "finals, gpus.",
         ),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
