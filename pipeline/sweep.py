@@ -236,9 +236,12 @@ class Sweep:
         """Find what has to be measured, and begin to compile of it what is compiled ahead."""
         self.refresh()
         self.agenda = self.missing()
-        if not self.agenda.is_empty:
+        if self.agenda.is_empty:
+            return
+        if self.environment.kind != "cpu":  # there it starts once nothing is compiled any more
             self.team.begin()
-            self.ahead.submit(self.agenda.due)
+        self.ahead.begin(self.agenda.examples)
+        self.ahead.submit(self.agenda.due)
 
     def hold(self) -> None:
         """Measure what the ledger lacks, and print the table."""
@@ -299,14 +302,14 @@ class Sweep:
                 if not self.beside.is_there():
                     self.beside.write(self.team)
             return
-        self.team.begin()
         total, expected = wanted.total, wanted.expected
         points = wanted.refill(wanted.due)
+        broken = self.build(wanted.examples)
+        self.team.begin()
         ceilings = self.ceilings = self.beside.write(self.team)
         if ceilings.is_disturbed:
             warn(DISTURBED)
         self.team.know(ceilings.overhead)
-        broken = self.build(wanted.examples)
         if runs.is_ad_hoc(self.output):
             heading = Heading(
                 run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings

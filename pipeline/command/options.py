@@ -184,6 +184,7 @@ class BuildConfig(KernelOptions):
 
     device: str
     architectures: Pin[Annotated[str, BeforeValidator(str)]]
+    lazily: bool
     output: Place
 
 

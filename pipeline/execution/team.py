@@ -44,7 +44,8 @@ class Team(Protocol):
         """What the graph timer takes off from now on."""
 
     def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-        """Build the extensions that providers need; the reason by provider for those that fail."""
+        """Build the extensions that providers need, unless that was begun ahead; the reason by provider for
+        those that fail."""
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """What compiles a kernel's points before they are measured."""
@@ -96,8 +97,11 @@ class Here:
             worker.overhead = overhead
 
     def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-        """Build the extensions that providers need; the reason by provider for those that fail."""
-        return built(loaded, providers)
+        """Nothing is built here that was not begun ahead. On a CPU all of it ends now: what is timed there
+        shares its cores with no compiler."""
+        if self._devices[0].kind == "cpu":
+            self._compilers.wait()
+        return {}
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """Compilers on this host, which kernels share."""
