@@ -3,6 +3,7 @@
     python -m pipeline.finals kernel=softmax
     python -m pipeline.finals kernel=[gelu,softmax] preset=standard
     python -m pipeline.finals output=results remeasure=true
+    python -m pipeline.finals kernel=softmax workload=between
     python -m pipeline.finals kernel=softmax cluster=ray
 
 Of many configurations the best of a sweep is a lucky one, too, and rows of a ledger may be of several days.
@@ -38,6 +39,7 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target, plan
+from pipeline.points.written import is_of
 from pipeline.reporting.finals_table import table
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
@@ -80,7 +82,12 @@ def run(config: FinalsConfig) -> None:
 
 
 def on_cluster(config: FinalsConfig, engine: Engine, entries: Sequence[Entry]) -> None:
-    """The same on one GPU of each model that a cluster has."""
+    """The same on one GPU of each model that a cluster has. Raises UserError for problems of a file."""
+    if config.workload is not None and not all(is_of(config.workload, entry) for entry in entries):
+        raise UserError(
+            f"workload={config.workload} is no workload of every kernel, and a file does not go along to a "
+            "cluster: run the command on the GPU's host."
+        )
     wanted = Wanted(
         entries, (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
     )
@@ -126,11 +133,11 @@ class Finals:
         for entry in self.entries:
             ledger = results.ledger_path(self.output, entry.name, self.slug)
             identity = Identity(entry.loaded, self.environment, self.config.timing, self.config.seed)
-            wanted, rows = plan(entry, preset.name, target), results.own_rows(ledger, warn)
+            wanted = plan(entry, preset.name, target, written=self.config.workload)
+            rows = results.own_rows(ledger, warn)
+            closer = preset.closer if self.config.workload is None else "all"
             try:
-                found = finalists.of_ledger(
-                    entry, wanted, preset.closer, rows, identity, self.ceilings, target.gpu
-                )
+                found = finalists.of_ledger(entry, wanted, closer, rows, identity, self.ceilings, target.gpu)
             except NobodyError as error:
                 missed.append((entry, error))
             else:

@@ -70,7 +70,7 @@ def compared(entry: Entry, times: Sequence[Times], title: str) -> Table:
             "rule": regrets(chosen),
             "rule where it is trusted": regrets(trusted),
             "nearest alone": regrets(nearest),
-            "best default": by_default(here),
+            "best default": by_default(entry, here),
             "baseline": by_provider(entry, here),
         }
         for way, those in ways.items():
@@ -85,10 +85,11 @@ def regrets(some: Sequence[Left]) -> list[float]:
     return [one.regret for one in some]
 
 
-def by_default(some: Sequence[Times]) -> list[float]:
-    """Of the one default configuration that is the safest at all of the problems."""
-    safest = regret.safest(some)
-    return [] if safest is None else [one.regret(safest[0]) for one in some if safest[0] in one.us]
+def by_default(entry: Entry, some: Sequence[Times]) -> list[float]:
+    """Of the safest default that was measured at each problem, the baseline among them."""
+    safest = regret.safest(some, entry.loaded.kernel.baseline)
+    chosen = [(one, next((label for label in safest if label in one.us), None)) for one in some]
+    return [one.regret(label) for one, label in chosen if label is not None]
 
 
 def by_provider(entry: Entry, some: Sequence[Times]) -> list[float]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from kernels.contract import Value
 
-FORMAT = 1
+FORMAT = 2
 """What a reader has to know."""
 
 
@@ -81,8 +81,9 @@ class Region:
     generalised, generalised_p90:
         How many choices are within it, and their 90th percentile of the regret.
     fallback:
-        By the words of a problem, the label of what is called where the rule is not trusted: a provider's
-        default configuration or the baseline; and in ``fallback_p90`` its regret.
+        By the words of a problem, what is called where the rule is not trusted: labels of providers' default
+        configurations with the 90th percentile of their regret, the safest first, as far as they are safer
+        than the baseline, which is the last. Of these the first that fits is called.
     """
 
     within_l2: bool
@@ -92,8 +93,7 @@ class Region:
     agreement: float | None
     generalised: int
     generalised_p90: float | None
-    fallback: Mapping[str, str]
-    fallback_p90: Mapping[str, float]
+    fallback: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def read(path: Path, gpu: str) -> Table:
         raise TableError("is no JSON") from error
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise TableError("is no table of tuned configurations")
-    if content["format"] > FORMAT:
-        raise TableError(f"has format {content['format']}, and this version reads up to {FORMAT}")
+    if content["format"] != FORMAT:
+        raise TableError(f"has format {content['format']}, and this version reads {FORMAT}: tune again")
     if content.get("gpu") != gpu:
         raise TableError(f"is of {content.get('gpu')}, not of {gpu}")
     try:
@@ -212,7 +212,8 @@ def _check(one: TunedKernel) -> None:
         if any(not isinstance(ratio, (int, float)) or not ratio > 0 for ratio in problem.near.values()):
             raise ValueError("a ratio is no number above 0")
     for region in one.regions:
-        if missing := set(region.fallback.values()) - one.configurations.keys():
+        named = {label for labels in region.fallback.values() for label in labels}
+        if missing := named - one.configurations.keys():
             raise ValueError(f"{sorted(missing)[0]} is no configuration")
         if region.agreement is not None and not isinstance(region.agreement, (int, float)):
             raise ValueError("agreement is no number")

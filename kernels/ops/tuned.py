@@ -114,12 +114,14 @@ class _Chooser:
         return next((one for one in self.tuned.regions if one.within_l2 == self.within_l2), None)
 
     def fallback(self, reason: str) -> Choice:
-        """What is called where no other is known to be good."""
-        label = None if self.region is None else self.region.fallback.get(words_text(self.values))
-        if label is None or self.against(label) is not None:
-            return _baseline(self.kernel, reason)
-        provider = self.tuned.configurations[label].provider
-        return self._choice(label, "torch" if provider == self.kernel.baseline else "default", reason)
+        """What is called where no other is known to be good: the safest default that fits, or the baseline
+        where that is safer."""
+        for label in () if self.region is None else self.region.fallback.get(words_text(self.values), ()):
+            if self.tuned.configurations[label].provider == self.kernel.baseline:
+                break
+            if self.against(label) is None:
+                return self._choice(label, "default", reason)
+        return _baseline(self.kernel, reason)
 
     def against(self, label: str) -> str | None:
         """Why a configuration of the table can't be called here, as a sentence, or None. What is wrong with

@@ -241,6 +241,7 @@ class FinalsConfig(Record):
     """conf/finals.yaml. ``cluster`` None measures on this host."""
 
     kernel: Pin[str]
+    workload: Place | None
     preset: PresetConfig
     timing: TimingSettings
     device: str

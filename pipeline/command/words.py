@@ -66,7 +66,8 @@ def read(words: Sequence[str], schema: type[Record]) -> Line:
     check(words)
     if "cluster" not in schema.model_fields and any(name_of(word) == "cluster" for word in words):
         raise UserError(
-            "cluster= is for sweep, finals and compare: leave it out; this command runs where its device is."
+            "cluster= is for sweep, finals and compare: leave it out, and run this command on the device's "
+            "host."
         )
     tracking_uri, rest = without_tracking_uri(words)
     experiments, rest = without_experiments(rest)

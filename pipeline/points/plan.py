@@ -71,7 +71,8 @@ def plan(
 ) -> Plan:
     """The points of a preset, with pinned values in place of the YAML's; with ``every`` those of every value
     that a provider declares for a parameter, in place of the values that the preset chooses. The problems of
-    a ``written`` file come in place of the preset's, in the configurations of its first group.
+    a ``written`` file come in place of the preset's, in the configurations of its first group; ``written``
+    may name one of the kernel's workloads, too.
 
     A pin of a number among the dimensions, or of ``size``, is one of the preset's first group alone: the
     others were chosen for their numbers. Raises UserError for names and values that the kernel does not have.
@@ -83,9 +84,10 @@ def plan(
         groups = groups[:1]
     workloads = entry.config.workloads
     if written is not None:
-        name, workload = written_problems.read(written, entry)
+        name, workload = written_problems.named(written, entry)
         workloads = {name: workload}
-        groups = (groups[0].model_copy(update={"workloads": (name,)}),)
+        of_it = [group for group in groups if name in group.workloads] or groups[:1]
+        groups = tuple(group.model_copy(update={"workloads": (name,)}) for group in of_it)
     chosen = chosen_providers(entry, providers)
     refused: Counter[tuple[str, str]] = Counter()
     listed = cache(lambda: _listed(entry))

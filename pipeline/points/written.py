@@ -23,6 +23,19 @@ OPTION = "workload"
 """What names the file on a command line."""
 
 
+def is_of(written: Path, entry: Entry) -> bool:
+    """Whether the option names one of the kernel's own workloads, and no file."""
+    return str(written) in entry.config.workloads and not written.is_file()
+
+
+def named(written: Path, entry: Entry) -> tuple[str, Workload]:
+    """The workload that the option names: one of the kernel's own, or a file's. Raises UserError as ``read``
+    does."""
+    if is_of(written, entry):
+        return str(written), entry.config.workloads[str(written)]
+    return read(written, entry)
+
+
 def read(path: Path, entry: Entry) -> tuple[str, Workload]:
     """A kernel's problems in a file, with the name that their rows have as a workload: the file's.
 
@@ -30,7 +43,7 @@ def read(path: Path, entry: Entry) -> tuple[str, Workload]:
     this kernel, or names what is no dimension of it. Whether a value can be is said when problems are made.
     """
     place = f"{OPTION}={path}"
-    found = _of_kernel(_content(path, place), place, entry)
+    found = _of_kernel(_content(path, place, entry), place, entry)
     if isinstance(found, list):
         found = {"problems": found}
     if not isinstance(found, Mapping) or not found:
@@ -52,11 +65,14 @@ def read(path: Path, entry: Entry) -> tuple[str, Workload]:
     return path.stem if re.fullmatch(NAME, path.stem) else OPTION, made
 
 
-def _content(path: Path, place: str) -> Any:
+def _content(path: Path, place: str, entry: Entry) -> Any:
     try:
         return yaml.safe_load(path.read_text())
     except OSError as error:
-        raise UserError(f"{place} can't be read ({error.strerror}); name a file with problems.") from error
+        raise UserError(
+            f"{place} can't be read ({error.strerror}); name a file with problems, or one of {entry.name}'s "
+            f"workloads: {', '.join(entry.config.workloads)}."
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{place} is no text; name a YAML or JSON file with problems.") from error
     except yaml.MarkedYAMLError as error:

@@ -45,6 +45,6 @@ def line(one: TunedKernel, region: Region) -> list[str]:
         percent(region.regret_median),
         percent(region.regret_p90),
         generalised,
-        ", ".join(dict.fromkeys(region.fallback.values())),
+        ", ".join(dict.fromkeys(next(iter(labels)) for labels in region.fallback.values() if labels)),
         ", ".join(f"{provider} {count}" for provider, count in fastest.most_common()),
     ]

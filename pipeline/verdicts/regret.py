@@ -74,20 +74,17 @@ def regions(kernel: Kernel, some: Sequence[Times]) -> list[Region]:
         here = [one for one in some if one.tuned.within_l2 == within_l2]
         if here:
             chosen = [one for one in left if one.times.tuned.within_l2 == within_l2]
-            found.append(_region(within_l2, here, chosen))
+            found.append(_region(within_l2, here, chosen, kernel.baseline))
     return found
 
 
-def _region(within_l2: bool, here: Sequence[Times], left: Sequence[Left]) -> Region:
+def _region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baseline: str) -> Region:
     regrets = [one.regret for one in left]
     trusted = up_to(left)
-    fallback: dict[str, str] = {}
-    fallback_p90: dict[str, float] = {}
-    for words in dict.fromkeys(words_text(one.tuned.problem) for one in here):
-        of_words = [one for one in here if words_text(one.tuned.problem) == words]
-        if found := safest(of_words):
-            fallback[words], p90 = found
-            fallback_p90[words] = round(p90, ROUNDED)
+    fallback = {
+        words: safest([one for one in here if words_text(one.tuned.problem) == words], baseline)
+        for words in dict.fromkeys(words_text(one.tuned.problem) for one in here)
+    }
     return Region(
         within_l2=within_l2,
         problems=len(left),
@@ -97,7 +94,6 @@ def _region(within_l2: bool, here: Sequence[Times], left: Sequence[Left]) -> Reg
         generalised=len(trusted),
         generalised_p90=round(quantile([one.regret for one in trusted], 0.9), ROUNDED) if trusted else None,
         fallback=fallback,
-        fallback_p90=fallback_p90,
     )
 
 
@@ -114,17 +110,18 @@ def up_to(left: Sequence[Left]) -> list[Left]:
     return []
 
 
-def safest(some: Sequence[Times]) -> tuple[str, float] | None:
-    """Of the providers' defaults and the baseline that were measured at half of the problems or more, the one
-    whose 90th percentile of the regret is the least, with that."""
+def safest(some: Sequence[Times], baseline: str) -> dict[str, float]:
+    """The providers' defaults down to the baseline by the 90th percentile of their regret, the least first;
+    those that were measured at half of the problems, or at enough to judge by."""
     regrets: dict[str, list[float]] = {}
     for one in some:
         for label in one.defaults:
             regrets.setdefault(label, []).append(one.regret(label))
-    ranked = sorted(
-        (quantile(those, 0.9), label) for label, those in regrets.items() if 2 * len(those) >= len(some)
-    )
-    return (ranked[0][1], ranked[0][0]) if ranked else None
+    enough = min(FEWEST, len(some) / 2)
+    ranked = sorted((quantile(those, 0.9), label) for label, those in regrets.items() if len(those) >= enough)
+    providers = [label.partition(" ")[0] for _, label in ranked]
+    last = providers.index(baseline) if baseline in providers else len(ranked)
+    return {label: round(p90, ROUNDED) for p90, label in ranked[: last + 1]}
 
 
 def quantile(values: Iterable[float], share: float) -> float:

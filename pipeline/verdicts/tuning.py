@@ -108,7 +108,7 @@ def of_kernel(
     regions = regret.regions(kernel, times)
     points = {name: row.point for one in some for name, row in one.rows.items()}
     named = {name for one in made for name in (one.best, one.runner_up, *one.near) if name}
-    named |= {name for one in regions for name in one.fallback.values()}
+    named |= {name for one in regions for labels in one.fallback.values() for name in labels}
     configurations = {
         name: Configuration(points[name].provider, dict(points[name].parameters)) for name in sorted(named)
     }

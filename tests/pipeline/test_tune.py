@@ -134,10 +134,10 @@ def test_the_table_says_what_was_measured_at_each_problem(
 ) -> None:
     path = written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
     content = json.loads(path.read_text())
-    assert (content["format"], content["gpu"], content["l2_bytes"]) == (1, H200, 50 << 20)
+    assert (content["format"], content["gpu"], content["l2_bytes"]) == (2, H200, 50 << 20)
     assert content["environment"]["torch"] == "2.11.0"
     of_kernel = content["kernels"][KERNEL]
-    assert set(of_kernel["sources"]) == {"cuda", "triton_online"}
+    assert set(of_kernel["sources"]) == {"cuda", "torch", "triton_online"}
     first, *_, last = of_kernel["problems"]
     assert first["problem"] == {"rows": 4096, "columns": 256, "dtype": "float32"}
     assert (first["best"], first["us"], first["source"]) == ("cuda 2048x8w", 10.0, "sweep")
@@ -260,6 +260,29 @@ def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch
 
 
 @pytest.mark.usefixtures("gpu")
+def test_where_the_safest_default_does_not_fit_the_next_one_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of 1024 columns holds whole rows, and none of 1100."""
+    columns = (256, 300, 512, 600, 800, 1024, 1100, 1200)
+    times = {
+        "cuda 2048x8w": (10.0, 20.0) * 4,
+        "triton_online 1024x8w": (20.0, 10.0) * 4,
+        "torch": (20.0,) * 8,
+        "cuda 1024x4w": (13.0,) * 8,
+    }
+    rows = some(times, columns)
+    rows += [row("triton_tile", size, 11.0, block_size=1024, num_warps=4) for size in columns[:6]]
+    content = json.loads(written(tmp_path, rows, monkeypatch).read_text())
+    (region,) = content["kernels"][KERNEL]["regions"]
+    assert region["fallback"] == {
+        "dtype=float32": {"triton_tile 1024x4w": 0.1, "cuda 1024x4w": 0.3, "torch": 1.0}
+    }
+    assert (chosen(700).provider, chosen(700).how) == ("triton_tile", "default")
+    assert (chosen(1150).provider, chosen(1150).how) == ("cuda", "default")
+
+
+@pytest.mark.usefixtures("gpu")
 def test_where_the_neighbours_disagree_more_than_is_trusted_the_rule_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,8 +343,8 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
         (lambda text: text[: len(text) // 2], "is no JSON"),
         (lambda text: "[]", "is no table of tuned configurations"),
         (
-            lambda text: text.replace('"format": 1', '"format": 2'),
-            "has format 2, and this version reads up to 1",
+            lambda text: text.replace('"format": 2', '"format": 3'),
+            "has format 3, and this version reads 2: tune again",
         ),
         (lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'), "is of nvidia-b200, not of"),
         (lambda text: text.replace('"best": "cuda 2048x8w"', '"best": "cuda 9x9w"'), "is not whole"),

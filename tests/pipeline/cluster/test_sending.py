@@ -161,6 +161,7 @@ def test_it_runs_in_a_copy_with_the_options_that_were_checked() -> None:
     """Without a ledger there is nobody: the command's own sentence, and its exit code."""
     config = FinalsConfig(
         kernel=("square",),
+        workload=None,
         preset=PresetConfig(name="smoke"),
         timing=TimingSettings(),
         device="cpu",

@@ -93,3 +93,21 @@ def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is no text"):
         plan(ENTRY, "quick", GPU, written=tmp_path / "binary")
+
+
+def test_a_workload_of_the_kernels_own_is_planned_in_the_configurations_of_its_groups() -> None:
+    found = plan(ENTRY, "standard", GPU, written=Path("few_rows"))
+    assert {point.problem["rows"] for point in found.points} == {1, 37, 1823}
+    assert set(found.workloads.values()) == {"few_rows"}
+    strategies = {point.parameters["strategy"] for point in found.points if point.provider == "cuda"}
+    assert strategies == {"auto", "multi_pass", "split_multi_pass", "persistent"}, "of both of its groups"
+    # Of a preset that does not measure it the first group's.
+    quick = plan(ENTRY, "quick", GPU, written=Path("few_rows"))
+    assert problems(quick) == problems(found)
+    blocks = {point.parameters["block_size"] for point in quick.points if point.provider == "triton_online"}
+    assert blocks == {4096, 16384}
+
+
+def test_a_name_that_is_neither_a_file_nor_a_workload_says_which_there_are() -> None:
+    with pytest.raises(UserError, match=r"name a file with .* or one of softmax's workloads: .*few_rows"):
+        plan(ENTRY, "quick", GPU, written=Path("few_row"))
