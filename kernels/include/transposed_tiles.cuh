@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
+#include "distributed_load.cuh"
 #include "tma.cuh"
 #include "transposed_tiles.h"
 #include "wgmma.cuh"
@@ -20,6 +20,9 @@ constexpr int kConsumers = 2;    // warpgroups that multiply
 constexpr int kThreadsOfTile = (1 + kConsumers) * kWarpgroup;
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
 constexpr int kRowsOfWgmma = 64;  // of w
+
+template <typename T>
+constexpr Element kElementOf = std::is_same_v<T, torch::headeronly::BFloat16> ? Element::kBFloat16 : Element::kFloat16;
 
 // A product of m rows of x and n of w, and how its blocks share it.
 struct TiledProduct {
@@ -56,6 +59,9 @@ struct Buffers {
     }
   }
 };
+
+// A barrier of the threads that multiply; 0 is __syncthreads()'s.
+__device__ inline void consumers_barrier() { named_barrier_sync(1, kConsumers * kWarpgroup); }
 
 // What every thread of a block works out first: where its tile is, and which part of k it multiplies.
 struct Block {
@@ -112,41 +118,6 @@ __device__ void copy_steps(const CUtensorMap* map_x, const Block& block, unsigne
   }
 }
 
-// Where the buffers begin: at a multiple of 1024 bytes, the same in all blocks of a cluster.
-__device__ inline unsigned char* aligned_shared(unsigned char* shared) {
-  return shared + (kSwizzleTile - shared_address(shared) % kSwizzleTile) % kSwizzleTile;
-}
-
-// Two sums, rounded, as neighbours in memory.
-template <typename T>
-__device__ uint32_t rounded_pair(float first, float second) {
-  uint32_t pair;
-  if constexpr (std::is_same_v<T, torch::headeronly::BFloat16>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  }
-  return pair;
-}
-
-// A barrier of the threads that multiply; 0 is __syncthreads()'s.
-__device__ inline void consumers_barrier() { asm volatile("bar.sync 1, 256;" : : : "memory"); }
-
-// Four float32 numbers at this address of the shared memory of block `rank` of the cluster.
-__device__ inline float4 load_of_block(uint32_t address, int rank) {
-  float4 value;
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n"
-      "}"
-      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-      : "r"(address), "r"(rank)
-      : "memory");
-  return value;
-}
-
 // Each thread that multiplies writes its sums to where the buffers were: a row for each of x.
 //
 // Of wgmma's sums a thread has, in each 8 columns, two neighbours in row lane / 4 of its warp's 16, and two 8 rows below.
@@ -188,7 +159,7 @@ __device__ void write_out(const float* staged, int row_of_sums, const TiledProdu
         }
       }
       *reinterpret_cast<uint2*>(out + (block.row_of_x + row) * of.n + block.row_of_w + column) =
-          make_uint2(rounded_pair<T>(total.x, total.y), rounded_pair<T>(total.z, total.w));
+          make_uint2(rounded_pair<kElementOf<T>>(total.x, total.y), rounded_pair<kElementOf<T>>(total.z, total.w));
     }
   }
 }
@@ -199,11 +170,7 @@ __device__ void finish(float (&sums)[kTiles][kBlockM / 2], unsigned char* shared
                        const TiledProduct& of, const Block& block) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < kBlockM / 2; ++i) {
-      // Keeps the compiler from moving a use of the sum before the wait for its wgmmas, of which it knows nothing.
-      asm volatile("" : "+f"(sums[tile][i]) : : "memory");
-    }
+    fence_registers(sums[tile]);
   }
   // Nobody copies any more, and once both warpgroups are here nobody reads the buffers.
   consumers_barrier();
@@ -236,100 +203,5 @@ __device__ inline void finish_copying(const TiledProduct& of) {
 }
 
 #endif
-
-// What a launch of such a kernel can be given, whatever its weights are. Raises with the operator's name.
-inline void check_tiles(const std::string& name, int64_t block_m, int64_t block_n, int64_t split_k, int64_t stages,
-                        int64_t m, int64_t n, int64_t k) {
-  require((block_m == 16 || block_m == 32 || block_m == 64 || block_m == 128 || block_m == 256) &&
-              (block_n == 128 || block_n == 256) && block_m * block_n <= 128 * 256,
-          "block_m must be 16, 32, 64, 128 or 256 and block_n 128 or 256, not both 256");
-  require(split_k == 1 || split_k == 2 || split_k == 4 || split_k == 8, "split_k must be 1, 2, 4 or 8");
-  require(stages >= 2 && stages <= 16, "stages must be from 2 to 16, not " + std::to_string(stages));
-  require(k % kStepK == 0 && n % 16 == 0 && k / kStepK >= split_k,
-          name + " takes whole tiles of 128 columns and 16 rows of w, and a step for each block that shares k");
-  require(m <= INT32_MAX / 2 && n <= INT32_MAX / 2 && k <= INT32_MAX / 2, name + " takes fewer than 2**30 rows");
-}
-
-// Calls f with a tile's rows of x, and with how many times 64 rows of w a warpgroup has.
-template <typename F>
-void with_tile(int64_t block_m, int64_t block_n, const F& f) {
-  const auto with_tiles = [&](auto rows) {
-    constexpr int kRows = rows;
-    if (block_n == 128) {
-      return f(rows, std::integral_constant<int, 1>{});
-    }
-    if constexpr (kRows < 256) {
-      f(rows, std::integral_constant<int, 2>{});
-    }
-  };
-  switch (block_m) {
-    case 16:
-      return with_tiles(std::integral_constant<int, 16>{});
-    case 32:
-      return with_tiles(std::integral_constant<int, 32>{});
-    case 64:
-      return with_tiles(std::integral_constant<int, 64>{});
-    case 128:
-      return with_tiles(std::integral_constant<int, 128>{});
-    default:
-      return with_tiles(std::integral_constant<int, 256>{});
-  }
-}
-
-// A matrix of rows without gaps between them, of which boxes of `box_rows` x `box_columns` elements are copied. What is
-// outside of the matrix is zeros. The matrix and its rows begin at multiples of 16 bytes.
-inline CUtensorMap map_of_rows(CUtensorMapDataType type, int item_bytes, CUtensorMapSwizzle swizzle, const void* data,
-                               int64_t rows, int64_t columns, int box_rows, int box_columns) {
-  CUtensorMap map{};
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(columns * item_bytes)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult result = tensor_map_encoder()(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps,
-                                               CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(result == CUDA_SUCCESS, "TMA takes no matrix of " + std::to_string(rows) + " rows of " +
-                                      std::to_string(columns) + " elements of " + std::to_string(item_bytes) + " bytes");
-  return map;
-}
-
-// A matrix of 16-bit elements as wgmma reads it: slabs of 64 columns, with the 128-byte swizzle.
-template <typename T>
-CUtensorMap map_of_slabs(const void* data, int64_t rows, int64_t columns, int box_rows) {
-  constexpr auto kType = std::is_same_v<T, torch::headeronly::BFloat16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  return map_of_rows(kType, 2, CU_TENSOR_MAP_SWIZZLE_128B, data, rows, columns, box_rows, kSlabK);
-}
-
-// A matrix of 32-bit words as it is.
-inline CUtensorMap map_of_words(const void* data, int64_t rows, int64_t columns, int box_rows, int box_columns) {
-  return map_of_rows(CU_TENSOR_MAP_DATA_TYPE_INT32, 4, CU_TENSOR_MAP_SWIZZLE_NONE, data, rows, columns, box_rows,
-                     box_columns);
-}
-
-// Launches a block for each tile, or a cluster where blocks share k.
-inline void launch_tiles(const char* name, const void* function, const TileLayout& layout, const TiledProduct& of,
-                         void** arguments, cudaStream_t stream) {
-  require(layout.bytes_of_sums() <= layout.barriers(),
-          std::string(name) + " needs more stages: the sums are staged in their place");
-  require(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes()) == cudaSuccess,
-          std::string(name) + " needs " + std::to_string(layout.bytes()) + " bytes of shared memory");
-  const int64_t tiles = ceil_div(of.m, int64_t{layout.block_m}) * ceil_div(of.n, int64_t{layout.block_n});
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(of.split_k);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(tiles * of.split_k));
-  config.blockDim = dim3(kThreadsOfTile);
-  config.dynamicSmemBytes = static_cast<size_t>(layout.bytes());
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  // What it returns, check_launched() asks for.
-  cudaLaunchKernelExC(&config, function, arguments);
-  record_launch(name, of.split_k > 1 ? "split_k" : "warp-specialized", config.gridDim, config.blockDim, of.split_k,
-                layout.bytes(), of.stages);
-}
 
 }  // namespace kernels

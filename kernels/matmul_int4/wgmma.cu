@@ -1,4 +1,5 @@
 // The operator cuda_wgmma: tells TMA where x and the weights lie, and launches the kernel of wgmma_kernel.cuh.
+#include "../include/transposed_tiles_launch.cuh"
 #include "wgmma_kernel.cuh"
 
 namespace matmul_int4 {

@@ -32,20 +32,6 @@ struct Arguments {
 
 constexpr int kBatchK = 32;  // columns that are dequantised and multiplied at a time: a word of each row
 
-// Between the writes of a batch's registers and the wgmmas that read them.
-template <int kTiles>
-__device__ void fence(uint32_t (&a)[kTiles][2][4]) {
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    // As operands, so that the compiler moves no write of them behind the fence.
-    asm volatile("wgmma.fence.sync.aligned;"
-                 : "+r"(a[tile][0][0]), "+r"(a[tile][0][1]), "+r"(a[tile][0][2]), "+r"(a[tile][0][3]),
-                   "+r"(a[tile][1][0]), "+r"(a[tile][1][1]), "+r"(a[tile][1][2]), "+r"(a[tile][1][3])
-                 :
-                 : "memory");
-  }
-}
-
 __device__ inline uint32_t word_of(const uint4& words, int p) {
   return p == 0 ? words.x : p == 1 ? words.y : p == 2 ? words.z : words.w;
 }
@@ -105,7 +91,13 @@ __device__ void multiply(float (&sums)[kTiles][kBlockM / 2], const unsigned char
         }
         dequantise<T>(a[tile], word_of(upper[tile], p), word_of(lower[tile], p), of_upper[tile], of_lower[tile]);
       }
-      fence<kTiles>(a);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        // So that the compiler moves no write of them behind the fence.
+        kernels::fence_registers(a[tile][0]);
+        kernels::fence_registers(a[tile][1]);
+      }
+      kernels::wgmma_fence();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int instruction = 2 * p + half;  // of 16 columns, four of them in a slab
@@ -138,8 +130,8 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
                   const __grid_constant__ CUtensorMap map_scales, const __grid_constant__ Arguments of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kBlockN = kConsumers * kTiles * kRowsOfWgmma;
-  extern __shared__ unsigned char shared_memory[];
-  unsigned char* const shared = kernels::aligned_shared(shared_memory);
+  // All blocks of a cluster have the same addresses, so that rounding up leaves them the same.
+  unsigned char* const shared = kernels::dynamic_shared_memory<kernels::kSwizzleTile>();
   const kernels::TileLayout layout{kBlockM, kBlockN, of.product.stages, bytes_of_w(kBlockN, kOneGroup ? 1 : of.groups)};
   const kernels::Barriers barriers = kernels::init_barriers(shared, layout);
   const kernels::Block block = kernels::block_of<kBlockM, kBlockN>(of.product);

@@ -67,12 +67,10 @@ __device__ void multiply(float (&sums)[kTiles][kBlockM / 2], const unsigned char
     kernels::wgmma_wait_group<1>();
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        // Until here wgmmas may have read these registers: no other value is to be in them earlier.
-        asm volatile("" : : "r"(before[tile][half]));
-        before[tile][half] = metadata[tile][half];
-      }
+      // Until here wgmmas may have read these registers: no other value is to be in them earlier.
+      kernels::fence_registers(before[tile]);
+      before[tile][0] = metadata[tile][0];
+      before[tile][1] = metadata[tile][1];
     }
     if (step > range.first && lane == 0) {
       kernels::mbarrier_arrive(&barriers.empty[last]);
@@ -92,8 +90,8 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
                   const __grid_constant__ CUtensorMap map_metadata, const __grid_constant__ kernels::TiledProduct of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kBlockN = kConsumers * kTiles * kRowsOfWgmma;
-  extern __shared__ unsigned char shared_memory[];
-  unsigned char* const shared = kernels::aligned_shared(shared_memory);
+  // All blocks of a cluster have the same addresses, so that rounding up leaves them the same.
+  unsigned char* const shared = kernels::dynamic_shared_memory<kernels::kSwizzleTile>();
   const kernels::TileLayout layout{kBlockM, kBlockN, of.stages, bytes_of_w(kBlockN)};
   const kernels::Barriers barriers = kernels::init_barriers(shared, layout);
   const kernels::Block block = kernels::block_of<kBlockM, kBlockN>(of);

@@ -57,11 +57,16 @@ using std::max;
 using std::min;
 
 // A batch of heads, (w, z, y, x), x the fastest; strides in elements of 2 bytes. A matrix has sizes of 1 for z and w.
+// With box_words it is a matrix of 32-bit words instead, whose boxes have rows of so many, as they lie; `data` points to
+// the words, and sizes and strides count them.
 struct CUtensorMap {
   const uint16_t* data;
   int sizes[4];
   int64_t strides[4];
   int box_rows;
+  int box_words = 0;
+
+  int row_bytes() const { return box_words > 0 ? box_words * 4 : 128; }
 };
 
 namespace emulated {
@@ -423,10 +428,10 @@ inline void mbarrier_wait_parity(uint64_t* barrier, int parity) {
 inline uint64_t* same_barrier(uint32_t address) { return reinterpret_cast<uint64_t*>(shared_pointer(address)); }
 
 inline void check_box(uint32_t address, const CUtensorMap* map) {
-  if (address % 1024 != 0) {
+  if (address % (map->box_words > 0 ? 128 : 1024) != 0) {
     emulated::fail("a tile begins where the swizzle does not");
   }
-  if (address + static_cast<uint32_t>(map->box_rows * 128) > emulated::kSharedBase + emulated::kSharedBytes) {
+  if (address + static_cast<uint32_t>(map->box_rows * map->row_bytes()) > emulated::kSharedBase + emulated::kSharedBytes) {
     emulated::fail("a copy goes past the end of shared memory");
   }
 }
@@ -448,6 +453,18 @@ void each_of_box(uint32_t address, const CUtensorMap& map, int x, int y, int z, 
   }
 }
 
+inline void copy_words(uint32_t address, const CUtensorMap& map, int x, int y) {
+  for (int row = 0; row < map.box_rows; ++row) {
+    for (int column = 0; column < map.box_words; ++column) {
+      uint32_t word = 0;
+      if (x + column < map.sizes[0] && y + row < map.sizes[1]) {
+        std::memcpy(&word, map.data + 2 * ((x + column) * map.strides[0] + (y + row) * map.strides[1]), 4);
+      }
+      std::memcpy(shared_pointer(address + static_cast<uint32_t>((row * map.box_words + column) * 4)), &word, 4);
+    }
+  }
+}
+
 // To the blocks whose bits are set.
 inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
   const uint32_t address = shared_address(to);
@@ -459,12 +476,16 @@ inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int 
     }
     emulated::start_copy([=] {
       emulated::as_block(rank, [=] {
-        each_of_box(address, *map, x, y, z, w, [](unsigned char* here, const uint16_t* there) {
-          const uint16_t bits = there == nullptr ? uint16_t{0} : *there;
-          std::memcpy(here, &bits, 2);
-        });
+        if (map->box_words > 0) {
+          copy_words(address, *map, x, y);
+        } else {
+          each_of_box(address, *map, x, y, z, w, [](unsigned char* here, const uint16_t* there) {
+            const uint16_t bits = there == nullptr ? uint16_t{0} : *there;
+            std::memcpy(here, &bits, 2);
+          });
+        }
         emulated::Mbarrier& at = mbarrier_at(same_barrier(of_barrier));
-        at.bytes -= map->box_rows * 128;
+        at.bytes -= map->box_rows * map->row_bytes();
         at.complete_if_all_is_there();
       });
     });
