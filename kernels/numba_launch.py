@@ -10,12 +10,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 from numba.cuda.core import config
 
 from kernels.threads import NUMBA_DTYPES
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small problem is no mistake here
+
+# numba-cuda 0.30 asks for this other name of vstack before it compiles anything; NumPy 2.5 has it no more.
+vars(numpy).setdefault("row_stack", numpy.vstack)
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 """Whether Numba's kernels run in its simulator: ``NUMBA_ENABLE_CUDASIM=1`` when Numba was imported."""

@@ -5,12 +5,13 @@
     python -m pipeline.compare kernel=softmax a=triton_tile/1024x4w b=cuda/1024x8w
     python -m pipeline.compare a=nvidia-h200 b=nvidia-h100-80gb-hbm3
     python -m pipeline.compare kernel=softmax self_test=true
+    python -m pipeline.compare kernel=softmax a=HEAD~1 b=HEAD cluster=ray
 
 Of commits, the points whose sources differ are measured; of the working tree too, as it is. Prints a table
 with each ratio, its interval and the verdict. Stopped in any way, the same command goes on where it was. Of
 two machines nothing is measured: what they left is set side by side, without a verdict, of one kernel or of
 all: how much of the difference their ceilings explain, and what the best configuration of the one costs on
-the other.
+the other. On a cluster one GPU of each model compares, all rounds on the same.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ from time import monotonic
 
 import kernels
 from pipeline import ROOT, UserError
-from pipeline.command.options import CompareConfig
+from pipeline.cluster.messages import Errand
+from pipeline.cluster.sending import Sent, options_of, send
+from pipeline.cluster.sweeping import Wanted
+from pipeline.command.options import CompareConfig, Engine
 from pipeline.command.run import console, run_stage
 from pipeline.execution import calibration
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
+from pipeline.points.asked import asked
 from pipeline.reporting import compared, machines_shown, ratios
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
@@ -57,16 +62,20 @@ def run(config: CompareConfig) -> None:
     """Compare, and print what came of it."""
     if config.most_rounds < config.rounds:
         raise UserError("most_rounds: write no fewer than rounds.")
-    chosen = device.resolve(config.device)
     both = machines_shown.found(config.a, config.b, (config.output, ROOT / "results"), warn)
     if both is not None:
+        if config.cluster is not None:
+            raise UserError(f"nothing of {both.a} and {both.b} is measured; leave cluster= out.")
         show(config, both)
         return
     if config.kernel is None:
         raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}.")
-    command = Compare(config, chosen)
+    if config.cluster is not None:
+        on_cluster(config, config.cluster)
+        return
+    command = Compare(config, device.resolve(config.device))
     with ExitStack() as stack:
-        stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
+        stack.enter_context(DeviceLock(command.device, config.wait_s, warn))
         command.measure_ceilings()
         matches = command.matches(stack)
         try:
@@ -83,12 +92,38 @@ def run(config: CompareConfig) -> None:
 
 
 def show(config: CompareConfig, both: machines_shown.Machines) -> None:
-    """Print two machines' results side by side, of the kernel or of all that both have."""
-    names = both.kernels if config.kernel is None else [config.entry.name]
-    shown = [both.show(console, name, config.format == "markdown") for name in names]
+    """Print two machines' results side by side, of the kernel or of all that both have. Raises UserError
+    where there is nothing of what was asked for."""
+    as_markdown = config.format == "markdown"
+    if config.kernel is None:
+        if config.provider:
+            raise UserError("provider is a kernel's: write kernel=NAME too.")
+        shown = [both.show(console, name, as_markdown, lambda _: True) for name in both.kernels]
+    else:
+        wanted = asked(config.entry, config.pin, config.provider)
+        shown = [both.show(console, config.entry.name, as_markdown, wanted)]
     if not any(shown):
         of = "" if config.kernel is None else f" of {config.kernel}"
-        raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common.")
+        which = " that was asked for" if config.pin or config.provider else ""
+        raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common{which}.")
+
+
+def on_cluster(config: CompareConfig, engine: Engine) -> None:
+    """The same on one GPU of each model that a cluster has. Commits go along by their hashes."""
+    sides = () if config.self_test else opponents.both(config.entry, config.a, config.b)
+    names = {name: side.commit or side.text for name, side in zip("ab", sides, strict=False)}
+    # Those of a kernel outside of the repository are in its own, which every host sees.
+    commits = [] if config.entry.loaded.is_outside else [one.commit for one in sides if one.commit]
+    wanted = Wanted(
+        [config.entry], (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
+    )
+    options = options_of(config.model_dump(mode="json") | names, config.output, wanted.kind)
+    errand = Errand(name="compare", words=tuple(sys.argv[1:]), options=options, columns=console.width)
+    code = send(engine, Sent(errand, wanted, commits, config.output), say, warn)
+    if config.tracking.name != "none":
+        publish(config)
+    if code:
+        sys.exit(code)
 
 
 class Compare:
@@ -131,13 +166,12 @@ class Compare:
                 warn(f"{name}: {provider} was not built: {reason}")
         pairs = self._pairs(of_a, of_b)
         noise = {} if self.ceilings is None else self.ceilings.noise
-        return [
-            Match(
-                (Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)),
-                noise.get(self_test.class_of(self.entry, one.point, self.ceilings), 0.0),
-            )
-            for one, other in pairs
-        ]
+        matches = []
+        for one, other in pairs:
+            kind = self_test.class_of(self.entry, one.point, self.ceilings)
+            rivals = Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)
+            matches.append(Match(rivals, noise.get(kind, 0.0), kind))
+        return matches
 
     def _question(self, named: Named) -> Question:
         config, variant = self.config, named.variant

@@ -3,14 +3,18 @@
     python -m pipeline.finals kernel=softmax
     python -m pipeline.finals kernel=[gelu,softmax] preset=standard
     python -m pipeline.finals output=results remeasure=true
+    python -m pipeline.finals kernel=softmax cluster=ray
 
 Of many configurations the best of a sweep is a lucky one, too, and rows of a ledger may be of several days.
 Here each problem's providers are measured one after the other, in fresh processes, round after round; one
 process serves the problems of all kernels. Stopped in any way, the same command goes on where it was.
+
+On a cluster one GPU of each model holds them, by the ledgers that are here.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +23,10 @@ from time import monotonic
 
 import kernels
 from pipeline import ROOT, UserError
-from pipeline.command.options import FinalsConfig
+from pipeline.cluster.messages import Errand
+from pipeline.cluster.sending import Sent, options_of, send
+from pipeline.cluster.sweeping import Wanted
+from pipeline.command.options import Engine, FinalsConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution import calibration
 from pipeline.execution.finalist import Extra
@@ -57,8 +64,11 @@ say = partial(console.print, highlight=False, soft_wrap=True)
 
 def run(config: FinalsConfig) -> None:
     """Hold the finals and print them."""
-    chosen = device.resolve(config.device)
     entries = [catalog.find(name) for name in config.kernel or kernels.names()]
+    if config.cluster is not None:
+        on_cluster(config, config.cluster, entries)
+        return
+    chosen = device.resolve(config.device)
     with DeviceLock(chosen, config.wait_s, warn):
         stage = Finals(config, chosen, entries)
         stage.measure_ceilings()
@@ -67,6 +77,16 @@ def run(config: FinalsConfig) -> None:
             stage.hold()
         finally:
             stage.show()
+
+
+def on_cluster(config: FinalsConfig, engine: Engine, entries: Sequence[Entry]) -> None:
+    """The same on one GPU of each model that a cluster has."""
+    wanted = Wanted(
+        entries, (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
+    )
+    options = options_of(config.model_dump(mode="json"), config.output, wanted.kind)
+    errand = Errand(name="finals", words=tuple(sys.argv[1:]), options=options, columns=console.width)
+    send(engine, Sent(errand, wanted, (), config.output), say, warn)
 
 
 class Finals:
@@ -167,7 +187,7 @@ class Finals:
         is_long = turn.outcome.timing is not None and turn.outcome.timing.median_us > LONG_US
         lasting = (
             is_long
-            and turn.round < self.config.preset.rounds
+            and turn.round < self.config.preset.lasting
             and self.device.kind == "cuda"
             and rival in self.finalists[match].power_limited(self.ceilings)
         )

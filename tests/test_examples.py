@@ -15,6 +15,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 BLOCK = ROOT / "examples" / "transformer_block.py"
+PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_the_block_is_timed_eager_and_compiled() -> None:
     done = subprocess.run(
         [sys.executable, BLOCK, "--tokens", "8", "--hidden", "128", "--heads", "2", "--seconds", "0.01"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": PATH},
         capture_output=True,
         text=True,
         check=False,
@@ -56,7 +57,7 @@ def test_heads_that_do_not_divide_are_one_sentence() -> None:
     done = subprocess.run(
         [sys.executable, BLOCK, "--heads", "3"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": PATH},
         capture_output=True,
         text=True,
         check=False,

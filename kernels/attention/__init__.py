@@ -103,8 +103,8 @@ class Hopper:
 
 
 CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 128: ((128, 128), (128, 160), (128, 176))}
-"""The tiles that ``flash.cu`` has, ``block_m`` and ``block_n``, by head_dim. A warpgroup takes 64 queries. Two
-have 240 registers a thread for scores, probabilities and sums, three have 160."""
+"""The tiles that ``flash.cu`` has, ``block_m`` and ``block_n``, by head_dim. A warpgroup takes 64 queries.
+Two of them have 232 registers a thread for scores, probabilities and sums, three have 160."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,15 +245,13 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
     if reason := too_large("block_n", tiles.block_n, problem.seq_k, 128):
         return reason
     needed = cuda_shared_memory(problem.head_dim, tiles)
-    if gpu is not None and needed > gpu.shared_memory:
-        return f"too much for the shared memory: {needed} bytes in {tiles.stages} stages > {gpu.shared_memory}"
-    return None
+    return too_much_shared(needed, tiles.stages, gpu)
 
 
 def cuda_shared_memory(head_dim: int, tiles: WarpSpecialized) -> int:
-    """Bytes of shared memory of a block: the queries, the stages of keys and values, and a kilobyte each for
-    the barriers and for what aligns them."""
-    return 2 * head_dim * (tiles.block_m + 2 * tiles.stages * tiles.block_n) + 2048
+    """Bytes of shared memory of a block: the queries, the stages of keys and values, and a kilobyte for the
+    barriers. ``too_much_shared`` adds one for what aligns them."""
+    return 2 * head_dim * (tiles.block_m + 2 * tiles.stages * tiles.block_n) + 1024
 
 
 def _tiles_fit(

@@ -44,35 +44,24 @@ void check(const kernels::Tensor& x) {
   kernels::require(is_aligned, "attention::cuda_flash takes rows that begin at multiples of 16 bytes");
 }
 
-// Heads whose tiles come by turns, so that the longest begin first: as many as have their keys and values in half of L2
-// together. Without a mask all tiles take equally long, and one head after the other needs least of L2.
-int heads_of_section(int64_t bytes_of_head, int group, int heads, bool causal, int device) {
-  if (!causal) {
-    return 1;
-  }
-  int l2_bytes = 0;
-  cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device);
-  const int64_t fitting = std::max<int64_t>(1, l2_bytes / 2 / bytes_of_head) * group;
-  return static_cast<int>(std::min<int64_t>(fitting, heads));
-}
-
 template <Element kElement, int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
 void launch(const kernels::Tensor& q, const kernels::Tensor& k, const kernels::Tensor& v, Arguments of) {
   const CUtensorMap map_q = tensor_map(q, kBlockM);
   const CUtensorMap map_k = tensor_map(k, kBlockN);
   const CUtensorMap map_v = tensor_map(v, kBlockN);
-  of.blocks = static_cast<int>(kernels::ceil_div(of.seq_q, kBlockM));
-  const int64_t tiles = int64_t{of.blocks} * of.heads;
-  kernels::require(tiles <= INT32_MAX / 2, "attention::cuda_flash takes fewer than 2**30 tiles");
+  const int64_t heads = q.size(0) * q.size(1);
+  const int64_t blocks = kernels::ceil_div(of.seq_q, kBlockM);
+  kernels::require(blocks * heads <= INT32_MAX / 2, "attention::cuda_flash takes fewer than 2**30 tiles");
   int multiprocessors = 0;
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, q.get_device_index());
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks * heads, multiprocessors)));
+  of.schedule = Schedule(static_cast<int>(heads), static_cast<int>(blocks), static_cast<int>(grid.x), kCausal);
 
   auto* const function = flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, kCausal>;
   const int shared_bytes = SharedLayout(kHeadDim, kBlockM, kBlockN).bytes(of.stages);
   kernels::require(
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess,
       "attention::cuda_flash needs " + std::to_string(shared_bytes) + " bytes of shared memory");
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors)));
   const dim3 block(kThreads<kBlockM>);
   function<<<grid, block, static_cast<size_t>(shared_bytes), kernels::current_stream(q)>>>(map_q, map_k, map_v, of);
   kernels::record_launch("flash_persistent", "warp-specialized", grid, block, 1, shared_bytes, of.stages);
@@ -130,13 +119,11 @@ kernels::Tensor cuda_flash(const kernels::Tensor& q, const kernels::Tensor& k, c
   check(k);
   check(v);
   Arguments of{};
-  of.heads = static_cast<int>(q.size(0) * q.size(1));
-  of.heads_q = static_cast<int>(q.size(1));
+  of.heads = static_cast<int>(q.size(1));
   of.group = static_cast<int>(q.size(1) / k.size(1));
   of.seq_q = static_cast<int>(q.size(2));
   of.seq_k = static_cast<int>(k.size(2));
   of.stages = static_cast<int>(stages);
-  of.section = heads_of_section(k.size(2) * k.size(3) * 4, of.group, of.heads, causal, q.get_device_index());
   constexpr double kLog2E = 1.4426950408889634;
   of.scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(q.size(3))));
   of.out = static_cast<uint16_t*>(result.mutable_data_ptr());

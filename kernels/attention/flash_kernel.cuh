@@ -1,9 +1,9 @@
-// FlashAttention-3's forward pass for Hopper (Shah and others, 2024, arXiv:2407.08608), after the paper's algorithms 1 and
-// 2, with what the PTX ISA says of the instructions:
+// FlashAttention-3's forward pass for Hopper (Shah and others, 2024, arXiv:2407.08608), after the paper's algorithms 1
+// and 2, with what the PTX ISA says of the instructions:
 //
 // - A block stays on its multiprocessor and takes tile after tile of kBlockM queries of one head (persistent).
-// - One warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the last
-//   to the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there, its
+// - One warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the
+//   last to the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there, its
 //   barrier `empty` that every warp that multiplies is done with it. What is outside of a head comes as zeros.
 // - Each of two or three warpgroups has 64 queries. Scores are a wgmma of two operands in shared memory. Their
 //   exponentials stay in registers, where they are the first operand of the product with values: the sums of one wgmma
@@ -32,13 +32,11 @@ template <int kBlockM>
 constexpr int kThreads = (kBlockM / kRowsOfWarpgroup + 1) * kWarpgroup;
 
 struct Arguments {
-  int heads;    // of all batch entries: those of the output
-  int heads_q;  // of one batch entry
-  int group;    // query heads that share a key head
+  Schedule schedule;
+  int heads;  // of one batch entry
+  int group;  // query heads that share a key head
   int seq_q;
   int seq_k;
-  int blocks;   // of queries in a head
-  int section;  // heads whose tiles come by turns
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
@@ -46,11 +44,11 @@ struct Arguments {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Registers of a thread: the multiprocessor has 64 K of them.
+// Registers of a thread: no more in all than the block was launched with, which is the most that fits.
 template <int kBlockM>
-constexpr int kRegistersToCopy = kBlockM == 128 ? 24 : 32;
+constexpr int kRegistersToCopy = kBlockM == 128 ? 40 : 32;
 template <int kBlockM>
-constexpr int kRegistersToMultiply = kBlockM == 128 ? 240 : 160;
+constexpr int kRegistersToMultiply = kBlockM == 128 ? 232 : 160;
 
 // Which buffer is next, and the parity of its use: it changes each time round.
 struct Pipeline {
@@ -82,14 +80,16 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
   Pipeline keys;
   Pipeline values;
   int parity_of_q = 0;
-  for (int round = 0;; ++round) {
-    const int place = place_of(round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-    if (place >= of.heads * of.blocks) {
+  for (int number = 0;; ++number) {
+    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
+    if (tile.head < 0) {
       break;
     }
-    const TileIndex tile = tile_of(place, of.blocks, of.heads, of.section, kCausal);
-    const int entry = tile.head / of.heads_q;
-    const int head = tile.head % of.heads_q;
+    if (tile.block < 0) {
+      continue;
+    }
+    const int entry = tile.head / of.heads;
+    const int head = tile.head % of.heads;
     const int key_head = head / of.group;
     const int row = tile.block * kBlockM;
     const int end = key_blocks(row, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal).end;
@@ -152,8 +152,8 @@ __device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t
   fence_registers(probabilities);
 }
 
-// Of wgmma's sums a thread has, in each 8 columns, two neighbours in row lane / 4 of its warp's 16, and two in the row 8
-// below. The four lanes of a row are neighbours (a quad).
+// Of wgmma's sums a thread has, in each 8 columns, two neighbours in row lane / 4 of its warp's 16, and two in the row
+// 8 below. The four lanes of a row are neighbours (a quad).
 __device__ __forceinline__ float largest_of_quad(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -213,8 +213,8 @@ __device__ __forceinline__ void soften(float (&scores)[kBlockN / 2], Rows& rows,
   }
 }
 
-// Rounds exponentials to elements, as the registers of wgmma's first operand: 16 columns are four registers, whose order
-// is that of the sums.
+// Rounds exponentials to elements, as the registers of wgmma's first operand: 16 columns are four registers, whose
+// order is that of the sums.
 template <Element kElement, int kBlockN>
 __device__ __forceinline__ void pack(uint32_t (&probabilities)[kBlockN / 4], const float (&scores)[kBlockN / 2]) {
 #pragma unroll
@@ -239,8 +239,8 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
   }
 }
 
-// Rounds and stores a thread's two rows of the output. A quad has 8 columns in registers of each lane, a pair a lane: of
-// 32 columns each lane gets 8 neighbours, 16 bytes.
+// Rounds and stores a thread's two rows of the output. Of each 8 columns a lane of a quad has a pair. Of each 32 columns
+// it gets 8 neighbours, 16 bytes, from the other lanes.
 template <Element kElement, int kHeadDim>
 __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], const float (&factors)[2], uint16_t* out,
                                       int row, int rows, int lane) {
@@ -271,7 +271,6 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
   constexpr int kWarpgroups = kBlockM / kRowsOfWarpgroup;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int own_row = which * kRowsOfWarpgroup + static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + lane / 4;
-  const int tiles = of.heads * of.blocks;
   const uint32_t own_queries = shared_address(shared + kLayout.queries() + which * kRowsOfWarpgroup * kSwizzle);
   Pipeline keys;
   Pipeline values;
@@ -288,12 +287,14 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     named_barrier_arrive(next_turn, 2 * kWarpgroup);
   }
 
-  for (int round = 0;; ++round) {
-    const int place = place_of(round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-    if (place >= tiles) {
+  for (int number = 0;; ++number) {
+    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
+    if (tile.head < 0) {
       break;
     }
-    const TileIndex tile = tile_of(place, of.blocks, of.heads, of.section, kCausal);
+    if (tile.block < 0) {
+      continue;
+    }
     const int row = tile.block * kBlockM + own_row;
     const KeyBlocks seen = key_blocks(tile.block * kBlockM, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal);
     int sees[2];
@@ -353,7 +354,7 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
         mask<kBlockN>(scores, n * kBlockN + lane % 4 * 2, sees);
       }
       soften<kBlockN>(scores, rows, of.scale);
-      // The compiler does not move instructions across a loop, which this wait is: they come before the other wait.
+      // ptxas would move exponentials past the wait for wgmma. It moves none across a loop, which this wait is.
       fence_registers(scores);
       fence_registers(rows.total);
       if (n > 0) {
@@ -394,9 +395,8 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     fence_registers(probabilities);
     release(&barriers->stages[values.stage].v_empty);
     values.advance(of.stages);
-    store_rows<kElement, kHeadDim>(sums, factors,
-                              of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * kHeadDim, row, of.seq_q,
-                              lane);
+    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * kHeadDim;
+    store_rows<kElement, kHeadDim>(sums, factors, out, row, of.seq_q, lane);
   }
   // The last turn is taken, too, so that no barrier is left halfway.
   if (which == 0) {

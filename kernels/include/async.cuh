@@ -13,14 +13,6 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// The block's dynamic shared memory, from a multiple of `kAlignment` bytes on. All blocks of a cluster have the same
-// addresses, and rounding up leaves them the same.
-template <int kAlignment>
-__device__ unsigned char* dynamic_shared_memory() {
-  extern __shared__ unsigned char shared_memory[];
-  return shared_memory + (kAlignment - shared_address(shared_memory) % kAlignment) % kAlignment;
-}
-
 // Starts a copy of 16 bytes from global to shared memory that passes neither through registers nor through L1.
 __device__ inline void cp_async(uint4* to, const uint4* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"

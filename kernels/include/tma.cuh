@@ -13,6 +13,14 @@
 
 namespace kernels {
 
+// The block's dynamic shared memory, from a multiple of `kAlignment` bytes on. All blocks of a cluster have the same
+// addresses, and rounding up leaves them the same.
+template <int kAlignment>
+__device__ unsigned char* dynamic_shared_memory() {
+  extern __shared__ unsigned char shared_memory[];
+  return shared_memory + (kAlignment - shared_address(shared_memory) % kAlignment) % kAlignment;
+}
+
 // The driver's function that describes a matrix to TMA, found at run time: no library is linked for it.
 inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   static const auto found = [] {

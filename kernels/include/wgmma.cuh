@@ -12,8 +12,8 @@ __device__ inline void warpgroup_barrier(int which) {
   asm volatile("bar.sync %0, 128;" : : "r"(which + 1) : "memory");
 }
 
-// A named barrier (0 is __syncthreads()'s) completes when `threads` threads are there. Those that sync wait for it, those
-// that arrive go on.
+// A named barrier (0 is __syncthreads()'s) completes when `threads` threads are there. Those that sync wait for it,
+// those that arrive go on.
 __device__ inline void named_barrier_sync(int which, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(which), "r"(threads) : "memory");
 }

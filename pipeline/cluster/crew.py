@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from threading import Condition
 
@@ -20,8 +20,13 @@ from pipeline.points.point import Point
 from pipeline.store.ceilings import Overhead
 from pipeline.store.record import Outcome
 
-HELD = 8
-"""Points that a station has at once where it compiles ahead: it measures one, and compiles the others."""
+HELD = 64
+"""Points that a station has at once. So many that it has some to measure while it compiles others, and few of
+those of a whole sweep."""
+
+SHARE = 2
+"""Of the points that nobody has, a station takes no more than its share of one part in so many: others that
+are faster take what is left."""
 
 MOST_LOST = 2
 """So many stations may be lost at a point; then it is taken for the reason."""
@@ -34,15 +39,45 @@ MOST_REVIVED = 3
 
 @dataclass(frozen=True)
 class Work:
-    """What a crew measures: a kernel, its control point, which points are compiled ahead, what the timer
-    takes off, and how a member that was lost is brought back."""
+    """What a crew measures: a kernel, its control point, which points the worker itself compiles, for seconds
+    each, what the timer takes off, and how a member that was lost is brought back."""
 
     where: str
     control: Point
-    is_ahead: Callable[[Point], bool]
+    compiles_itself: Callable[[Point], bool]
     overhead: Overhead
     revive: Callable[[Member], bool]
     is_stopped: Callable[[], bool]
+
+
+@dataclass
+class Hand:
+    """The points that a member has, by number. ``told`` are those that its station knows of; ``alone`` is the
+    last of them where it has to be measured with no other there."""
+
+    points: dict[int, Point] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+    alone: int | None = None
+    dealt: int = 0
+
+    def take(self, point: Point, alone: bool) -> None:
+        """One more."""
+        self.dealt += 1
+        self.points[self.dealt] = point
+        self.alone = self.dealt if alone else None
+
+    def tell(self) -> dict[int, Point]:
+        """Those that the station is to be told of now."""
+        untold = {number: point for number, point in self.points.items() if number not in self.told}
+        if self.alone in untold and len(self.points) > 1:
+            del untold[self.alone]
+        self.told |= untold.keys()
+        return untold
+
+    def put(self, number: int) -> Point:
+        """The point is measured."""
+        self.told.discard(number)
+        return self.points.pop(number)
 
 
 class Shared(Crew):
@@ -86,28 +121,30 @@ class Shared(Crew):
         member = self._members[index]
         controls = Controls(lambda: self._control(member), total // len(self._members))
         done = revived = 0
-        held: list[Point] = []
-        while not member.is_lost and self._take(index, schedule, held):
+        hand = Hand()
+        while not member.is_lost and self._take(index, schedule, hand):
             try:
                 controls.before(done)
-                answer = self._measured(member, held)
+                answer = self._measured(member, hand)
             except LostError:
                 if self._stop.is_set() or self._work_of.is_stopped():
                     break
-                self._give_back(index, schedule, held, member)
+                self._give_back(index, schedule, hand, member)
+                hand = Hand()
                 revived += 1
                 member.is_lost = revived > MOST_REVIVED or not self._work_of.revive(member)
                 continue
-            point = held.pop(answer.number)
-            with self._reporting:
-                if self._stop.is_set():
-                    break
-                member.changes.update(answer.changes)
-                self._report(point, answer.outcome, member.device)
-            controls.add(point)
-            done += 1
+            member.changes.update(answer.changes)
+            for found in answer.found:
+                point = hand.put(found.number)
+                with self._reporting:
+                    if self._stop.is_set():
+                        return controls
+                    self._report(point, found.outcome, member.device)
+                controls.add(point)
+                done += 1
             with self._changed:
-                self._held -= 1
+                self._held -= len(answer.found)
                 self._changed.notify_all()
         if done and not member.is_lost and not self._stop.is_set():
             try:
@@ -116,30 +153,32 @@ class Shared(Crew):
                 member.is_lost = True
         return controls
 
-    def _take(self, index: int, schedule: Schedule, held: list[Point]) -> bool:
-        """Fill what a member holds; False when nothing is left to measure. While others hold points, these
-        may come back."""
+    def _take(self, index: int, schedule: Schedule, hand: Hand) -> bool:
+        """Fill a member's hand; False when nothing is left to measure. While others have points, these may
+        come back."""
         with self._changed:
             while True:
-                most = min(HELD, ceil(schedule.waiting / len(self._members)))
-                while not held or (len(held) < most and self._is_joined(held[-1])):
+                most = min(HELD, ceil(schedule.waiting / (SHARE * len(self._members))))
+                while not hand.points or (len(hand.points) < most and hand.alone not in hand.points):
                     point = None if self._stop.is_set() else schedule.next(index)
                     if point is None:
                         break
-                    held.append(point)
+                    hand.take(point, self._is_alone(point))
                     self._held += 1
-                if held or self._held == 0 or self._stop.is_set() or self._members[index].is_lost:
-                    return bool(held) and not self._stop.is_set()
+                if hand.points or self._held == 0 or self._stop.is_set() or self._members[index].is_lost:
+                    return bool(hand.points) and not self._stop.is_set()
                 self._changed.wait()
 
-    def _is_joined(self, point: Point) -> bool:
-        """Whether a member may hold others beside a point. One at which a station was lost is measured alone,
-        so that it is known which point it was if that happens again."""
-        return self._work_of.is_ahead(point) and not self._lost[point]
+    def _is_alone(self, point: Point) -> bool:
+        """Whether a point is measured with no other there. The others would wait for one that the worker
+        compiles. And of one at which a station was lost it is then known that it was this one, if that
+        happens again."""
+        return self._work_of.compiles_itself(point) or self._lost[point] > 0
 
-    def _give_back(self, index: int, schedule: Schedule, held: list[Point], member: Member) -> None:
+    def _give_back(self, index: int, schedule: Schedule, hand: Hand, member: Member) -> None:
         """Let others measure what a lost member had, but for a point at which too many were lost."""
-        self._lost.update(held)
+        held = list(hand.points.values())
+        self._lost.update(hand.points[number] for number in hand.told)
         given_up = [point for point in held if self._lost[point] >= MOST_LOST]
         for point in given_up:
             with self._reporting:
@@ -149,10 +188,9 @@ class Shared(Crew):
             schedule.give_back(index, [point for point in held if point not in given_up])
             self._held -= len(held)
             self._changed.notify_all()
-        held.clear()
 
-    def _measured(self, member: Member, held: Sequence[Point]) -> Answer:
-        wanted = Wanted(where=self.where, points=tuple(held), overhead=self._work_of.overhead)
+    def _measured(self, member: Member, hand: Hand) -> Answer:
+        wanted = Wanted(where=self.where, points=hand.tell(), overhead=self._work_of.overhead)
         return Answer.model_validate_json(member.remote.ask("measure", wanted.model_dump_json()))
 
     def _control(self, member: Member) -> Control:

@@ -153,6 +153,7 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
         # The path of a socket has 107 bytes at most, and Ray's own part of it takes most of them.
         folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
         options |= {"include_dashboard": False, "num_gpus": None if kind == "cuda" else 0}
+        options["num_cpus"] = 1  # Ray starts a process for each that it may use; stations ask for none
         options["_temp_dir"] = folder.name
     try:
         with _quiet() as said:

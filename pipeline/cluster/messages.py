@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from kernels.contract import Gpu
@@ -60,20 +62,27 @@ class Digests(Record):
     environment: dict[str, str]
 
 
-class Answer(Record):
-    """What became of the point that was measured first of those that were sent, by its number among these;
-    and what made the worker be replaced, by provider."""
+class Found(Record):
+    """What became of a point that a station has, by the number that it came with."""
 
     number: int
     outcome: Outcome
+
+
+class Answer(Record):
+    """What was measured since the station was asked, in its order; and what made the worker be replaced, by
+    provider."""
+
+    found: tuple[Found, ...]
     changes: dict[str, str] = Field(default_factory=dict)
 
 
 class Wanted(Record):
-    """Points of a kernel to compile, one of which is to be measured."""
+    """Points of a kernel that a station is to have beside those that it has, by a number each. It compiles
+    all that it has, and measures some."""
 
     where: str
-    points: tuple[Point, ...]
+    points: dict[int, Point]
     overhead: Overhead
 
 
@@ -84,6 +93,24 @@ class Steady(Record):
     ticks: int
     of_ticks: int
     neighbours: int
+
+
+class Errand(Record):
+    """A command that runs on a device's host as a whole: its module, the words that it was written with, and
+    its options as its schema takes them, ``device`` left out. ``columns`` is how wide its user's terminal
+    is."""
+
+    name: str
+    words: tuple[str, ...]
+    options: dict[str, Any]
+    columns: int
+
+
+class News(Record):
+    """What an errand has printed since it was asked last, and its exit code once it has ended."""
+
+    lines: tuple[str, ...]
+    code: int | None
 
 
 class Limits(Record):

@@ -17,7 +17,7 @@ from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
 Engine = Literal["ray", "ray-local"]
-"""What starts a sweep's workers on other hosts."""
+"""What starts workers on other hosts."""
 
 MOST_AHEAD = 1000
 """More configurations than this a search that learns from times would ask for blindly."""
@@ -31,12 +31,15 @@ class PresetConfig(Record):
 
     Finals have ``rounds``, and ``most_rounds`` where they are still undecided. Sweeps measure every problem;
     finals, profiles, counters and codegen look ``closer``: at all that they would choose, or at the largest.
+    ``lasting`` rounds of finals time long kernels after seconds of work, too. ``sets`` are ncu's.
     """
 
     name: str
     rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     most_rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     closer: Literal["all", "largest"] = "all"
+    lasting: int = Field(default=FEWEST_ROUNDS, ge=1)
+    sets: Sets = ("full",)
     min_samples: int = Field(default=50, ge=2)
     max_seconds: float = Field(default=1.0, gt=0)
     cpu: str | None = None
@@ -153,14 +156,19 @@ class ProfileConfig(PointsConfig):
 
 
 class CountersConfig(PointsConfig):
-    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
+    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics; None: the preset's."""
 
     device: str
-    sets: Sets
+    sets: Sets | None
     report: Place | None
     timeout_s: float = Field(gt=0)
     artifacts: Place
     wait_s: float | None = Field(ge=0)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """What is counted of each kernel."""
+        return self.sets or self.preset.sets
 
 
 class SanitizeConfig(PointsConfig):
@@ -184,6 +192,7 @@ class BuildConfig(KernelOptions):
 
     device: str
     architectures: Pin[Annotated[str, BeforeValidator(str)]]
+    lazily: bool
     output: Place
 
 
@@ -229,12 +238,13 @@ class CarryConfig(KernelOptions):
 
 
 class FinalsConfig(Record):
-    """conf/finals.yaml."""
+    """conf/finals.yaml. ``cluster`` None measures on this host."""
 
     kernel: Pin[str]
     preset: PresetConfig
     timing: TimingSettings
     device: str
+    cluster: Engine | None
     margin: float = Field(gt=0, lt=1)
     remeasure: bool
     output: Place
@@ -288,10 +298,11 @@ class SearchReplayConfig(Record):
 
 class CompareConfig(PointsConfig):
     """conf/compare.yaml. ``a`` and ``b`` are read by the command. Two machines are compared without a kernel,
-    too."""
+    too. ``cluster`` None measures on this host."""
 
     kernel: str | None  # type: ignore[assignment]  # all else that is compared is of one kernel
     device: str
+    cluster: Engine | None
     a: Annotated[str | None, AsWritten()]
     b: Annotated[str | None, AsWritten()]
     self_test: bool
@@ -369,6 +380,12 @@ class TimersConfig(KernelOptions):
     device: str
     output: Place
     wait_s: float | None = Field(ge=0)
+
+
+class BenchInputsConfig(TimersConfig):
+    """conf/bench_inputs.yaml."""
+
+    work_s: float = Field(ge=0)
 
 
 class BenchSweepConfig(KernelOptions):

@@ -317,6 +317,9 @@ def check_names(config: Record) -> None:
     pins = getattr(config, PIN, {})
     if not isinstance(config, KernelOptions) or (config.kernel is None and not pins):
         return
+    if config.kernel is None:
+        options = [name for name in type(config).model_fields if name != PIN]
+        raise UserError(f"{unknown('option', next(iter(pins)), options)} Names of a kernel need kernel=NAME.")
     entry = config.entry
     for name in pins:
         if name not in plan.names(entry):

@@ -65,7 +65,9 @@ def read(words: Sequence[str], schema: type[Record]) -> Line:
     launcher = launcher_of(words, schema)
     check(words)
     if "cluster" not in schema.model_fields and any(name_of(word) == "cluster" for word in words):
-        raise UserError("cluster= is for sweeps: leave it out, and run this command on the device's host.")
+        raise UserError(
+            "cluster= is for sweep, finals and compare: leave it out; this command runs where its device is."
+        )
     tracking_uri, rest = without_tracking_uri(words)
     experiments, rest = without_experiments(rest)
     first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
@@ -126,7 +128,7 @@ def launcher_of(words: Sequence[str], schema: type[Record]) -> str | None:
         return None
     if found[0] not in SCHEDULERS:
         raise unknown(LAUNCHER, found[0], sorted(SCHEDULERS))
-    if "cluster" not in schema.model_fields:
+    if "retry" not in schema.model_fields:  # whose jobs go on where others have ended
         raise UserError(f"{LAUNCHER}= is for sweeps: run this command where its device is.")
     if not is_multirun(words):
         raise UserError(f"{LAUNCHER}={found[0]} runs the jobs of a multirun: write -m {LAUNCHER}={found[0]}.")

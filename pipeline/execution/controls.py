@@ -78,13 +78,15 @@ class Controls:
     def __init__(self, measure: Callable[[], Control], points: int) -> None:
         self._measure = measure
         self._step = max(FEWEST_BETWEEN, ceil(points / INTERVALS))
+        self._due = 0
         self.taken: list[Control] = []
         self.between: list[list[Point]] = []
 
     def before(self, done: int) -> None:
-        """Measure it, if that is due after so many points."""
-        if done % self._step == 0:
+        """Measure it, if that is due after so many points, of which several may have come at once."""
+        if done >= self._due:
             self.take()
+            self._due = self._step * (done // self._step + 1)
 
     def take(self) -> None:
         """Measure it now."""

@@ -160,6 +160,37 @@ def test_it_compiles_on_any_host_without_spills_or_double_precision(
     assert not opcodes & {"LDL", "STL", "DADD", "DMUL", "DFMA"}
 
 
+AS_NUMPY_2_5 = """
+import numpy
+del numpy.row_stack
+from pipeline.inspection import numba_code
+from pipeline.points.point import Point
+
+point = Point(
+    kernel="vector_add",
+    provider="numba",
+    problem={"elements": 1000, "dtype": "float32"},
+    parameters={"threads": 256},
+)
+(launch,) = numba_code.compile_point("vector_add", point, "90")
+print(launch.name)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("compile")
+def test_it_compiles_with_a_numpy_that_has_lost_a_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NUMPY_2_5],
+        cwd=kernels.ROOT.parent,
+        env={name: value for name, value in os.environ.items() if name not in INTERPRETERS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "_add"), done.stderr[-1000:]
+
+
 def test_a_provider_of_another_package_is_not_simulated() -> None:
     assert NUMBA["square"].interpreted
     assert not NUMBA["square"].compiles_ahead

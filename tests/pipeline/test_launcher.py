@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import UserError
 from pipeline.command import words
-from pipeline.command.options import CompareConfig, SweepConfig
+from pipeline.command.options import CompareConfig, ProfileConfig, SweepConfig
 from pipeline.points.frozen import Record
 
 SLURM = "hydra/launcher=submitit_slurm"
@@ -23,7 +23,7 @@ SLURM = "hydra/launcher=submitit_slurm"
         (["-m", "hydra.launcher.partition=h100"], SweepConfig, f"is of a launcher: write -m {SLURM}, too"),
         (["-m", SLURM], CompareConfig, "is for sweeps: run this command where its device is"),
         (["-m", SLURM, "tracking.uri=http://me:secret@h"], SweepConfig, "set MLFLOW_TRACKING_URI instead"),
-        (["cluster=ray"], CompareConfig, "cluster= is for sweeps: leave it out, and run this command on"),
+        (["cluster=ray"], ProfileConfig, "cluster= is for sweep, finals and compare: leave it out, and run"),
         (["-m", SLURM, "hydra.run.dir=x"], SweepConfig, "hydra.run.dir is a setting of Hydra's own"),
     ],
 )

@@ -19,8 +19,8 @@ int main(int, char** argv) {
   const auto told = [&](int i) { return std::stoi(argv[i]); };
   const int batch = told(3), heads = told(4), kv_heads = told(5), seq_q = told(6), seq_k = told(7);
   const bool causal = told(8) != 0;
-  const int stages = told(9), section = told(10), grid = told(11);
-  const auto seed = static_cast<unsigned>(told(12));
+  const int stages = told(9), grid = told(10);
+  const auto seed = static_cast<unsigned>(told(11));
 
   std::ifstream file(argv[1], std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
@@ -34,13 +34,11 @@ int main(int, char** argv) {
   const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, BLOCK_N);
 
   attention::Arguments of{};
-  of.heads = batch * heads;
-  of.heads_q = heads;
+  of.schedule = attention::Schedule(batch * heads, (seq_q + BLOCK_M - 1) / BLOCK_M, grid, causal);
+  of.heads = heads;
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
-  of.blocks = (seq_q + BLOCK_M - 1) / BLOCK_M;
-  of.section = section;
   of.stages = stages;
   of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(double{HEAD_DIM}));
   of.out = out.data();

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.cluster.engine import LostError, Node
 from pipeline.cluster.gathering import Member
-from pipeline.cluster.messages import Answer, Described, Digests, Placed, Wanted
+from pipeline.cluster.messages import Answer, Described, Digests, Found, Placed, Wanted
 from pipeline.machine import device
 from pipeline.points.point import Point
 from pipeline.store.environment import Environment
@@ -21,18 +21,22 @@ def always(point: Point) -> bool:
 
 
 class Planted:
-    """A station. ``survives`` says at which points it is not lost."""
+    """A station. ``survives`` says at which points it is not lost, ``at_once`` how many it measures before it
+    answers."""
 
     def __init__(
         self,
         described: Described,
         survives: Callable[[Point], bool] = always,
         digests: Digests | None = None,
+        at_once: int = 1,
     ) -> None:
         self.described = described
+        self.at_once = at_once
         self.survives = survives
         self.digests = digests
         self.measured: list[Point] = []
+        self.points: dict[int, Point] = {}
         self.held: list[int] = []
         self.is_ended = False
 
@@ -59,14 +63,18 @@ class Planted:
         return json.dumps({"us": 10.0, "ticks": 0, "of_ticks": 0, "neighbours": 0})
 
     def measure(self, wanted: str) -> str:
-        points = Wanted.model_validate_json(wanted).points
-        self.held.append(len(points))
-        if not self.survives(points[0]):
-            self.is_ended = True
-            raise LostError("its host is gone")
-        self.measured.append(points[0])
-        found = Outcome(status="ok", max_abs_err=0.0, timing=factory.timing(7.0), state=State())
-        return Answer(number=0, outcome=found).model_dump_json()
+        self.points |= Wanted.model_validate_json(wanted).points
+        self.held.append(len(self.points))
+        found = []
+        for number in list(self.points)[: self.at_once]:
+            point = self.points.pop(number)
+            if not self.survives(point):
+                self.is_ended = True
+                raise LostError("its host is gone")
+            self.measured.append(point)
+            outcome = Outcome(status="ok", max_abs_err=0.0, timing=factory.timing(7.0), state=State())
+            found.append(Found(number=number, outcome=outcome))
+        return Answer(found=tuple(found)).model_dump_json()
 
 
 def described(environment: Environment | None = None, **packages: str) -> Described:

@@ -9,7 +9,7 @@ import pytest
 
 import kernels
 from pipeline import UserError
-from pipeline.cluster.crew import GIVEN_UP, HELD, Shared
+from pipeline.cluster.crew import GIVEN_UP, Shared
 from pipeline.cluster.gathering import Member
 from pipeline.cluster.team import ClusterTeam
 from pipeline.execution.schedule import Schedule
@@ -83,20 +83,45 @@ def test_one_on_a_host_that_has_changed_is_not_started_again() -> None:
     assert other.is_ended and len(sweep.found) == 3
 
 
-def test_a_point_that_ends_its_stations_is_found_out_and_the_others_are_measured() -> None:
-    """Though each station holds several points at once, as those that are compiled ahead."""
-    ahead = [factory.made_point("softmax", "triton_online", 64 * size) for size in range(1, 41)]
-    bad = ahead[17]
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_a_point_that_ends_its_stations_is_found_out_and_the_others_are_measured(at_once: int) -> None:
+    """Though each station has several points."""
+    bad = POINTS[17]
 
     def made() -> Planted:
-        return Planted(described(), lambda point: point != bad)
+        return Planted(described(), lambda point: point != bad, at_once=at_once)
 
     first = made()
-    sweep = Sweep([member(1, first, made), member(2, made(), made)], ahead).measured()
-    assert once_all(sweep, ahead)
+    sweep = Sweep([member(1, first, made), member(2, made(), made)]).measured()
+    assert once_all(sweep)
     failed = [(point, outcome.error) for point, outcome, _ in sweep.found if outcome.status != "ok"]
     assert failed == [(bad, GIVEN_UP)]
-    assert max(first.held) == HELD
+    assert max(first.held) == len(POINTS) / 4, "half of its share"
+
+
+def test_what_a_station_measured_since_it_was_asked_comes_in_one_answer() -> None:
+    stations = [Planted(described(), at_once=7) for _ in range(3)]
+    sweep = Sweep([member(number, one) for number, one in enumerate(stations, start=1)]).measured()
+    assert once_all(sweep)
+    asked = [count for one in stations for count in one.held]
+    assert len(asked) < len(POINTS)
+
+
+def test_no_other_point_is_there_beside_one_that_the_worker_compiles() -> None:
+    """They would wait for it, while other stations have nothing to do."""
+    compiled = [factory.made_point("softmax", "torch_compile", 64 * size) for size in range(1, 9)]
+    both = [point for pair in zip(POINTS[:8], compiled, strict=True) for point in pair]
+    station = Planted(described(), at_once=8)
+    beside: list[int] = []
+
+    def seen(point: Point) -> bool:
+        if point.provider == "torch_compile":
+            beside.append(len(station.points))
+        return True
+
+    station.survives = seen
+    assert once_all(Sweep([member(1, station)], both).measured(), both)
+    assert beside == [0] * len(compiled)
 
 
 def test_a_stopped_team_raises_what_ctrl_c_raises() -> None:
