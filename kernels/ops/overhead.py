@@ -20,8 +20,11 @@ from kernels.ops import native, plans
 
 BATCHES = 40
 
-CALLS = 200
-"""Of a batch. The queue of a GPU holds more launches than that."""
+MOST, FEWEST = 200, 5
+"""Calls of a batch. The queue of a GPU holds more launches than that."""
+
+BATCH_S = 0.01
+"""How long a batch takes, if that is between so many calls."""
 
 
 def small(loaded: kernels.Loaded) -> Any:
@@ -38,17 +41,22 @@ def small(loaded: kernels.Loaded) -> Any:
 
 def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[float]:
     """Of one call each, the least of ``BATCHES`` batches that take turns."""
-    best = [float("inf")] * len(calls)
+    best = [timed(call, FEWEST, device) for call in calls]
+    count = max(FEWEST, min(MOST, int(BATCH_S / max(best))))
     for _ in range(BATCHES):
-        for number, call in enumerate(calls):
-            begin = perf_counter()
-            for _ in range(CALLS):
-                call()
-            took = (perf_counter() - begin) / CALLS * 1e6
-            best[number] = min(best[number], took)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-    return best
+        best = [min(known, timed(call, count, device)) for known, call in zip(best, calls, strict=True)]
+    return [1e6 * seconds for seconds in best]
+
+
+def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
+    """The host's seconds for one of so many calls."""
+    begin = perf_counter()
+    for _ in range(count):
+        call()
+    took = (perf_counter() - begin) / count
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return took
 
 
 def measure(name: str, device: torch.device) -> tuple[str, list[float]]:

@@ -54,7 +54,8 @@ def overview(some: Sequence[Summary], machines: Mapping[str, str]) -> str:
             axes.grid(visible=False, axis="y")
             axes.grid(visible=True, axis="x")
         left.set_ylim(len(lines) - 0.4, -0.6)
-        left.set_yticks(range(len(lines)), [" ".join(filter(None, line)) for line in lines])
+        names = [" ".join(filter(None, line)) for line in lines]
+        left.set_yticks(range(len(lines)), names, parse_math=False)
         _ratios(left, [one.speedup for one in some])
         _shares(right, [one.ceiling_fraction or 0 for one in some])
         for one in some:
@@ -63,7 +64,7 @@ def overview(some: Sequence[Summary], machines: Mapping[str, str]) -> str:
             _mark(left, (1, one.speedup), y, speedup(one.speedup), place)
             if one.ceiling_fraction is not None:
                 _mark(right, (0, one.ceiling_fraction), y, percent(one.ceiling_fraction), place)
-        figure.legend(
+        legend = figure.legend(
             handles=[Line2D([], [], label=machines[slug], **_look(place)) for place, slug in enumerate(here)],
             loc="outside lower left",
             ncols=min(len(here), 3),
@@ -71,6 +72,8 @@ def overview(some: Sequence[Summary], machines: Mapping[str, str]) -> str:
             handlelength=0.8,
             labelcolor=INK,
         )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return out.getvalue()

@@ -41,6 +41,8 @@ def test_a_kernel_has_a_line_and_a_machine_a_mark() -> None:
     assert {"1.50", "1.88", "0.50", "95.0 %", "94.0 %", "NVIDIA H100", "NVIDIA H200"} <= set(shown)
     assert "NVIDIA H100" not in texts(overview(some[1:], NAMES)), "who measured nothing is not in the legend"
     assert overview([], NAMES) == ""
+    priced = texts(overview([told("a$\\frac{$", H200, 1.0, 1.0)], {H200: "GPU $x$"}))
+    assert {"a$\\frac{$ bfloat16", "GPU $x$"} <= set(priced), "a dollar begins no formula"
 
 
 def drawing(rows: list[Measurement]) -> Drawing:
