@@ -238,7 +238,7 @@ class CarryConfig(KernelOptions):
 
 
 class FinalsConfig(Record):
-    """conf/finals.yaml."""
+    """conf/finals.yaml. ``rounds`` and ``most_rounds`` None are the preset's."""
 
     kernel: Pin[str]
     preset: PresetConfig
@@ -246,6 +246,8 @@ class FinalsConfig(Record):
     device: str
     margin: float = Field(gt=0, lt=1)
     remeasure: bool
+    rounds: int | None = Field(ge=FEWEST_ROUNDS)
+    most_rounds: int | None = Field(ge=FEWEST_ROUNDS)
     output: Place
     seed: Seed
     point_timeout_s: float = Field(gt=0)
