@@ -159,8 +159,9 @@ class Finals:
 
     def hold(self) -> None:
         """Hold the rounds, keep each turn as it comes, and write the finals."""
-        config, preset = self.config, self.config.preset
-        limits = Limits(preset.rounds, max(preset.rounds, preset.most_rounds))
+        config = self.config
+        rounds = config.rounds or config.preset.rounds
+        limits = Limits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
         assert self.ceilings is not None, "ceilings are found before finals are held"
         with Progress(console, f"finals on {self.slug}") as progress:
 

@@ -31,7 +31,7 @@ from pipeline.cluster.sweeping import Wanted, at_once, teams_of
 from pipeline.cluster.team import ClusterTeam
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each
-from pipeline.execution import controls, debugging
+from pipeline.execution import controls, debugging, room
 from pipeline.execution.agenda import Agenda
 from pipeline.execution.beside import Beside
 from pipeline.execution.controls import Steadiness
@@ -235,6 +235,9 @@ class Sweep:
     def prepare(self) -> None:
         """Find what has to be measured, and begin to compile of it what is compiled ahead."""
         self.refresh()
+        if self.environment.kind == "cuda":
+            memory = self.environment.memory_mib << 20
+            self.plan = room.within(self.plan, self.loaded, memory, self.known())
         self.agenda = self.missing()
         if self.agenda.is_empty:
             return

@@ -238,7 +238,8 @@ class CarryConfig(KernelOptions):
 
 
 class FinalsConfig(Record):
-    """conf/finals.yaml. ``cluster`` None measures on this host."""
+    """conf/finals.yaml. ``cluster`` None measures on this host; ``rounds`` and ``most_rounds`` None are the
+    preset's."""
 
     kernel: Pin[str]
     workload: Place | None
@@ -248,6 +249,8 @@ class FinalsConfig(Record):
     cluster: Engine | None
     margin: float = Field(gt=0, lt=1)
     remeasure: bool
+    rounds: int | None = Field(ge=FEWEST_ROUNDS)
+    most_rounds: int | None = Field(ge=FEWEST_ROUNDS)
     output: Place
     seed: Seed
     point_timeout_s: float = Field(gt=0)

@@ -1,0 +1,64 @@
+"""Which problems are too large to be verified on a GPU, said before any of their points is tried.
+
+A point that finds no memory costs seconds, and so do all others at its problem.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from kernels import Loaded
+from pipeline.points import problems
+from pipeline.points.frozen import Values
+from pipeline.points.plan import Plan
+from pipeline.points.point import Point
+
+SMALL = 64
+"""A problem that moves less than the memory's bytes over this needs no closer look, for which torch has to be
+imported."""
+
+
+def within(planned: Plan, loaded: Loaded, memory: int, known: Container[Point]) -> Plan:
+    """The plan without points of problems that do not fit into so many bytes, which are counted by reason;
+    those that are known stay."""
+    reasons: dict[Values, str | None] = {}
+    left_out: Counter[tuple[str, str]] = Counter()
+    kept = []
+    for point in planned.points:
+        if point.problem not in reasons:
+            problem = problems.make(loaded.kernel.problem, point.problem)
+            reasons[point.problem] = _against(loaded, problem, memory)
+        why = reasons[point.problem]
+        if why is None or point in known:
+            kept.append(point)
+        else:
+            left_out[point.provider, why] += 1
+    if not left_out:
+        return planned
+    return replace(planned, points=tuple(kept), refused=planned.refused + left_out)
+
+
+def _against(loaded: Loaded, problem: Any, memory: int) -> str | None:
+    if SMALL * loaded.kernel.work(problem).bytes < memory:
+        return None
+    needed = needs(loaded, problem)
+    if needed <= memory:
+        return None
+    return f"too large to be verified here: about {needed / 1e9:.0f} GB > {memory / 1e9:.0f} GB"
+
+
+def needs(loaded: Loaded, problem: Any) -> int:
+    """Bytes that the judge and the worker of a point hold together at most: inputs and float64 answers of two
+    editions and of the audit's set; the sets that they share; what the reference computes with; the worker's
+    inputs and outputs, and those of a graph."""
+    import torch
+
+    inputs = sum(x.nbytes for x in loaded.inputs(problem, torch.device("meta"), 0))
+    declared = loaded.outputs(problem)
+    outputs = sum(prod(shape) * dtype.itemsize for shape, dtype in declared)
+    wide = sum(prod(shape) * torch.float64.itemsize for shape, _ in declared)
+    return 3 * (inputs + wide) + 2 * (inputs + outputs) + 2 * wide + 2 * (inputs + outputs)
