@@ -30,6 +30,7 @@ export ARGS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The locked packages, each by its hash: from the indexes that pip knows, or from a wheelhouse.
 INSTALL = python locks/install.py
+KERNELS = $(shell sed -n 's/^kernels: *//p' params.yaml)
 FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
 # A wheelhouse without torch is for a host that has it.
 TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
@@ -89,7 +90,7 @@ verify: $(READY) ## Measure a sample of this machine's rows again: how many of t
 	@python -m pipeline.verify $(ARGS)
 
 build: $(READY) ## Compile the CUDA and C++ providers
-	@python -m dvc repro $(ARGS) build
+	@python -m pipeline.build kernel=$(KERNELS) $(ARGS)
 
 report: $(READY) ## Compare the GPUs in reports/, on a CPU also it in local/reports/, and print this machine's table
 	@python -m pipeline.report $(ARGS)

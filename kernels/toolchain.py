@@ -51,6 +51,9 @@ NVCC_FLAGS = (
     "-DUSE_CUDA",
     STABLE_ABI,
 )
+# ptxas takes the functions of a source in several threads. What it makes of each is the same (compared by
+# nvcc 13.0 for layernorm, and for matmul but for its first products), so this is no flag of a key.
+SPLIT, SPLIT_SINCE = "-Xptxas=--split-compile=0", 13
 
 
 class NoCompilerError(Exception):
@@ -141,7 +144,8 @@ def commands(  # what a library is made of
     link += ["-ltorch_cuda"] if with_cuda else []
     # The static runtime: loading then needs no search path to libcudart.
     link += [f"-L{nvcc.libraries}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
-    return (str(nvcc.path), "-ccbin", str(cxx.path), *flags, *made), tuple(link)
+    split = [SPLIT] if int(nvcc.version.partition(".")[0]) >= SPLIT_SINCE else []
+    return (str(nvcc.path), "-ccbin", str(cxx.path), *flags, *split, *made), tuple(link)
 
 
 def demangle(names: Sequence[str], nvcc: Nvcc | None = None) -> dict[str, str]:

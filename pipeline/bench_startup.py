@@ -1,12 +1,12 @@
-"""How long people wait: the first run, a run with nothing to do, an edit until its new times.
+"""How long people wait: the first run, a run with nothing to do, an edit until its new times, the tests.
 
     python -m pipeline.bench_startup
     python -m pipeline.bench_startup only=[nothing_to_sweep,help]
     python -m pipeline.bench_startup device=cpu
 
 Works in a clone of the last commit, with caches, temporary files and an MLflow store of its own, so that
-nothing is built or measured there at first; packages are this Python's. ``again`` needs ``first`` before it.
-Each is one run: other programs on the machine count.
+nothing is built or measured there at first; packages are this Python's. ``first_table``, ``again`` and
+``cloned`` need ``first`` before them. Each is one run: other programs on the machine count.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Self
 
 from rich import box
 from rich.table import Table
@@ -41,14 +43,21 @@ TRITON_EDIT = ("range(0, columns, BLOCK_SIZE)", "range(0, 0 + columns, BLOCK_SIZ
 
 CUDA_EDIT = "\nstatic_assert(sizeof(float) == 4);\n"
 
+FIRST_TABLE = ", by the sweeps"
+"""In the title of the table that ``make repro`` shows first (``closing.show_first``)."""
+
+LAST_LINES = 5
+"""Of a command that failed."""
+
 
 @dataclass(frozen=True)
 class Wait:
     """Something to wait for. ``limit`` are the seconds that it should take at most, by the kind of device;
-    a kind that is not named has none. What is done ``before`` is not waited for."""
+    a kind that is not named has none. What is done ``before`` is not waited for. What ``do`` returns are the
+    seconds, where they are not those that it took itself."""
 
     what: str
-    do: Callable[[Clone], None]
+    do: Callable[[Clone], float | None]
     limit: Mapping[str, float]
     before: Callable[[Clone], None] = lambda clone: None
 
@@ -65,7 +74,7 @@ def run(config: BenchStartupConfig) -> None:
     for heading in ("wait", "what", "seconds", "limit"):
         found.add_column(heading, justify="right" if heading in ("seconds", "limit") else "left")
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as folder:
-        clone = Clone(Path(folder), chosen)
+        clone = Clone(Path(folder), chosen).without_results()
         for name in names:
             wait = WAITS[name]
             limit = wait.limit.get(chosen.kind)
@@ -74,21 +83,25 @@ def run(config: BenchStartupConfig) -> None:
             with console.status(f"{wait.what} …"):
                 wait.before(clone)
                 begun = monotonic()
-                wait.do(clone)
-                seconds = monotonic() - begun
+                told = wait.do(clone)
+                seconds = monotonic() - begun if told is None else told
             say(f"{wait.what}: {seconds:.1f} s")
             found.add_row(name, wait.what, f"{seconds:.1f}", f"{limit:g}")
     print_wide(console, found)
 
 
 class Clone:
-    """The last commit in a folder of its own."""
+    """The last commit of a repository in a folder of its own, with caches of its own."""
 
-    def __init__(self, folder: Path, chosen: device.Device) -> None:
+    def __init__(self, folder: Path, chosen: device.Device, source: Path = ROOT) -> None:
+        self.folder = folder
         self.root = folder / "tree"
+        self.chosen = chosen
         self.device = str(chosen)
+        self.first_table_s: float | None = None
+        self.next: Clone | None = None
         temporary = folder / "tmp"
-        temporary.mkdir()
+        temporary.mkdir(parents=True)
         # Nothing of the clone's reaches a team's server or finds what was compiled before.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         self.environment = inherited | {
@@ -100,33 +113,81 @@ class Clone:
         }
         if shutil.which("git") is None:
             raise UserError("git is not there, and this command works in a clone: install git.")
-        self.run("git", "clone", "--quiet", str(ROOT), str(self.root), folder=ROOT)
-        params = self.root / "params.yaml"
-        params.write_text(re.sub(r"(?m)^device: \S+", f"device: {chosen}", params.read_text()))
-        for path in [*(self.root / "results").rglob(f"{chosen.slug}*")]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.run("git", "clone", "--quiet", str(source), str(self.root), folder=source)
 
-    def run(self, *command: str, code: int = 0, folder: Path | None = None) -> None:
-        """Run a command. Raises UserError with its last words unless it ends as it should."""
-        done = subprocess.run(
+    def without_results(self) -> Self:
+        """The same where this machine has measured nothing yet."""
+        params = self.root / "params.yaml"
+        params.write_text(re.sub(r"(?m)^device: \S+", f"device: {self.chosen}", params.read_text()))
+        for path in [*(self.root / "results").rglob(f"{self.chosen.slug}*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return self
+
+    def run(
+        self,
+        *command: str,
+        code: int = 0,
+        folder: Path | None = None,
+        see: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Run a command; ``see`` gets each line that it says. Raises UserError with its last words unless it
+        ends as it should."""
+        last: deque[str] = deque(maxlen=LAST_LINES)
+        with subprocess.Popen(
             command,
             cwd=folder or self.root,
             env=self.environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=False,
-        )
-        if done.returncode != code:
-            said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
-            raise UserError(f"{' '.join(command)} ended with {done.returncode}: {' '.join(said)}")
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None, "it is a pipe"
+            for line in process.stdout:
+                see(line)
+                if line.strip():
+                    last.append(line.strip())
+        if process.returncode != code:
+            raise UserError(f"{' '.join(command)} ended with {process.returncode}: {' '.join(last)}")
 
     def python(self, *words: str, code: int = 0) -> None:
         """``python -m WORDS``."""
         self.run(sys.executable, "-m", *words, code=code)
 
+    def make(self, target: str, see: Callable[[str], None] = lambda line: None) -> None:
+        """A target of the Makefile with this Python's packages."""
+        self.run("make", target, "VENV=", f"PYTHON={sys.executable}", see=see)
+
     def repro(self) -> None:
-        """``make repro`` with this Python's packages."""
-        self.run("make", "repro", "VENV=", f"PYTHON={sys.executable}")
+        """``make repro``; notes when the first table was there."""
+        begun = monotonic()
+
+        def see(line: str) -> None:
+            if self.first_table_s is None and FIRST_TABLE in line:
+                self.first_table_s = monotonic() - begun
+
+        self.make("repro", see)
+
+    def first_table(self) -> float:
+        """Seconds from the begin of the first run to its first table. Raises UserError where nothing was
+        measured yet."""
+        if self.first_table_s is None:
+            raise UserError("nothing was measured here yet; name first, too: only=[first,first_table].")
+        return self.first_table_s
+
+    def commit_and_clone(self) -> None:
+        """Commit all that was measured, and make a clone of that, in which nothing is built. Raises UserError
+        where nothing was measured yet."""
+        self.first_table()
+        self.run("git", "add", "--all")
+        who = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
+        self.run("git", *who, "commit", "--quiet", "--allow-empty", "--message", "Results")
+        self.next = Clone(self.folder / "next", self.chosen, self.root)
+
+    def repro_of_clone(self) -> None:
+        """``make repro`` in that clone."""
+        assert self.next is not None, "it was made before"
+        self.next.repro()
 
     def sweep(self, *words: str) -> None:
         """Measure softmax at one size."""
@@ -144,7 +205,14 @@ class Clone:
 
 WAITS = {
     "first": Wait("make repro, nothing built or measured", Clone.repro, {"cpu": 180, "cuda": 240}),
+    "first_table": Wait("its first table is on the screen", Clone.first_table, {"cpu": 180, "cuda": 60}),
     "again": Wait("make repro, nothing to do", Clone.repro, {"cpu": 3, "cuda": 3}),
+    "cloned": Wait(
+        "make repro in a fresh clone, all of it measured and committed",
+        Clone.repro_of_clone,
+        {"cuda": 60},
+        before=Clone.commit_and_clone,
+    ),
     "cuda_edit": Wait(
         "an edit of kernels/softmax/cuda.cu, its new time at one size",
         lambda clone: clone.edited("kernels/softmax/cuda.cu", lambda text: text + CUDA_EDIT, "provider=cuda"),
@@ -175,6 +243,7 @@ WAITS = {
         lambda clone: clone.python("pipeline.sweep", "kernel=softmax", "prvider=torch", code=2),
         {"cpu": 1, "cuda": 1},
     ),
+    "tests": Wait("make test", lambda clone: clone.make("test"), {"cpu": 240}),
 }
 
 

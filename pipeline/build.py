@@ -5,7 +5,8 @@
     python -m pipeline.build kernel=path/to/a/folder
 
 CUDA sources are compiled for this machine's GPU. Without a GPU that takes minutes for nothing that could run,
-and they are left out unless ``architectures`` are named.
+and they are left out unless ``architectures`` are named. With lazily=true a kernel is left as it is whose
+report is of these sources and compilers: its libraries are built once a point needs them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
     if any(map(is_cuda, wanted)) and not device.gpus() and (why := without_cuda(architectures)):
         remarks += [f"{place.source(name)} was left out: {why}" for name in wanted if is_cuda(name)]
         wanted = [name for name in wanted if not is_cuda(name)]
-    # DVC asks for the folder of a kernel that has no sources too.
+    # DVC asks for the folder, whatever is in it.
     place.output.mkdir(parents=True, exist_ok=True)
     libraries = extension.build(place, wanted, architectures)
     cuda = {name: library for name, library in libraries.items() if is_cuda(name)}
@@ -59,6 +60,20 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
         architectures=tuple(dict.fromkeys(a for library in cuda.values() for a in library.architectures)),
         remarks=tuple(remarks),
         functions=tuple(row for name in cuda for row in resources(place, name)),
+        made_of={name: extension.made_of(place, name) for name in libraries},
+    )
+
+
+def is_of_today(
+    place: Place, sources: Sequence[str], known: BuildReport, architectures: Sequence[str] | None
+) -> bool:
+    """Whether a report says what a build of these sources would say now. One with remarks may not: what was
+    left out may be there now."""
+    if known.remarks or not sources or set(known.made_of) != set(sources):
+        return False
+    made = known.made_of.items()
+    return known.torch == installed_torch().version and all(
+        extension.would_be_made_of(place, source, one, architectures) for source, one in made
     )
 
 
@@ -108,18 +123,23 @@ def run(configs: Sequence[BuildConfig]) -> None:
         console.status(f"Compiling {', '.join(config.entry.name for config in configs)} …"),
         inductor.trying() if to_try else nullcontext(),
     ):
-        built = dict(zip((config.kernel for config in configs), side_by_side(configs), strict=True))
+        built = dict(zip((config.kernel for config in configs), side_by_side(configs, chosen), strict=True))
     where = results.folder_for(configs[0].output, chosen.kind) / "build"
     for_each(configs, lambda config: show(config, chosen, built[config.kernel]), where)
 
 
-def side_by_side(configs: Sequence[BuildConfig]) -> list[BuildReport | UserError]:
+def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[BuildReport | UserError]:
     """What came of each kernel, as many at a time as there are cores."""
 
     def attempt(config: BuildConfig) -> BuildReport | UserError:
         loaded = config.entry.loaded
+        place, sources = Place.of(loaded), extension.sources(loaded)
         try:
-            return build_kernel(Place.of(loaded), extension.sources(loaded), config.architectures)
+            known = reported(config, chosen) if config.lazily else None
+            if known is not None and is_of_today(place, sources, known, config.architectures):
+                place.output.mkdir(parents=True, exist_ok=True)
+                return known
+            return build_kernel(place, sources, config.architectures)
         except UserError as error:
             return error
 
@@ -134,14 +154,25 @@ def side_by_side(configs: Sequence[BuildConfig]) -> list[BuildReport | UserError
         threads.shutdown()
 
 
+def report_path(config: BuildConfig, chosen: device.Device) -> Path:
+    """Where a kernel's report lies."""
+    output = results.folder_for(config.output, chosen.kind)
+    return results.build_path(output, config.entry.loaded.name, chosen.slug)
+
+
+def reported(config: BuildConfig, chosen: device.Device) -> BuildReport | None:
+    """The report that is there; None where there is none."""
+    path = report_path(config, chosen)
+    return results.read(BuildReport, path) if path.is_file() else None
+
+
 def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserError) -> None:
     """Write a kernel's report and print it. Raises what it could not be built for."""
     if isinstance(built, UserError):
         raise built
     loaded = config.entry.loaded
     results.asked_for(results.build_path(config.output, loaded.name, chosen.slug))
-    output = results.folder_for(config.output, chosen.kind)
-    path = results.build_path(output, loaded.name, chosen.slug)
+    path = report_path(config, chosen)
     write_atomically(path, built.model_dump_json(indent=1).encode() + b"\n")
     for remark in built.remarks:
         console.print(remark, highlight=False, soft_wrap=True)

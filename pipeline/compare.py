@@ -37,6 +37,7 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
+from pipeline.points.asked import asked
 from pipeline.reporting import compared, machines_shown, ratios
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
@@ -91,12 +92,20 @@ def run(config: CompareConfig) -> None:
 
 
 def show(config: CompareConfig, both: machines_shown.Machines) -> None:
-    """Print two machines' results side by side, of the kernel or of all that both have."""
-    names = both.kernels if config.kernel is None else [config.entry.name]
-    shown = [both.show(console, name, config.format == "markdown") for name in names]
+    """Print two machines' results side by side, of the kernel or of all that both have. Raises UserError
+    where there is nothing of what was asked for."""
+    as_markdown = config.format == "markdown"
+    if config.kernel is None:
+        if config.provider:
+            raise UserError("provider is a kernel's: write kernel=NAME too.")
+        shown = [both.show(console, name, as_markdown, lambda _: True) for name in both.kernels]
+    else:
+        wanted = asked(config.entry, config.pin, config.provider)
+        shown = [both.show(console, config.entry.name, as_markdown, wanted)]
     if not any(shown):
         of = "" if config.kernel is None else f" of {config.kernel}"
-        raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common.")
+        which = " that was asked for" if config.pin or config.provider else ""
+        raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common{which}.")
 
 
 def on_cluster(config: CompareConfig, engine: Engine) -> None:
@@ -157,13 +166,12 @@ class Compare:
                 warn(f"{name}: {provider} was not built: {reason}")
         pairs = self._pairs(of_a, of_b)
         noise = {} if self.ceilings is None else self.ceilings.noise
-        return [
-            Match(
-                (Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)),
-                noise.get(self_test.class_of(self.entry, one.point, self.ceilings), 0.0),
-            )
-            for one, other in pairs
-        ]
+        matches = []
+        for one, other in pairs:
+            kind = self_test.class_of(self.entry, one.point, self.ceilings)
+            rivals = Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)
+            matches.append(Match(rivals, noise.get(kind, 0.0), kind))
+        return matches
 
     def _question(self, named: Named) -> Question:
         config, variant = self.config, named.variant

@@ -5,17 +5,15 @@
     python -m pipeline.counters kernel=softmax size=4096 sets=[SpeedOfLight,dram__bytes_read.sum]
 
 Looks at the best own configuration by the ledger, the same provider's default one and the baseline, at a
-small, a middle and a large problem, all in one session of ncu. What was counted is not counted again. Where
-counters can't be read, the rows say why and what to do.
+small, a middle and a large problem, of all kernels in one session of ncu. What was counted is not counted
+again. Where counters can't be read, the rows say why and what to do.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
-from collections.abc import Collection, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +21,13 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from pipeline import ROOT, UserError
+from pipeline import UserError
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import console, for_each, run_each
 from pipeline.inspection import ncu
-from pipeline.inspection.ncu import Ncu, Unavailable
-from pipeline.inspection.ncu_pages import bound, by_point
+from pipeline.inspection.counting import Counted, Wanted, read, session
+from pipeline.inspection.ncu import Unavailable
+from pipeline.inspection.ncu_pages import bound, of_points
 from pipeline.inspection.subject import Subject, instrument
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
@@ -47,38 +46,82 @@ INSTRUMENT = {
 }
 """What a row comes from, beside the sets that are counted."""
 
+MACHINES = (ncu.NO_GPU, ncu.NO_NCU, ncu.NO_PERMISSION, ncu.BUSY)
+"""Why nothing can be counted here, whatever the kernel."""
+
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(configs: Sequence[CountersConfig]) -> None:
-    """``of_kernel`` for each kernel."""
+    """Count what is not there yet, of all kernels in one session; write rows and reports, and print what
+    limits each point."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
-    where = results.folder_for(configs[0].output, chosen.kind) / "counters"
-    for_each(configs, partial(of_kernel, chosen=chosen), where)
+    begun = {config.kernel: begin(config, chosen) for config in configs}
+    count([one for one in begun.values() if isinstance(one, Counters) and one.missing])
+
+    def end(config: CountersConfig) -> None:
+        stage = begun[config.kernel]
+        if isinstance(stage, UserError):
+            raise stage
+        stage.end()
+
+    for_each(configs, end, results.folder_for(configs[0].output, chosen.kind) / "counters")
 
 
-def of_kernel(config: CountersConfig, chosen: device.Device) -> None:
-    """Count what is not there yet, write rows and report, and print what limits each point."""
-    stage = Counters(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
-    wanted = {stage.subject.identity.key(one.point): one for one in stage.choose()}
-    known = stage.known()
-    missing = {key: one for key, one in wanted.items() if key not in known}
-    found = {**known, **(stage.count(missing) if missing else {})}
-    rows = [row.model_copy(update={"role": one.role}) for key, one in wanted.items() for row in found[key]]
-    write_lines(stage.path, rows)
-    stage.forget(rows)
-    if not missing:
-        reason = f"{stage.path} holds every point" if rows else f"no provider of {stage.subject.title} can be"
-        console.print(f"Nothing to count: {reason}.", highlight=False, soft_wrap=True)
+def begin(config: CountersConfig, chosen: device.Device) -> Counters | UserError:
+    """A kernel's part of the stage, or why it has none."""
+    try:
+        return Counters(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
+    except UserError as error:
+        return error
+
+
+def count(stages: Sequence[Counters]) -> None:
+    """Count what is missing of several kernels at once. One that breaks the session, as by its own end or
+    without an end, is counted by itself, and so are those that came after it."""
+    if not stages:
         return
-    show(rows, stage.subject.title)
-    reports = dict.fromkeys(row.report for row in rows if row.report)
-    where = "".join(f", report: {config.artifacts / name}" for name in reports)
-    console.print(f"{len(rows)} rows: {stage.path}{where}", highlight=False, soft_wrap=True)
+    config, chosen = stages[0].config, stages[0].subject.device
+    if config.report is not None:
+        for stage in stages:
+            stage.take(named_report(config.report))
+        return
+    wanted = [stage.wanted_now for stage in stages]
+    points = sum(len(one.points) for one in wanted)
+    alone: Sequence[Counters] = []
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
+            stack.enter_context(console.status(f"Counting {points} points …"))
+            timeout_s = len(stages) * config.timeout_s
+            counted = stack.enter_context(session(wanted, config.seed, config.counted, timeout_s, chosen))
+            for stage, one in zip(stages, wanted, strict=True):
+                if counted.knows(one) or len(stages) == 1:
+                    stage.take(counted)
+            alone = [stage for stage in stages if stage.counted is None]
+    except Unavailable as unavailable:
+        if len(stages) > 1 and unavailable not in MACHINES:
+            alone = stages
+        else:
+            for stage in stages:
+                stage.give_up(unavailable)
+    for stage in alone:
+        count([stage])
+
+
+def named_report(report: Path) -> Counted:
+    """What a report holds that the user has named. Raises UserError where it can't be read."""
+    if not report.is_file():
+        raise UserError(f"report={report} is not there.")
+    try:
+        return read(ncu.find_ncu(), report)
+    except Unavailable as unavailable:
+        raise UserError(f"{report} can't be read: {unavailable}.") from unavailable
 
 
 class Counters:
-    """One run over points of one kernel on one device."""
+    """One run over points of one kernel on one device. ``missing`` are those to count, by key; ``counted`` is
+    what came of them, None before that."""
 
     def __init__(self, config: CountersConfig, subject: Subject) -> None:
         self.config = config
@@ -86,9 +129,19 @@ class Counters:
         name = subject.entry.name
         self.path = results.counters_path(subject.output, name, subject.slug)
         self.folder = config.artifacts / "counters" / name / subject.slug
-        self.instrument = instrument(INSTRUMENT, config.sets)
+        self.instrument = instrument(INSTRUMENT, config.counted)
         results.asked_for(results.counters_path(config.output, name, subject.slug))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.wanted = {self.subject.identity.key(one.point): one for one in self.choose()}
+        self.known = self.read_known()
+        self.missing = {key: one for key, one in self.wanted.items() if key not in self.known}
+        self.counted: dict[str, list[CounterRow]] | None = None
+
+    @property
+    def wanted_now(self) -> Wanted:
+        """What a session is asked for."""
+        points = {key: one.point for key, one in self.missing.items()}
+        return Wanted(self.subject.entry.loaded.where, points)
 
     def choose(self) -> list[Chosen]:
         """The points to look into. Raises UserError for options that leave none."""
@@ -109,7 +162,7 @@ class Counters:
             )
         return found
 
-    def known(self) -> dict[str, list[CounterRow]]:
+    def read_known(self) -> dict[str, list[CounterRow]]:
         """By key the rows that need no second look: all kernels of the point were counted, with all that
         is asked for now. None where a report is named, which is to be read."""
         if self.config.report is not None:
@@ -123,34 +176,44 @@ class Counters:
             if all(row.status == "ok" and row.instrument == self.instrument for row in rows)
         }
 
-    def count(self, missing: Mapping[str, Chosen]) -> dict[str, list[CounterRow]]:
-        """The rows of points by key, counted now, or where that can't be, with the reason."""
-        report = self.config.report or self.folder / f"{digest(sorted(missing))[:8]}.ncu-rep"
-        try:
-            tool, failures = self.session(missing, report)
-            made = report.is_file()
-            found = self.read(tool, report, missing) if made else {}
-        except Unavailable as unavailable:
-            if self.config.report is not None:
-                raise UserError(f"{self.config.report} can't be read: {unavailable}.") from unavailable
-            return {
-                key: [
-                    CounterRow(
-                        **self.common(key, one),
-                        status="unavailable",
-                        reason=unavailable.reason,
-                        fix=unavailable.fix,
-                        sentence=f"unavailable: {unavailable}",
-                    )
-                ]
-                for key, one in missing.items()
-            }
-        place = str(report.relative_to(self.config.artifacts)) if made and not self.config.report else None
-        rows: dict[str, list[CounterRow]] = {}
-        for key, one in missing.items():
-            common = {**self.common(key, one), "tool": tool.name, "report": place}
-            rows[key] = counted(found.get(key, ()), failures.get(key), common)
-        return rows
+    def take(self, counted: Counted) -> None:
+        """Make rows of what was counted, and keep the report and this kernel's part of its pages. Raises
+        UserError, with nothing written, where a report that was named holds none of the points."""
+        named = self.config.report
+        if named is not None and counted.found.keys().isdisjoint(self.missing):
+            raise UserError(
+                f"report={named} holds no kernel of these points: it was made on another machine, at "
+                "another commit or for other options, or is cut off; give the options that it was made "
+                "with, or leave report= out to count anew."
+            )
+        place = named or self.folder / f"{digest(sorted(self.missing))[:8]}.ncu-rep"
+        for page, text in counted.pages.items():
+            kept = of_points(text, self.missing)
+            write_atomically(self.folder / f"{place.stem}.{page}.csv", kept.encode())
+        if named is None and counted.report is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(counted.report, place)
+        is_kept = named is None and counted.report is not None
+        report = str(place.relative_to(self.config.artifacts)) if is_kept else None
+        self.counted = {}
+        for key, one in self.missing.items():
+            common = {**self.common(key, one), "tool": counted.tool.name, "report": report}
+            self.counted[key] = rows_of(counted.found.get(key, ()), counted.failures.get(key), common)
+
+    def give_up(self, unavailable: Unavailable) -> None:
+        """Rows that say why nothing can be counted here."""
+        self.counted = {
+            key: [
+                CounterRow(
+                    **self.common(key, one),
+                    status="unavailable",
+                    reason=unavailable.reason,
+                    fix=unavailable.fix,
+                    sentence=f"unavailable: {unavailable}",
+                )
+            ]
+            for key, one in self.missing.items()
+        }
 
     def common(self, key: str, one: Chosen) -> dict[str, Any]:
         """What all rows of a point share."""
@@ -161,47 +224,26 @@ class Counters:
             "instrument": self.instrument,
         }
 
-    def session(self, missing: Mapping[str, Chosen], report: Path) -> tuple[Ncu, dict[str, str]]:
-        """Have ncu write the report, unless one was named; the tool, and by key what failed in its process.
-        There is no report where that launched no kernel.
-
-        Raises Unavailable where counters can't be read.
-        """
-        config, chosen = self.config, self.subject.device
-        if config.report is not None:
-            if not config.report.is_file():
-                raise UserError(f"report={config.report} is not there.")
-            return ncu.find_ncu(), {}
-        if chosen.kind != "cuda":
-            raise ncu.NO_GPU
-        tool = ncu.find_ncu()
-        with tempfile.TemporaryDirectory() as folder, DeviceLock(chosen, config.wait_s, warn):
-            plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
-            points = [{"key": key, "point": one.point.model_dump()} for key, one in missing.items()]
-            where = self.subject.entry.loaded.where
-            plan.write_text(json.dumps({"where": where, "seed": config.seed, "points": points}))
-            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
-            if chosen.uuid is not None:
-                os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
-            command = [sys.executable, "-m", "pipeline.inspection.counted", str(plan), str(failures)]
-            with console.status(f"Counting {len(missing)} points …"):
-                tool.profile(command, report.absolute(), config.sets, config.timeout_s, ROOT)
-            return tool, json.loads(failures.read_text()) if failures.is_file() else {}
-
-    def read(self, tool: Ncu, report: Path, keys: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-        """What a report holds by key; its pages are kept among this machine's. Raises UserError, with nothing
-        written, where a report that was named holds none of the keys."""
-        pages = {page: tool.page(report, page) for page in ("raw", "details")}
-        found = by_point(pages["raw"], pages["details"])
-        if self.config.report is not None and found.keys().isdisjoint(keys):
-            raise UserError(
-                f"report={report} holds no kernel of these points: it was made on another machine, at "
-                "another commit or for other options, or is cut off; give the options that it was made "
-                "with, or leave report= out to count anew."
+    def end(self) -> None:
+        """Write the rows and print them."""
+        found = {**self.known, **(self.counted or {})}
+        rows = [
+            row.model_copy(update={"role": one.role})
+            for key, one in self.wanted.items()
+            for row in found[key]
+        ]
+        write_lines(self.path, rows)
+        self.forget(rows)
+        if not self.missing:
+            reason = (
+                f"{self.path} holds every point" if rows else f"no provider of {self.subject.title} can be"
             )
-        for page, text in pages.items():
-            write_atomically(self.folder / f"{report.stem}.{page}.csv", text.encode())
-        return found
+            console.print(f"Nothing to count: {reason}.", highlight=False, soft_wrap=True)
+            return
+        show(rows, self.subject.title)
+        reports = dict.fromkeys(row.report for row in rows if row.report)
+        where = "".join(f", report: {self.config.artifacts / name}" for name in reports)
+        console.print(f"{len(rows)} rows: {self.path}{where}", highlight=False, soft_wrap=True)
 
     def forget(self, rows: Sequence[CounterRow]) -> None:
         """Delete this machine's reports that no row names, with their pages."""
@@ -212,7 +254,7 @@ class Counters:
                 path.unlink()
 
 
-def counted(
+def rows_of(
     found: Sequence[Mapping[str, Any]], failure: str | None, common: Mapping[str, Any]
 ) -> list[CounterRow]:
     """A row for each kernel that a point launched; for a point without any, a row that says so."""

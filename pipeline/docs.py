@@ -11,11 +11,15 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     best            the fastest provider at each problem, as reports/best.csv has it
     providers       every provider's fastest configuration at each problem, in microseconds: by finals where
                     a problem had any, else by the sweeps
+    map             the fastest provider over the workload's x axis and its other numbers, and how many times
+                    as long the baseline takes
     configurations  what each configuration takes at each problem, in microseconds, by the sweeps
     launches        what a call launches, and what it takes on the device and on the host
     counters        what ncu counted, what warps wait for most, and the hint that promises most
     finals          all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how
                     many times as long the baseline, torch.compile and the fastest peer take
+    gpus            all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their
+                    times, what the ceilings explain, and what the one's best costs on the other
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
 table these providers. The same results give the same text on every machine; what a CPU gave is in none.
@@ -38,10 +42,11 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.reporting import best, evidence_figures
+from pipeline.reporting import best, evidence_figures, gpus, gpus_section
 from pipeline.reporting.evidence_figures import Wanted, markdown
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.provider_map import Spot, provider_map
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.evidence import Evidence
@@ -116,6 +121,7 @@ class Request:
     """What a block asks for: a workload's problems, in their order, by extent and words."""
 
     entry: Entry
+    workload: str
     problems: Mapping[tuple[str, str], Any]
     providers: tuple[str, ...] | None
 
@@ -150,7 +156,7 @@ class Request:
                     parameters=Values(),
                 )
                 found[notation.extent(point), notation.words(point)] = problem
-        return cls(entry, found, providers)
+        return cls(entry, workload, found, providers)
 
     @property
     def extents(self) -> list[str]:
@@ -161,6 +167,42 @@ class Request:
     def words(self) -> list[str]:
         """The problems' words, each once."""
         return list(dict.fromkeys(words for _, words in self.problems))
+
+    @property
+    def x(self) -> tuple[str, ...]:
+        """The dimensions of the workload's x axis."""
+        x = self.entry.config.workloads[self.workload].x
+        return self.entry.loaded.kernel.size if x == problems.SIZE else (x,)
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """A machine's fastest times of each provider, in microseconds, by problem; at which problems finals gave
+    them, and at which commits."""
+
+    times: Mapping[tuple[str, str], Mapping[str, float]]
+    held: Sequence[tuple[str, str]]
+    commits: Sequence[str]
+
+    def how(self, shown: int) -> str:
+        """How they were measured, for a caption of so many problems."""
+        how = "by sweeps, not side by side"
+        if self.held:
+            how = f"by finals at the {len(self.held)} of {shown} problems with{FINAL}, else {how}"
+        at = ", ".join(f"`{commit[:COMMIT]}`" for commit in self.commits)
+        return f"{how}, commit{'s' * (len(self.commits) > 1)} {at}"
+
+
+def _numbers(request: Request, problem: Any) -> dict[str, int]:
+    """A problem's numbers: those of the x axis, and those that are not at their defaults."""
+    declared = request.entry.loaded.kernel.dimensions()
+    return {
+        name: value
+        for name, value in problems.values_of(problem).items()
+        if isinstance(value, int)
+        and declared[name].type is int
+        and (name in request.x or value != declared[name].default)
+    }
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -180,17 +222,19 @@ class Figures:
             "floor": self.floor,
             "best": self.best,
             "providers": self.providers,
+            "map": self.map,
             "configurations": self.configurations,
             "launches": self.launches,
             "counters": self.counters,
         }
         name, *options = words.split() or [""]
-        if name == "finals":
+        of_all = {"finals": self.finals, "gpus": self.gpus}
+        if name in of_all:
             if options:
-                raise UserError("figures finals takes no options.")
-            return "\n\n".join(self.finals()) or NOTHING
+                raise UserError(f"figures {name} takes no options.")
+            return "\n\n".join(of_all[name]()) or NOTHING
         if name not in tables:
-            raise unknown("figures", name, [*tables, "finals"])
+            raise unknown("figures", name, [*tables, *of_all])
         return "\n\n".join(tables[name](Request.read(options))) or NOTHING
 
     def floor(self, request: Request) -> Iterator[str]:
@@ -236,6 +280,26 @@ class Figures:
                 header, rows = header[:-1], [row[:-1] for row in rows]
             yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{markdown(header, rows, 4)}"
 
+    def gpus(self) -> Iterator[str]:
+        """All kernels on each pair of GPUs."""
+        found: dict[tuple[str, str], list[gpus.Pair]] = {}
+        for pair in gpus.pairs(gpus.common_problems(self._swept)):
+            found.setdefault((pair.a, pair.b), []).append(pair)
+        header = ["kernel", "dtype", "problems", "b's time over a's", "by ceilings", "explained"]
+        header += ["a's best on b", "b's best on a"]
+        for (a, b), some in found.items():
+            rows = [
+                [
+                    *(one.kernel, one.words, str(one.problems), speedup(one.ratio)),
+                    *(speedup(one.by_ceilings), gpus_section.percentage(one.explained)),
+                    *(speedup(one.a_on_b), speedup(one.b_on_a)),
+                ]
+                for one in some
+            ]
+            yield f"*a is {self._name(a)}, b is {self._name(b)}.*\n\n{markdown(header, rows, 2)}"
+        if not found and (alone := _gpus(self.loaded.gpus)):
+            yield f"*Only {self._name(alone[0])} has results: there is no other GPU to set beside it.*"
+
     def best(self, request: Request) -> Iterator[str]:
         """The fastest provider at each problem."""
         path = self.reports / "best.csv"
@@ -267,31 +331,57 @@ class Figures:
 
     def providers(self, request: Request) -> Iterator[str]:
         """Every provider's fastest time at each problem."""
-        for gpu in _gpus(self.loaded.gpus):
-            places = [(request.entry.name, gpu, words, extent) for extent, words in request.problems]
-            by_sweep, by_finals = (_times(table, places) for table in self._best)
-            times = {place: by_finals.get(place) or by_sweep.get(place, {}) for place in places}
-            commits = sorted({commit for some in times.values() for _, commit in some.values()})
-            there = {name for some in times.values() for name in some}
-            declared = [one.name for one in request.entry.loaded.kernel.providers if one.name in there]
-            names = [one for one in declared if request.providers is None or one in request.providers]
+        for gpu, fastest in self._of_machines(request):
+            there = {name for some in fastest.times.values() for name in some}
+            names = [one.name for one in request.entry.loaded.kernel.providers if one.name in there]
             rows = []
-            for place in places:
-                some = {name: us for name, (us, _) in times[place].items() if name in names}
+            for place, some in fastest.times.items():
                 least = min(some.values(), default=0.0)
                 cells = [f"**{number(us)}**" if us == least else number(us) for us in map(some.get, names)]
                 if some:
-                    rows.append([place[3] + FINAL * (place in by_finals), place[2], *cells])
-            if not rows:
-                continue
-            held = sum(place in by_finals for place in places)
-            how = "by sweeps, not side by side"
-            if held:
-                how = f"by finals at the {held} of {len(rows)} problems with{FINAL}, else {how}"
-            at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
-            commit = f"commit{'s' * (len(commits) > 1)} {at}"
+                    rows.append([place[0] + FINAL * (place in fastest.held), place[1], *cells])
             table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
-            yield f"*{self._name(gpu)}, us, {how}, {commit}; the fastest is bold.*\n\n{table}"
+            yield f"*{self._name(gpu)}, us, {fastest.how(len(rows))}; the fastest is bold.*\n\n{table}"
+
+    def map(self, request: Request) -> Iterator[str]:
+        """The fastest provider over a workload's x axis and its other numbers."""
+        baseline = request.entry.loaded.kernel.baseline
+        for gpu, fastest in self._of_machines(request):
+            spots = [
+                Spot(_numbers(request, problem), place[1], fastest.times[place])
+                for place, problem in request.problems.items()
+            ]
+            header, *rows = provider_map(spots, request.x, baseline)
+            how = fastest.how(sum(bool(some) for some in fastest.times.values()))
+            yield (
+                f"*{self._name(gpu)}, the fastest provider, and the time of `{baseline}` over its own, "
+                f"{how}.*\n\n{markdown(header, rows, len(header))}"
+            )
+
+    def _of_machines(self, request: Request) -> Iterator[tuple[str, Fastest]]:
+        """The providers' fastest times at each problem, of machines that have any. Providers that are gone
+        since they were measured are left out."""
+        names = request.providers or [one.name for one in request.entry.loaded.kernel.providers]
+        for gpu in _gpus(self.loaded.gpus):
+            places = {
+                (extent, words): (request.entry.name, gpu, words, extent)
+                for extent, words in request.problems
+            }
+            by_sweep, by_finals = (_times(table, places.values()) for table in self._best)
+            timed = {one: by_finals.get(at) or by_sweep.get(at, {}) for one, at in places.items()}
+            wanted = {
+                one: {name: value for name, value in some.items() if name in names}
+                for one, some in timed.items()
+            }
+            if any(wanted.values()):
+                yield (
+                    gpu,
+                    Fastest(
+                        {one: {name: us for name, (us, _) in some.items()} for one, some in wanted.items()},
+                        [one for one, at in places.items() if at in by_finals],
+                        sorted({commit for some in timed.values() for _, commit in some.values()}),
+                    ),
+                )
 
     def configurations(self, request: Request) -> Iterator[str]:
         """Every configuration's time at each problem."""
@@ -325,8 +415,11 @@ class Figures:
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The fastest of each provider at each problem, by the sweeps and by the newest finals."""
         burst = [row for row in self._held if row.power == "burst"]
-        swept = frame(comparable(self.loaded.measurements))
-        return best_configurations(swept), best_configurations(frame_of_finals(burst))
+        return best_configurations(self._swept), best_configurations(frame_of_finals(burst))
+
+    @cached_property
+    def _swept(self) -> pd.DataFrame:
+        return frame(comparable(self.loaded.measurements))
 
     @cached_property
     def _held(self) -> list[Final]:
@@ -378,7 +471,7 @@ Place = tuple[str, str, str, str]
 """A kernel, a machine, a problem's words and its numbers."""
 
 
-def _times(table: pd.DataFrame, places: Sequence[Place]) -> dict[Place, dict[str, tuple[float, str]]]:
+def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str, tuple[float, str]]]:
     """By place and provider the time and the commit."""
     wanted = set(places)
     found: dict[Place, dict[str, tuple[float, str]]] = {}

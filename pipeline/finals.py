@@ -194,7 +194,7 @@ class Finals:
         is_long = turn.outcome.timing is not None and turn.outcome.timing.median_us > LONG_US
         lasting = (
             is_long
-            and turn.round < self.config.preset.rounds
+            and turn.round < self.config.preset.lasting
             and self.device.kind == "cuda"
             and rival in self.finalists[match].power_limited(self.ceilings)
         )

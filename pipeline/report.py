@@ -37,6 +37,7 @@ from pipeline.reporting.drawings import Drawing, drawings
 from pipeline.reporting.field import head_to_heads, head_to_heads_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import against_baseline, best_configurations, entry_of, frame_of_finals
 from pipeline.reporting.ladder import ladder, rungs
+from pipeline.reporting.overview import overview
 from pipeline.reporting.reading import Wanted
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.reporting.tabulated import Tabulated, tabulated
@@ -168,13 +169,15 @@ def compose(
         swept = head_to_heads(rows, {name: one.own for name, one in about.items()}, rivals)
         field = preferred(swept, head_to_heads_of_finals(held, swept, rivals))
         of_finals = frame_of_finals(row for row in held if row.power == "burst")
+        summaries = summary.summaries(field, rows, of_finals, baselines)
         return Content(
             results=found,
             machines=names,
             rows=rows,
             best=fastest,
             field=field,
-            summaries=summary.summaries(field, rows, of_finals, baselines),
+            summaries=summaries,
+            overview=overview(summaries, names),
             common_problems=gpus.common_problems(rows),
             finals=held,
             history=history.parts(everything_held),
@@ -264,6 +267,8 @@ def write(content: Content, folder: Path) -> None:
         texts[f"data/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
     texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
     texts |= {f"ladder/{kernel}.svg": svg for kernel, svg in content.ladders.items()}
+    if content.overview:
+        texts["overview.svg"] = content.overview
     for place in (folder, *(folder / name for name in WRITTEN)):
         if not inside(folder, place):
             raise UserError(
@@ -271,8 +276,9 @@ def write(content: Content, folder: Path) -> None:
             )
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
-    for path in sorted(one for name in WRITTEN for one in (folder / name).glob("*.*")):
-        if f"{path.parent.name}/{path.name}" not in texts and is_ours(path):
+    before = [*folder.glob("overview.svg"), *(one for name in WRITTEN for one in (folder / name).glob("*.*"))]
+    for path in sorted(before):
+        if str(path.relative_to(folder)) not in texts and is_ours(path):
             path.unlink()
 
 
@@ -284,6 +290,8 @@ def csv(rows: pd.DataFrame, columns: list[str]) -> str:
 def is_ours(path: Path) -> bool:
     """Whether this stage wrote the file: no other may be removed."""
     text = path.read_text(errors="replace")
+    if path.name == "overview.svg" and path.parent.name not in WRITTEN:
+        return 'id="overview"' in text
     if path.parent.name == "metrics":
         return path.suffix == ".json" and summary.is_headline(text)
     kind = {"plots": "plot"}.get(path.parent.name, path.parent.name)

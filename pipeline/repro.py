@@ -43,6 +43,9 @@ LAST_LINES = 15
 SWEEP, REPORT = "sweep", "report"
 """The stages after which there is something to see."""
 
+SWEPT = re.compile(r"\d+ points measured in \S+ s.* are in \S+\.jsonl")
+"""What a sweep says of a kernel that it is through with."""
+
 STARTS = re.compile(r"Running stage '([^']+)'")
 SKIPS = re.compile(r"Stage '([^']+)' didn't change, skipping|Stage '([^']+)' is cached - skipping run")
 OF_DVC = re.compile(
@@ -60,6 +63,7 @@ class Stages:
         self.begin = self.stage_began = monotonic()
         self.name = ""
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.has_shown = False
         self.ran: list[str] = []
         self.skipped: list[str] = []
 
@@ -89,6 +93,10 @@ class Stages:
                     self.skipped.append(found[1] or found[2])
                 elif text and not OF_DVC.match(text):
                     self.lines.append(text)
+                    if self.name == SWEEP and not self.has_shown and SWEPT.match(text):
+                        # The first of the kernels is something to look at while the others are measured.
+                        self.has_shown = True
+                        show_first_table()
                     progress.update(task, last=text.strip()[: max(10, console.width - 40)])
 
     def end(self) -> None:

@@ -91,9 +91,14 @@ def run(configs: Sequence[SweepConfig]) -> None:
             if count := controls.neighbours(chosen, measuring=False):
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
-        team = Here(devices, workers)
-        swept = [sweep_kernel(config, wanted, team) for config, wanted in zip(configs, plans, strict=True)]
-    conclude(swept, monotonic() - begin)
+        team = stack.enter_context(Here(devices, workers))
+        # All before the first is measured: compilers go on to the next kernel's while this one's are timed.
+        sweeps = [Sweep(config, team, wanted) for config, wanted in zip(configs, plans, strict=True)]
+        for sweep in sweeps:
+            sweep.prepare()
+        for sweep in sweeps:
+            sweep.hold()
+    conclude(sweeps, monotonic() - begin)
 
 
 def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
@@ -118,9 +123,12 @@ def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
 
         def measured(team: ClusterTeam) -> list[Sweep]:
             of_team = plans[teams.index(team)]
-            return [
-                sweep_kernel(config, one, team, bars) for config, one in zip(configs, of_team, strict=True)
-            ]
+            found = []
+            for config, one in zip(configs, of_team, strict=True):
+                found.append(Sweep(config, team, one, bars))
+                found[-1].prepare()
+                found[-1].hold()
+            return found
 
         swept = at_once(teams, measured)
         seconds = monotonic() - begin
@@ -185,30 +193,9 @@ def judge(found: Iterable[Found], allowed: Sequence[str]) -> None:
         raise UnsuccessfulError(sentence)
 
 
-def sweep_kernel(config: SweepConfig, wanted: Plan, team: Team, shown: Bars | None = None) -> Sweep:
-    """Measure what one kernel's ledger lacks; the team measures other kernels before and after."""
-    sweep = Sweep(config, team, wanted, shown)
-    sweep.refresh()
-    missing = sweep.missing()
-    with ExitStack() as stack:
-        try:
-            sweep.measure(missing, stack)
-        except BaseException as error:
-            # A full disk stops both; the first error's sentence is the one that says how to go on.
-            with suppress(UserError):
-                sweep.finish()
-            if isinstance(error, KeyboardInterrupt):
-                error.add_note(sweep.swept().closing_line())
-            else:
-                sweep.swept().show(console)
-            raise
-        sweep.finish()
-        sweep.swept().show(console)
-    return sweep
-
-
 class Sweep:
-    """One run over the points of one kernel on the devices of one model."""
+    """One run over the points of one kernel on the devices of one model, whose team measures other kernels
+    too."""
 
     def __init__(self, config: SweepConfig, team: Team, wanted: Plan, shown: Bars | None = None) -> None:
         devices, environment = team.devices, team.environment
@@ -237,12 +224,43 @@ class Sweep:
             self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
         )
         self.ahead = team.ahead(self.loaded)
+        self.agenda: Agenda | None = None
         self.searches: Searches | None = None
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
         self.steadiness = Steadiness()
         self.ceilings: Ceilings | None = None
         self.begin = monotonic()
+
+    def prepare(self) -> None:
+        """Find what has to be measured, and begin to compile of it what is compiled ahead."""
+        self.refresh()
+        self.agenda = self.missing()
+        if self.agenda.is_empty:
+            return
+        if self.environment.kind != "cpu":  # there it starts once nothing is compiled any more
+            self.team.begin()
+        self.ahead.begin(self.agenda.examples)
+        self.ahead.submit(self.agenda.due)
+
+    def hold(self) -> None:
+        """Measure what the ledger lacks, and print the table."""
+        assert self.agenda is not None, "it is prepared before"
+        self.begin = monotonic()
+        with ExitStack() as stack:
+            try:
+                self.measure(self.agenda, stack)
+            except BaseException as error:
+                # A full disk stops both; the first error's sentence is the one that says how to go on.
+                with suppress(UserError):
+                    self.finish()
+                if isinstance(error, KeyboardInterrupt):
+                    error.add_note(self.swept().closing_line())
+                else:
+                    self.swept().show(console)
+                raise
+            self.finish()
+            self.swept().show(console)
 
     def refresh(self) -> None:
         """Let rows say what their times mean by the kernel's work as it is now, and by ceilings that they had
@@ -284,15 +302,14 @@ class Sweep:
                 if not self.beside.is_there():
                     self.beside.write(self.team)
             return
-        self.team.begin()
-        stack.enter_context(self.ahead)
         total, expected = wanted.total, wanted.expected
         points = wanted.refill(wanted.due)
+        broken = self.build(wanted.examples)
+        self.team.begin()
         ceilings = self.ceilings = self.beside.write(self.team)
         if ceilings.is_disturbed:
             warn(DISTURBED)
         self.team.know(ceilings.overhead)
-        broken = self.build(wanted.examples)
         if runs.is_ad_hoc(self.output):
             heading = Heading(
                 run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
-from math import ceil, prod
+from math import ceil
 from statistics import median
 from time import perf_counter
 
@@ -26,17 +26,15 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from pipeline import UserError
 from pipeline.command.options import TimersConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution import instance
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import problems
-from pipeline.points.choice import few_problems
+from pipeline.points.choice import of_provider
 from pipeline.points.frozen import Record, Values
 from pipeline.points.notation import extent, label, words
-from pipeline.points.plan import Target, checked_pins, chosen_providers, configurations, unavailable
+from pipeline.points.plan import Target
 from pipeline.points.point import Point
 from pipeline.store import results
 from pipeline.store.ceilings import NO_OVERHEAD
@@ -87,7 +85,8 @@ class Row(Record):
 def run(config: TimersConfig) -> None:
     """Time every point by every timer, print the table, write rows and plot."""
     chosen = device.resolve(config.device)
-    points = configured(config, Target(chosen.kind, device.capabilities(chosen)))
+    target = Target(chosen.kind, device.capabilities(chosen))
+    points = of_provider(config.entry, config.preset.name, config.provider, config.pin, target)
     warn = partial(console.print, style="yellow", highlight=False)
     rows = []
     with DeviceLock(chosen, config.wait_s, warn):
@@ -105,35 +104,6 @@ def run(config: TimersConfig) -> None:
     plot = path.with_suffix(".svg")
     write_atomically(plot, drawn(rows))
     console.print(f"Rows: {path}, plot: {plot}", highlight=False, soft_wrap=True)
-
-
-def configured(config: TimersConfig, target: Target) -> list[Point]:
-    """The provider at a few problems or the pinned ones, in its default configuration or the pinned ones.
-
-    Raises UserError for a provider that can't be timed so.
-    """
-    entry, kernel = config.entry, config.entry.loaded.kernel
-    (provider,) = chosen_providers(entry, [config.provider or kernel.baseline])
-    pins = checked_pins(entry, config.pin, [provider.name])
-    points = []
-    reason = unavailable(provider, target)
-    if reason is None and target.kind not in provider.devices:
-        reason = "needs a GPU"
-    for values in few_problems(entry, config.preset.name, pins, [provider.name]):
-        problem = problems.make(kernel.problem, values)
-        for parameters in configurations(provider, {}, pins):
-            against = reason or provider.fits(problem, parameters, target.gpu)
-            if against:
-                raise UserError(f"{provider.name} of {entry.name} can't be timed: {against}.")
-            points.append(
-                Point(
-                    kernel=entry.name,
-                    provider=provider.name,
-                    problem=values,
-                    parameters=problems.values_of(parameters),
-                )
-            )
-    return points
 
 
 Watch = Callable[[Rotation, int], Samples]
@@ -164,8 +134,7 @@ def measure(config: TimersConfig, point: Point, where: torch.device, watches: di
     """One point by every timer, the timers in turn so that a drift of the device reaches all alike."""
     found = instance.standalone(config.entry.loaded.where, point)
     inputs = found.inputs(where, config.seed)
-    outputs = found.loaded.outputs(found.problem)
-    bytes_ = sum(x.nbytes for x in inputs) + sum(prod(shape) * dtype.itemsize for shape, dtype in outputs)
+    bytes_ = instance.bytes_of(found, inputs)
     rotation = Rotation(found.call, (inputs,), found.loaded.kernel.in_place)
     repeats: dict[str, list[tuple[float, float]]] = {}
     for _ in range(config.repeats):

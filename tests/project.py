@@ -34,7 +34,7 @@ KERNELS = ("softmax", "square")
 MEASURING = ("sweep", "finals", "profile", "counters", "codegen")
 """The stages that follow a change of what is measured."""
 
-STAGES = ("environment", "build", "ceilings", *MEASURING, "tune", "report", "publish")
+STAGES = ("environment", "ceilings", *MEASURING, "build", "tune", "report", "publish")
 
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
 """What `make test` hands on to the commands below it, if its caller set it."""

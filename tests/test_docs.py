@@ -61,6 +61,10 @@ OF_THE_READER = ("look.py", "kernel.yaml", "add.py")
 """Files that the text tells to write, and those of a kernel outside of the repository."""
 
 
+LONGEST = 40
+"""Words of a sentence: of one that is longer the beginning is forgotten at its end."""
+
+
 def text_of(page: str) -> str:
     return (ROOT / page).read_text()
 
@@ -76,6 +80,22 @@ def mentioned(page: str) -> Iterator[str]:
     folders = tuple(f"{path.name}/" for path in ROOT.iterdir() if path.is_dir())
     for block in FENCED.findall(text):
         yield from (word.strip("\"',:") for word in block.split() if word.startswith(folders))
+
+
+def sentences(page: str) -> Iterator[str]:
+    """The sentences of a page's paragraphs, list entries and cells, with code in backticks as one word."""
+    prose = re.sub(r"<!-- figures.*?<!-- end -->", "", FENCED.sub("", text_of(page)), flags=re.DOTALL)
+    prose = re.sub(r"\]\([^)]*\)", "]", INLINE.sub("code", prose))
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\||^#.*$", prose, flags=re.MULTILINE)
+    for block in blocks:
+        if block.startswith("    "):
+            continue  # a formula
+        yield from re.split(r"(?<=[.!?])\s+", " ".join(block.split()))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_sentence_is_too_long_to_be_read_once(page: str) -> None:
+    assert [one for one in sentences(page) if len(one.split()) > LONGEST] == []
 
 
 @cache

@@ -198,7 +198,7 @@ def test_a_stage_that_fails_is_said_with_what_it_said(project: Project, before: 
     finally:
         project.put_back(before)
     assert "error: unknown kernel 'nope'. Known: " in failed.stdout
-    assert failed.stderr == "error: build failed; all that was said is in local/repro.log.\n"
+    assert failed.stderr == "error: sweep failed; all that was said is in local/repro.log.\n"
     assert project.repro() == ["environment"]
 
 
@@ -276,7 +276,7 @@ def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(
     source = "kernels/softmax/triton.py"
     project.edit(source, lambda text: f"{text}\n\n# The same kernels.\n")
     assert {"build", *MEASURING} <= due(project)
-    assert ran(project.python("dvc", "repro", "sweep").stdout) == ["environment", "build", "sweep"]
+    assert ran(project.python("dvc", "repro", "sweep").stdout) == ["environment", "sweep"]
     assert project.rows("softmax") == old, "a comment measures nothing again"
     assert libraries(project) == built
 
@@ -321,7 +321,7 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project, before: dict[str,
         file.write(text[size : size + 100])
     stages = ran(project.python("dvc", "repro", "sweep").stdout)
     assert "sweep" in stages
-    assert set(stages) <= {"environment", "build", "sweep"}
+    assert set(stages) <= {"environment", "sweep"}
     assert libraries(project) == built
 
     assert project.rows("softmax") == old["softmax"]
@@ -434,7 +434,7 @@ def test_another_environment_measures_anew_and_keeps_other_machines(
     assert len(foreign) >= 5
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m")
     repro = (*one_core, "dvc", "repro", "sweep")
-    every = ["environment", "build", "ceilings", "sweep"]
+    every = ["environment", "ceilings", "sweep"]
     assert sorted(ran(project.run(*repro).stdout)) == sorted(every)
     new = project.rows("square")
     assert set(new) == set(old)

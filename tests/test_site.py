@@ -118,7 +118,7 @@ def test_pages_and_the_report_open_from_a_folder(site: Path, browser: webdriver.
 
     browser.get(f"file://{site}/index.html")
     assert "kernel-pipeline" in browser.title
-    plot = browser.find_element(By.CSS_SELECTOR, "article img[src$='reports/plots/softmax.svg']")
+    plot = browser.find_element(By.CSS_SELECTOR, "article img[src$='reports/overview.svg']")
     wait.until(lambda _: browser.execute_script("return arguments[0].naturalWidth", plot))
 
     follow("docs/kernels.md")

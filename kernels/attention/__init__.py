@@ -15,7 +15,8 @@ is limited by memory: it reads all keys and values for one row.
 ``triton_flash`` is FlashAttention-2 (Dao, 2023, arXiv:2307.08691) over the online softmax of Milakov and
 Gimelshein (2018, arXiv:1805.02867). ``triton_flash_hopper`` is the same by TMA in a persistent kernel.
 ``triton_split_k`` is Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023): parts of the keys are attended to
-side by side, and a second kernel merges them. There is a kernel of its own for the backward pass,
+side by side, and a second kernel merges them. ``cuda_flash`` is FlashAttention-3 (Shah and others, 2024,
+arXiv:2407.08608) in CUDA C++ for Hopper alone. There is a kernel of its own for the backward pass,
 ``attention_backward``.
 """
 
@@ -99,6 +100,20 @@ class Hopper:
     num_warps: int = one_of(4, 8, default=8, unit="w")
     num_stages: int = one_of(2, 3, 4, default=2, unit="s")
     per_sm: int = one_of(1, 2, 3, unit="p", omit_default=True)
+
+
+CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 128: ((128, 128), (128, 160), (128, 176))}
+"""The tiles that ``flash.cu`` has, ``block_m`` and ``block_n``, by head_dim. A warpgroup takes 64 queries.
+Two of them have 232 registers a thread for scores, probabilities and sums, three have 160."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarpSpecialized:
+    """Queries of a tile, the keys of a step, and the buffers of keys and values that copies go round."""
+
+    block_m: int = one_of(128, 192, default=128, unit="")
+    block_n: int = one_of(128, 160, 176, 192, default=128, unit="")
+    stages: int = one_of(2, 3, 4, default=2, unit="s")
 
 
 def work(problem: Problem) -> Work:
@@ -218,6 +233,27 @@ def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
     return None
 
 
+def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
+    """The same for the kernel in CUDA C++, which has some tiles for each head_dim."""
+    if reason := refused(problem):
+        return reason
+    if (tiles.block_m, tiles.block_n) not in CUDA_TILES[problem.head_dim]:
+        have = " and ".join(f"{m} by {n}" for m, n in CUDA_TILES[problem.head_dim])
+        return f"its tiles for a head_dim of {problem.head_dim} are {have}"
+    if reason := too_large("block_m", tiles.block_m, problem.seq_q, 128):
+        return reason
+    if reason := too_large("block_n", tiles.block_n, problem.seq_k, 128):
+        return reason
+    needed = cuda_shared_memory(problem.head_dim, tiles)
+    return too_much_shared(needed, tiles.stages, gpu)
+
+
+def cuda_shared_memory(head_dim: int, tiles: WarpSpecialized) -> int:
+    """Bytes of shared memory of a block: the queries, the stages of keys and values, and a kilobyte for the
+    barriers. ``too_much_shared`` adds one for what aligns them."""
+    return 2 * head_dim * (tiles.block_m + 2 * tiles.stages * tiles.block_n) + 1024
+
+
 def _tiles_fit(
     problem: Problem, tiles: Flash | Hopper, gpu: Gpu | None, blocks_of_queries: int
 ) -> str | None:
@@ -292,6 +328,14 @@ kernel = Kernel(
             hopper_fits,
             needs="sm_90",
             compile_weight=compile_weight,
+        ),
+        Provider(
+            "cuda_flash",
+            "cuda.py:cuda_flash",
+            WarpSpecialized,
+            warp_specialized_fits,
+            extension="flash.cu",
+            needs="sm_90a",
         ),
         Provider(
             "flash_attn_4",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels.matmul.checks import check_ieee, check_product
-from kernels.matmul.descriptors import describable
+from kernels.matmul.descriptors import lying
 
 
 def cuda_naive(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
@@ -41,21 +41,26 @@ def cuda_wgmma(  # noqa: PLR0913  # the parameters' names
     scale_b: torch.Tensor | None = None,
     *,
     arithmetic: str,
+    block_m: int,
     block_n: int,
     group_m: int,
     stages: int,
     cluster_size: int,
+    split_k: int,
 ) -> torch.Tensor:
-    """Hopper's tensor cores fed by TMA, a block a multiprocessor. Raises ValueError for inputs that are no
-    (m, k) and (k, n) matrix of one dtype and for an arithmetic that their dtype does not have, and
-    RuntimeError for what the kernel has no tensor cores for."""
+    """Hopper's tensor cores fed by TMA, a block a multiprocessor. Matrices whose rows begin at no multiple of
+    16 bytes are copied to such rows first, by one launch. Raises ValueError for inputs that are no (m, k)
+    and (k, n) matrix of one dtype and for an arithmetic that their dtype does not have, and RuntimeError for
+    what the kernel has no tensor cores for."""
     check_product(a, b, arithmetic, scale_a, scale_b)
+    is_float8 = a.dtype == torch.float8_e4m3fn
     if a.numel() == 0 or b.numel() == 0:
-        dtype = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
-        return a.new_zeros((a.shape[0], b.shape[1]), dtype=dtype)
-    of_a, a_transposed = describable(a)
-    of_b, b_transposed = describable(b)
+        return a.new_zeros((a.shape[0], b.shape[1]), dtype=torch.bfloat16 if is_float8 else a.dtype)
+    of_a, a_transposed = lying(a)
+    of_b, b_transposed = lying(b)
     out: torch.Tensor = torch.ops.matmul.cuda_wgmma(
-        of_a, a_transposed, of_b, b_transposed, scale_a, scale_b, block_n, group_m, stages, cluster_size
+        *(of_a, a_transposed, of_b, b_transposed, scale_a, scale_b),
+        is_float8 and arithmetic == "ieee",
+        *(block_m, block_n, group_m, stages, cluster_size, split_k),
     )
     return out

@@ -8,17 +8,31 @@ ALIGNMENT = 16
 """Bytes that a descriptor's rows are multiples of."""
 
 
+def lying(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """The matrix as rows of neighbouring elements, wherever these begin, and whether it is the transposed of
+    ``x``. It is ``x`` itself where that will do, and of two that will do the one whose rows are aligned."""
+    found = [
+        (rows, is_transposed)
+        for rows, is_transposed in ((x, False), (x.t(), True))
+        if rows.stride(1) == 1 and rows.stride(0) >= rows.shape[1]
+    ]
+    for one in found:
+        if _is_aligned(one[0]):
+            return one
+    return found[0] if found else (x.contiguous(), False)
+
+
 def describable(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """A matrix whose rows lie in memory as a descriptor wants them, and whether it is the transposed of
-    ``x``. It is ``x`` itself where that will do, else a copy with padded rows."""
-    for lying, is_transposed in ((x, False), (x.t(), True)):
-        step, each = lying.stride()
-        is_whole = each == 1 and step >= lying.shape[1]
-        if is_whole and step * x.itemsize % ALIGNMENT == 0 and lying.data_ptr() % ALIGNMENT == 0:
-            return lying, is_transposed
-    is_transposed = x.stride(0) == 1 and x.stride(1) != 1
-    lying = x.t() if is_transposed else x
+    """The same of rows that lie in memory as a descriptor wants them: a copy with padded rows where those of
+    ``x`` do not."""
+    rows, is_transposed = lying(x)
+    if _is_aligned(rows):
+        return rows, is_transposed
     elements = ALIGNMENT // x.itemsize
-    width = -(-lying.shape[1] // elements) * elements
-    padded = x.new_empty((lying.shape[0], width))[:, : lying.shape[1]]
-    return padded.copy_(lying), is_transposed
+    width = -(-rows.shape[1] // elements) * elements
+    padded = x.new_empty((rows.shape[0], width))[:, : rows.shape[1]]
+    return padded.copy_(rows), is_transposed
+
+
+def _is_aligned(rows: torch.Tensor) -> bool:
+    return rows.stride(0) * rows.itemsize % ALIGNMENT == 0 and rows.data_ptr() % ALIGNMENT == 0

@@ -3,8 +3,8 @@
 //
 // Where b is column-major (a linear layer's weight), a warp takes a column: its lanes read along k, side by side, and
 // their sums come together by shuffles. Where b is row-major, a block takes a strip of columns: a thread owns 8 (or 4)
-// neighbouring columns of a row, the threads above each other take different rows, and their sums come together in
-// shared memory.
+// neighbouring columns of a row, the threads above each other take different rows, and their sums come together by
+// shuffles and in shared memory. Narrow strips make several blocks a multiprocessor, whose loads fill each other's gaps.
 #include <algorithm>
 #include <type_traits>
 
@@ -18,6 +18,10 @@ constexpr int kLoadsInFlight = 8;  // of 16 bytes, a thread
 // A block's most threads: the sums of 8 rows take more than the 128 registers that each of 512 threads can have.
 template <int kRows>
 constexpr int kMostThreads = kRows > 4 ? 256 : 512;
+
+// Threads whose sums of a strip that is kAcross threads wide lie in one slot.
+template <int kAcross>
+constexpr int kSlot = kAcross < 32 ? 32 : kAcross;
 
 template <typename T>
 using Wide = kernels::Vector<T, kernels::kVectorWidth<T>>;
@@ -105,15 +109,19 @@ __global__ void __launch_bounds__(kMostThreads<kRows>) along_columns(const T* a,
 
 // A block a strip of kColumns columns of a row-major b. Thread t owns the kWidth columns from (t % across) * kWidth of
 // every rows_at_once-th row, from t / across. kWidth is 1 where rows are not aligned.
+//
+// The lanes of a warp that own the same columns add up their sums by shuffles, the warps in shared memory, where a slot
+// holds the sums of 32 threads, or of those that are side by side where these are more.
 template <typename T, int kRows, int kColumns, int kWidth>
 __global__ void __launch_bounds__(kMostThreads<kRows>) down_rows(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k, int64_t b_row) {
-  extern __shared__ float sums_of_threads[];  // [threads][kRows][kWidth]
+  extern __shared__ float sums_of_slots[];  // [slots][kRows][kColumns]
   using Piece = kernels::Vector<T, kWidth>;
   constexpr int kAcross = kColumns / kWidth;
   constexpr int kDeep = kRows * kWidth > 32 ? kLoadsInFlight / 2 : kLoadsInFlight;
   const int rows_at_once = static_cast<int>(blockDim.x) / kAcross;
   const int depth = static_cast<int>(threadIdx.x) / kAcross;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x % kAcross * kWidth;
+  const int own = static_cast<int>(threadIdx.x) % kAcross * kWidth;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + own;
   const uint64_t policy = kernels::create_policy<kernels::EvictionPriority::kEvictFirst>();
   const Rows<T> rows{a, m, k};
   float sums[kRows][kWidth] = {};
@@ -146,24 +154,32 @@ __global__ void __launch_bounds__(kMostThreads<kRows>) down_rows(const T* a, con
       multiply(kernels::load(reinterpret_cast<const Piece*>(from + at * b_row), policy), at);
     }
   }
+  constexpr int kSlotThreads = kSlot<kAcross>;
+  float* const slot = sums_of_slots + threadIdx.x / kSlotThreads * kRows * kColumns;
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      sums_of_threads[(row * kWidth + i) * blockDim.x + threadIdx.x] = sums[row][i];
+      float total = sums[row][i];
+#pragma unroll
+      for (int distance = kAcross; distance < 32; distance *= 2) {
+        total += __shfl_xor_sync(0xffffffffu, total, distance);
+      }
+      if (kAcross >= 32 || threadIdx.x % 32 < kAcross) {
+        slot[row * kColumns + own + i] = total;
+      }
     }
   }
   __syncthreads();
-  // A thread an element of the output: it adds up what the threads above each other have.
+  // A thread an element of the output.
+  const int slots = static_cast<int>(blockDim.x) / kSlotThreads;
   for (int element = threadIdx.x; element < kRows * kColumns; element += blockDim.x) {
     const int row = element / kColumns;
-    const int within = element % kColumns;
-    const int64_t to = static_cast<int64_t>(blockIdx.x) * kColumns + within;
+    const int64_t to = static_cast<int64_t>(blockIdx.x) * kColumns + element % kColumns;
     if (to < n && row < m) {
-      const float* const first = sums_of_threads + (row * kWidth + within % kWidth) * blockDim.x + within / kWidth;
       float total = 0.0f;
-      for (int i = 0; i < rows_at_once; ++i) {
-        total += first[i * kAcross];
+      for (int i = 0; i < slots; ++i) {
+        total += sums_of_slots[i * kRows * kColumns + element];
       }
       out[row * n + to] = static_cast<T>(total);
     }
@@ -193,9 +209,10 @@ void launch_along_columns(const Operands<T>& of, unsigned threads, cudaStream_t 
 template <typename T, int kRows, int kColumns, int kWidth>
 void launch_down_rows(const Operands<T>& of, unsigned threads, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(kernels::ceil_div(of.n, kColumns)));
-  threads = std::max(threads, static_cast<unsigned>(kColumns / kWidth));
+  constexpr unsigned kThreads = kSlot<kColumns / kWidth>;
+  threads = std::max(threads, kThreads);
   auto* const function = down_rows<T, kRows, kColumns, kWidth>;
-  const size_t shared_bytes = sizeof(float) * kRows * kWidth * threads;
+  const size_t shared_bytes = sizeof(float) * kRows * kColumns * (threads / kThreads);
   kernels::require(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(shared_bytes)) == cudaSuccess,
                    "matmul::cuda_gemv needs " + std::to_string(shared_bytes) + " bytes of shared memory");
@@ -214,6 +231,8 @@ void launch(const Operands<T>& of, bool is_column_major, int64_t columns, unsign
     launch_along_columns<T, kRows>(of, threads, stream);
   } else if (!of.vectors) {
     launch_down_rows<T, kRows, 64, 1>(of, threads, stream);
+  } else if (columns == 32) {
+    launch_down_rows<T, kRows, 32, kWidth>(of, threads, stream);
   } else if (columns == 64) {
     launch_down_rows<T, kRows, 64, kWidth>(of, threads, stream);
   } else {
@@ -239,7 +258,8 @@ kernels::Tensor cuda_gemv(const kernels::Tensor& a, const kernels::Tensor& b, in
                    "matmul::cuda_gemv takes an m x k and a k x n tensor of one dtype on one device");
   kernels::require(a.size(0) <= kMostRows,
                    "matmul::cuda_gemv takes at most 8 rows of a, not " + std::to_string(a.size(0)));
-  kernels::require(columns == 64 || columns == 128, "columns must be 64 or 128, not " + std::to_string(columns));
+  kernels::require(columns == 32 || columns == 64 || columns == 128,
+                   "columns must be 32, 64 or 128, not " + std::to_string(columns));
   kernels::check_launch_parameters(columns, num_warps);
   const torch::stable::accelerator::DeviceGuard guard(a.get_device_index());
   const bool is_column_major = b.stride(0) == 1 && b.stride(1) >= b.size(0);

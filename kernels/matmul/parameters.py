@@ -77,7 +77,7 @@ class GemvTiles:
 class Gemv:
     """The warps of a block; of a row-major b whose rows are aligned also the columns that a block takes."""
 
-    columns: int = one_of(64, 128, unit="")
+    columns: int = one_of(32, 64, 128, unit="")
     num_warps: int = one_of(4, 8, 16, default=8, unit="w")
 
 
@@ -90,13 +90,16 @@ class Square:
 
 @dataclass(frozen=True, kw_only=True)
 class Wgmma:
-    """A block's tile is 128 by ``block_n``; ``stages`` buffers hold 128 bytes of each row of a and column of
-    b. ``cluster_size`` blocks one above the other share their columns of b by multicast."""
+    """``stages`` buffers hold 128 bytes of each of the ``block_m`` rows of a and ``block_n`` columns of b of
+    a block's tile. ``cluster_size`` blocks one above the other share their columns of b by multicast.
+    ``split_k`` blocks share a tile, each with a part of k."""
 
-    block_n: int = one_of(128, 256, default=256, unit="")
+    block_m: int = one_of(64, 128, default=128, unit="")
+    block_n: int = one_of(64, 128, 256, default=256, unit="")
     group_m: int = one_of(4, 8, 16, default=8, unit="g")
-    stages: int = one_of(3, 4, 6, default=4, unit="s")
-    cluster_size: int = one_of(1, 2, default=2, unit="c")
+    stages: int = one_of(3, 4, 6, 8, default=4, unit="s")
+    cluster_size: int = one_of(1, 2, 4, default=2, unit="c")
+    split_k: int = one_of(1, 2, 4, 8, unit="k")
 
 
 MAX_ACCUMULATORS = 128
@@ -112,6 +115,9 @@ MOST_ROWS = 8
 
 MOST_WORKSPACE = 2**30
 """Most bytes of parts of a split product, all of which are written and read."""
+
+MOST_BLOCKS = 8
+"""Most blocks of a cluster that every GPU with clusters has."""
 
 FLOAT8_CAPABILITY = (8, 9)
 
@@ -189,6 +195,8 @@ def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None
         return reason
     if problem.m > MOST_ROWS // 2 and parameters.num_warps > 8:
         return f"too much for the registers: {parameters.num_warps} warps > 8 with {problem.m} rows of a"
+    if problem.layout[1] == "t" and parameters.columns != Gemv().columns:
+        return "a warp takes a column of a column-major b: columns says nothing"
     return None
 
 
@@ -265,27 +273,62 @@ def triton_fits(problem: Problem, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Why Hopper's kernel can't do a problem so, or None when it can."""
-    if reason := refused(problem.dtype, problem.arithmetic):
-        return reason
-    if problem.dtype == "float32":
-        return "it multiplies bfloat16, float16 and float8 alone"
-    if problem.dtype == FLOAT8 and problem.arithmetic != "fast_accum":
-        return "it leaves sums of float8 in the tensor cores: ask for arithmetic=fast_accum"
-    if problem.dtype == FLOAT8 and problem.layout != "nt":
-        return "the tensor cores take float8 with layout=nt alone"
+    """Why Hopper's kernel can't do a problem so, or why less does the same, or None when it fits."""
+    reason = (
+        refused(problem.dtype, problem.arithmetic)
+        or _wgmma_multiplies(problem, tiles)
+        or _smaller_does(problem, ("m", 64), tiles.block_m)
+        or _smaller_does(problem, ("n", 64), tiles.block_n)
+        or _cluster_fits(problem, tiles, gpu)
+    )
     needed = wgmma_shared_memory(tiles)
-    if gpu is not None and needed > gpu.shared_memory:
+    if reason is None and gpu is not None and needed > gpu.shared_memory:
         return (
             f"too much for the shared memory: {needed} bytes in {tiles.stages} stages > {gpu.shared_memory}"
         )
+    return reason
+
+
+def _wgmma_multiplies(problem: Problem, tiles: Wgmma) -> str | None:
+    if problem.dtype == "float32":
+        return "it multiplies bfloat16, float16 and float8 alone"
+    if problem.dtype != FLOAT8:
+        if problem.layout[0] == "t" and min(tiles.block_m, tiles.block_n) < 128:
+            return f"no tile of {tiles.block_m} x {tiles.block_n} takes a column-major a"
+        return None
+    if problem.layout != "nt":
+        return "the tensor cores take float8 with layout=nt alone"
+    if problem.arithmetic == "ieee" and tiles.block_n > 128:
+        return f"too much for the registers: ieee keeps sums of float8 twice, block_n {tiles.block_n} > 128"
+    return None
+
+
+def _cluster_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
+    """Why blocks can't share tiles so, or why fewer do, or None."""
+    blocks = tiles.cluster_size * tiles.split_k
+    if blocks > MOST_BLOCKS:
+        return f"too large a cluster: cluster_size x split_k is {blocks} > {MOST_BLOCKS}"
+    rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
+    if tiles.cluster_size > rows:
+        return f"a smaller cluster does: cluster_size {tiles.cluster_size} > {rows} tiles above each other"
+    steps = -(-problem.k * ITEM_BYTES[problem.dtype] // 128)
+    if tiles.split_k > steps:
+        return f"fewer blocks do: split_k {tiles.split_k} > {steps} steps of 128 bytes of k"
+    halved = rows * columns * tiles.split_k // 2
+    if tiles.split_k > 1 and gpu is not None and halved >= gpu.multiprocessors:
+        return f"fewer blocks do: half of split_k {tiles.split_k} makes {halved}, one for each multiprocessor"
     return None
 
 
 def wgmma_shared_memory(tiles: Wgmma) -> int:
-    """Bytes of shared memory of a block: 128 bytes of each row and column a stage, 128 columns of the output
-    for each of two warpgroups, and the barriers with what aligns them."""
-    return 128 * (128 + tiles.block_n) * tiles.stages + 2 * 64 * 128 * 2 + 2048
+    """Bytes of shared memory of a block: 128 bytes of each row and column a stage, then up to 128 columns of
+    the output in 16 bits; or, where blocks share a tile, in place of all that the tile's sums in float32,
+    and what other blocks send of them. Beside these the barriers with what aligns them."""
+    buffers = 128 * (tiles.block_m + tiles.block_n) * tiles.stages
+    if tiles.split_k == 1:
+        return buffers + tiles.block_m * min(tiles.block_n, 128) * 2 + 2048
+    sums = tiles.block_m * (tiles.block_n + 8) * 4
+    return max(buffers, sums + sums // tiles.split_k * (tiles.split_k - 1)) + 2048
 
 
 def _smaller_does(problem: Problem, dimension: tuple[str, int], block: int) -> str | None:

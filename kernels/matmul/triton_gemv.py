@@ -20,6 +20,35 @@ from kernels.tensors import launch_grid
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _zeros(ROWS: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr) -> tl.tuple:
+    """Sums of zero, a tensor a row."""
+    sums = ()
+    for _ in tl.static_range(ROWS):
+        # Triton unpacks no tuple.
+        sums = sums + (tl.zeros([FIRST, SECOND], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
+    return sums
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _added(
+    sums: tl.tuple,
+    of_b: tl.tensor,
+    a: tl.tensor,
+    a_row: tl.tensor,
+    m: tl.tensor,
+    inside: tl.tensor,
+    AXIS: tl.constexpr,
+) -> tl.tuple:
+    """The sums of each row with the products of its elements, from ``a`` on, and a piece of b."""
+    found = ()
+    for row in tl.static_range(len(sums)):
+        of_a = tl.load(a + tl.cast(a_row, tl.int64) * row, mask=inside & (row < m), other=0.0).to(tl.float32)
+        added = sums[row] + tl.expand_dims(of_a, 1 - AXIS) * of_b
+        found = found + (added,)  # type: ignore[assignment]  # noqa: RUF005
+    return found
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _gemv(  # noqa: PLR0913, PLR0917  # what Triton reads
     out: tl.tensor,
     a: tl.tensor,
@@ -36,32 +65,35 @@ def _gemv(  # noqa: PLR0913, PLR0917  # what Triton reads
     BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr,
     STAGES: tl.constexpr,
+    ALONG_K: tl.constexpr,
 ) -> None:
     """A program sums up one part of the products of BLOCK_N columns with all rows, of which ROWS is the next
-    power of two."""
+    power of two.
+
+    ALONG_K: b's neighbours in memory are those along k. A piece of b then has k as its last dimension, else
+    n. Each row has sums of its own, of the piece's shape, so that they lie in the registers where b's loads
+    put it. Sums of all rows in one tensor would have a layout of their own, and each step would move b
+    through shared memory.
+    """
     part = tl.program_id(1)
     begin, end = part_of(part, k, SPLIT_K, BLOCK_K)
     column = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = tl.arange(0, ROWS).to(tl.int64)
     depth = tl.arange(0, BLOCK_K).to(tl.int64)
-    total = tl.zeros([ROWS, BLOCK_K, BLOCK_N], tl.float32)
+    AXIS: tl.constexpr = 1 if ALONG_K else 0  # of k in a piece of b
+    of_column = tl.expand_dims(column, AXIS)
+    sums = _zeros(ROWS, BLOCK_N if ALONG_K else BLOCK_K, BLOCK_K if ALONG_K else BLOCK_N)
     # Named, or nothing is loaded ahead: on its own Triton does that for tensor cores' tiles alone.
     for start in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
         at = start + depth
+        of_k = tl.expand_dims(at, 1 - AXIS)
         of_b = tl.load(
-            b + at[:, None] * b_row + column[None, :] * b_column,
-            mask=(at[:, None] < end) & (column[None, :] < n),
-            other=0.0,
+            b + of_k * b_row + of_column * b_column, mask=(of_k < end) & (of_column < n), other=0.0
         ).to(tl.float32)
-        of_a = tl.load(
-            a + row[:, None] * a_row + at[None, :] * a_column,
-            mask=(row[:, None] < m) & (at[None, :] < end),
-            other=0.0,
-        ).to(tl.float32)
-        total += of_a[:, :, None] * of_b[None, :, :]
-    sums = tl.sum(total, axis=1)
-    to = out + part.to(tl.int64) * m * n + row[:, None] * n + column[None, :]
-    tl.store(to, sums.to(out.dtype.element_ty), mask=(row[:, None] < m) & (column[None, :] < n))
+        sums = _added(sums, of_b, a + at * a_column, a_row, m, at < end, AXIS)
+    to = out + part.to(tl.int64) * m * n + column
+    for row in tl.static_range(ROWS):
+        total = tl.sum(sums[row], axis=AXIS).to(out.dtype.element_ty)
+        tl.store(to + row * n, total, mask=(column < n) & (row < m))
 
 
 def gemv(
@@ -99,6 +131,7 @@ def gemv(
         BLOCK_K=block_k,
         SPLIT_K=split_k,
         STAGES=num_stages,
+        ALONG_K=b.stride(0) == 1,
         num_warps=num_warps,
         num_stages=num_stages,
     )

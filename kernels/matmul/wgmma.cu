@@ -1,32 +1,16 @@
 // The operator cuda_wgmma: tells TMA where the matrices lie, and launches the kernel of wgmma_kernel.cuh.
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 
-#include <cudaTypedefs.h>
-
+#include "aligned_rows.cuh"
 #include "wgmma_kernel.cuh"
 
 namespace matmul {
-
-// The driver's function that describes a matrix to TMA, found at run time: no library is linked for it.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                               cudaEnableDefault, &result);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
-#endif
-    kernels::require(error == cudaSuccess && result == cudaDriverEntryPointSuccess,
-                     "matmul::cuda_wgmma needs a driver for CUDA 12 or newer");
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return found;
-}
 
 // A matrix of rows that lie one after the other, `row_bytes` apart, of which boxes of 128 bytes of each of `box_rows`
 // rows are copied. What is outside of the matrix is zeros.
@@ -53,14 +37,50 @@ struct Lying {
   int64_t rows;
   int64_t columns;
   int64_t row_bytes;
+
+  bool aligned() const { return row_bytes % 16 == 0 && kernels::aligned_to_16(data); }
 };
 
 Lying lying(const kernels::Tensor& x, int item_bytes) {
   kernels::require(x.stride(1) == 1 || x.size(1) == 1, "matmul::cuda_wgmma takes rows of neighbouring elements");
-  const Lying of{x.const_data_ptr(), x.size(0), x.size(1), x.stride(0) * item_bytes};
-  kernels::require(of.row_bytes % 16 == 0 && kernels::aligned_to_16(of.data),
-                   "matmul::cuda_wgmma takes rows that begin at multiples of 16 bytes");
-  return of;
+  // The step of a single row says nothing.
+  const int64_t row_bytes = x.size(0) == 1 ? kernels::ceil_div(x.size(1) * item_bytes, int64_t{16}) * 16
+                                           : x.stride(0) * item_bytes;
+  return {x.const_data_ptr(), x.size(0), x.size(1), row_bytes};
+}
+
+// A matrix whose rows begin at multiples of 16 bytes: that of x, or where it has none the memory that it is to be copied
+// to, which `copy` describes.
+Lying aligned(const kernels::Tensor& x, int item_bytes, std::optional<kernels::Tensor>& memory, RowsCopy& copy) {
+  const Lying of = lying(x, item_bytes);
+  if (of.aligned()) {
+    return of;
+  }
+  const int64_t row_bytes = of.columns * item_bytes;
+  const int64_t stride = kernels::ceil_div(row_bytes, int64_t{128}) * 128;
+  memory = torch::stable::new_empty(x, {of.rows, stride / item_bytes});
+  copy = {static_cast<const unsigned char*>(of.data),
+          static_cast<unsigned char*>(memory->mutable_data_ptr()),
+          of.rows,
+          row_bytes,
+          of.row_bytes,
+          stride};
+  return {copy.to, of.rows, of.columns, stride};
+}
+
+// Starts the copies; a matrix without rows is none.
+void launch_copies(const RowsCopy& first, const RowsCopy& second, cudaStream_t stream) {
+  const auto pieces = [](const RowsCopy& of) {
+    return std::max<int64_t>(1, kernels::ceil_div(of.row_bytes, int64_t{kPieceBytes}));
+  };
+  const auto blocks = [&](const RowsCopy& of) { return kernels::ceil_div(of.rows * pieces(of), int64_t{kCopyWarps}); };
+  kernels::require((blocks(first) + blocks(second)) * kCopyWarps <= INT32_MAX,
+                   "matrices whose rows begin at no multiple of 16 bytes are too large to be copied");
+  const dim3 grid(static_cast<unsigned>(blocks(first) + blocks(second)));
+  const dim3 block(kCopyWarps * 32);
+  copy_to_aligned_rows<<<grid, block, 0, stream>>>(first, second, static_cast<int>(blocks(first)),
+                                                   static_cast<int>(pieces(first)), static_cast<int>(pieces(second)));
+  kernels::record_launch("copy_to_aligned_rows", "a warp a piece of a row", grid, block);
 }
 
 template <Element kElement>
@@ -68,59 +88,106 @@ constexpr CUtensorMapDataType kMapType = kElement == Element::kBFloat16  ? CU_TE
                                          : kElement == Element::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT8;
 
-template <Element kElement, int kBlockN, bool kATransposed, bool kBTransposed>
-void launch(const Lying& a, const Lying& b, const Arguments& of, int device, cudaStream_t stream) {
-  constexpr int kItem = kItemBytes<kElement>;
-  constexpr int kSlabRows = kSwizzle / kItem;  // of k, where rows do not go along it
-  const CUtensorMap map_a = tensor_map(kMapType<kElement>, kItem, a.data, a.rows, a.columns, a.row_bytes,
-                                       kATransposed ? kSlabRows : kBlockM);
-  const CUtensorMap map_b = tensor_map(kMapType<kElement>, kItem, b.data, b.rows, b.columns, b.row_bytes,
-                                       kBTransposed ? kBlockN / of.cluster_size : kSlabRows);
-  constexpr auto kOutput = kElement == Element::kFloat8 ? kMapType<Element::kBFloat16> : kMapType<kElement>;
-  const CUtensorMap map_out = of.store_by_tma ? tensor_map(kOutput, 2, of.out, of.m, of.n, of.n * 2, 64) : CUtensorMap{};
+// How a kernel is launched: what is asked for, and where.
+struct Launch {
+  Arguments of;
+  bool after_copies;  // it may start while they are under way
+  int device;
+  cudaStream_t stream;
+};
 
-  auto* const function = wgmma_persistent<kElement, kBlockN, kATransposed, kBTransposed>;
-  const int shared_bytes = SharedLayout(kBlockN, of.stages).bytes();
+// Clusters of a kernel that are on the device at the same time. The driver is asked once for each shape of them.
+int64_t resident_clusters(const void* function, const cudaLaunchConfig_t& config, int cluster, int device) {
+  static std::mutex guard;
+  static std::map<std::tuple<const void*, size_t, int, int>, int64_t> known;
+  const std::lock_guard<std::mutex> lock(guard);
+  int64_t& clusters = known[{function, config.dynamicSmemBytes, cluster, device}];
+  if (clusters == 0) {
+    int found = 0;
+    kernels::require(cudaOccupancyMaxActiveClusters(&found, function, &config) == cudaSuccess && found > 0,
+                     "matmul::cuda_wgmma: no cluster of " + std::to_string(cluster) + " blocks with " +
+                         std::to_string(config.dynamicSmemBytes) + " bytes of shared memory each fits on this GPU");
+    clusters = found;
+  }
+  return clusters;
+}
+
+template <typename Tile>
+void launch(const Lying& a, const Lying& b, const Launch& asked) {
+  const Arguments& of = asked.of;
+  constexpr int kItem = kItemBytes<Tile::kElement>;
+  constexpr int kSlabRows = kSwizzle / kItem;  // of k, where rows do not go along it
+  const CUtensorMap map_a = tensor_map(kMapType<Tile::kElement>, kItem, a.data, a.rows, a.columns, a.row_bytes,
+                                       Tile::kATransposed ? kSlabRows : Tile::kBlockM);
+  const CUtensorMap map_b = tensor_map(kMapType<Tile::kElement>, kItem, b.data, b.rows, b.columns, b.row_bytes,
+                                       (Tile::kBTransposed ? Tile::kBlockN : kSlabRows) / of.cluster_size);
+  const CUtensorMap map_out =
+      of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n, int64_t{of.n} * 2, kWarpgroupRows) : CUtensorMap{};
+
+  const auto* const function = reinterpret_cast<const void*>(wgmma_persistent<Tile>);
+  const int shared_bytes = SharedLayout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k).bytes();
   kernels::require(
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess,
       "matmul::cuda_wgmma needs " + std::to_string(shared_bytes) + " bytes of shared memory");
-  int multiprocessors = 0;
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  const int64_t tiles =
-      kernels::ceil_div(of.m, kBlockM * of.cluster_size) * kernels::ceil_div(of.n, int64_t{kBlockN});
-  const int64_t clusters = std::min<int64_t>(tiles, multiprocessors / of.cluster_size);
-
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(of.cluster_size);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  const int cluster = of.cluster_size * of.split_k;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * of.cluster_size));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
+  config.stream = asked.stream;
+  config.attrs = attributes;
   config.numAttrs = 1;
+  const int64_t tiles = kernels::ceil_div(of.m, int64_t{Tile::kBlockM} * of.cluster_size) *
+                        kernels::ceil_div(of.n, int64_t{Tile::kBlockN});
+  kernels::require(tiles <= INT32_MAX / 16, "matmul::cuda_wgmma has too many tiles for a launch");
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  // Blocks that share a tile take one.
+  const int64_t clusters =
+      of.split_k > 1 ? tiles : std::min(tiles, resident_clusters(function, config, cluster, asked.device));
+  config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
+  config.numAttrs = asked.after_copies ? 2 : 1;
   const void* arguments[] = {&map_a, &map_b, &map_out, &of};
   // What it returns, check_launched() asks for.
-  cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(function), const_cast<void**>(arguments));
-  kernels::record_launch("wgmma_persistent", "warp-specialized", config.gridDim, config.blockDim, of.cluster_size,
-                         shared_bytes, of.stages);
+  cudaLaunchKernelExC(&config, function, const_cast<void**>(arguments));
+  kernels::record_launch("wgmma_persistent", of.split_k > 1 ? "split-k" : "warp-specialized", config.gridDim,
+                         config.blockDim, cluster, shared_bytes, of.stages);
 }
 
-template <Element kElement, int kBlockN>
-void with_layout(const Lying& a, bool a_transposed, const Lying& b, bool b_transposed, const Arguments& of, int device,
-                 cudaStream_t stream) {
+template <Element kElement, int kBlockM, int kBlockN>
+void with_layout(const Lying& a, bool a_transposed, const Lying& b, bool b_transposed, bool promoted,
+                 const Launch& asked) {
   if constexpr (kElement == Element::kFloat8) {
     kernels::require(!a_transposed && b_transposed, "the tensor cores take float8 with a row-major and b column-major");
-    launch<kElement, kBlockN, false, true>(a, b, of, device, stream);
+    if constexpr (kBlockN == 256) {
+      kernels::require(!promoted, "float8 in ieee takes tiles of at most 128 columns");
+      launch<Tile<kElement, kBlockM, kBlockN, false, true, false>>(a, b, asked);
+    } else {
+      promoted ? launch<Tile<kElement, kBlockM, kBlockN, false, true, true>>(a, b, asked)
+               : launch<Tile<kElement, kBlockM, kBlockN, false, true, false>>(a, b, asked);
+    }
   } else if (a_transposed) {
-    b_transposed ? launch<kElement, kBlockN, true, true>(a, b, of, device, stream)
-                 : launch<kElement, kBlockN, true, false>(a, b, of, device, stream);
+    if constexpr (kBlockM < 128 || kBlockN < 128) {
+      kernels::require(false, "matmul::cuda_wgmma takes a column-major a in tiles of 128 rows and 128 or 256 columns");
+    } else {
+      b_transposed ? launch<Tile<kElement, kBlockM, kBlockN, true, true, false>>(a, b, asked)
+                   : launch<Tile<kElement, kBlockM, kBlockN, true, false, false>>(a, b, asked);
+    }
   } else {
-    b_transposed ? launch<kElement, kBlockN, false, true>(a, b, of, device, stream)
-                 : launch<kElement, kBlockN, false, false>(a, b, of, device, stream);
+    b_transposed ? launch<Tile<kElement, kBlockM, kBlockN, false, true, false>>(a, b, asked)
+                 : launch<Tile<kElement, kBlockM, kBlockN, false, false, false>>(a, b, asked);
   }
+}
+
+template <Element kElement, int kBlockM>
+auto with_columns(int64_t block_n) {
+  return block_n == 256   ? with_layout<kElement, kBlockM, 256>
+         : block_n == 128 ? with_layout<kElement, kBlockM, 128>
+                          : with_layout<kElement, kBlockM, 64>;
 }
 
 using Scalar = torch::headeronly::ScalarType;
@@ -142,50 +209,74 @@ void with_element(const kernels::Tensor& x, const F& f) {
 
 kernels::Tensor cuda_wgmma(const kernels::Tensor& a, bool a_transposed, const kernels::Tensor& b, bool b_transposed,
                            const std::optional<kernels::Tensor>& scale_a, const std::optional<kernels::Tensor>& scale_b,
-                           int64_t block_n, int64_t group_m, int64_t stages, int64_t cluster_size) {
+                           bool promoted, int64_t block_m, int64_t block_n, int64_t group_m, int64_t stages,
+                           int64_t cluster_size, int64_t split_k) {
   kernels::require(a.dim() == 2 && b.dim() == 2 && a.scalar_type() == b.scalar_type() &&
                        a.size(a_transposed ? 0 : 1) == b.size(b_transposed ? 1 : 0) &&
                        a.get_device_index() == b.get_device_index() && scale_a.has_value() == scale_b.has_value(),
                    "matmul::cuda_wgmma takes an m x k and a k x n tensor of one dtype on one device");
-  kernels::require(block_n == 128 || block_n == 256, "block_n must be 128 or 256, not " + std::to_string(block_n));
-  kernels::require(stages >= 2 && stages <= 8, "stages must be from 2 to 8, not " + std::to_string(stages));
-  kernels::require(cluster_size == 1 || cluster_size == 2,
-                   "cluster_size must be 1 or 2, not " + std::to_string(cluster_size));
-  kernels::require(group_m >= 1, "group_m must be at least 1, not " + std::to_string(group_m));
+  kernels::require(block_m == 64 || block_m == 128, "block_m must be 64 or 128, not " + std::to_string(block_m));
+  kernels::require(block_n == 64 || block_n == 128 || block_n == 256,
+                   "block_n must be 64, 128 or 256, not " + std::to_string(block_n));
+  kernels::require(stages >= 2 && stages <= 12, "stages must be from 2 to 12, not " + std::to_string(stages));
+  kernels::require(cluster_size == 1 || cluster_size == 2 || cluster_size == 4,
+                   "cluster_size must be 1, 2 or 4, not " + std::to_string(cluster_size));
+  kernels::require(split_k == 1 || split_k == 2 || split_k == 4 || split_k == 8,
+                   "split_k must be 1, 2, 4 or 8, not " + std::to_string(split_k));
+  kernels::require(cluster_size * split_k <= 8, "cluster_size x split_k must be at most 8, not " +
+                                                    std::to_string(cluster_size * split_k));
+  kernels::require(group_m >= 1 && group_m <= 1024, "group_m must be from 1 to 1024, not " + std::to_string(group_m));
   const torch::stable::accelerator::DeviceGuard guard(a.get_device_index());
   const int64_t m = a.size(a_transposed ? 1 : 0);
   const int64_t n = b.size(b_transposed ? 0 : 1);
-  kernels::require(m <= INT32_MAX / 2 && n <= INT32_MAX / 2, "matmul::cuda_wgmma takes fewer than 2**30 rows");
+  const int64_t k = a.size(a_transposed ? 0 : 1);
+  kernels::require(m <= INT32_MAX / 2 && n <= INT32_MAX / 2 && k <= INT32_MAX / 2,
+                   "matmul::cuda_wgmma takes fewer than 2**30 rows and columns");
   const bool is_float8 = a.scalar_type() == Scalar::Float8_e4m3fn;
   const kernels::Tensor result = torch::stable::new_empty(a, {m, n}, is_float8 ? Scalar::BFloat16 : a.scalar_type());
   if (result.numel() == 0) {
     return result;
   }
-  Arguments of{};
-  of.m = m;
-  of.n = n;
-  of.k = a.size(a_transposed ? 0 : 1);
-  of.group = std::max<int64_t>(1, group_m / cluster_size);
+  Launch asked{};
+  Arguments& of = asked.of;
+  of.m = static_cast<int>(m);
+  of.n = static_cast<int>(n);
+  of.k = static_cast<int>(k);
+  of.group = static_cast<int>(std::max<int64_t>(1, group_m / cluster_size));
   of.stages = static_cast<int>(stages);
   of.cluster_size = static_cast<int>(cluster_size);
+  of.split_k = static_cast<int>(split_k);
   of.store_by_tma = n % 8 == 0;
   of.scale_a = scale_a.has_value() ? kernels::input<float>(*scale_a) : nullptr;
   of.scale_b = scale_b.has_value() ? kernels::input<float>(*scale_b) : nullptr;
   of.out = result.mutable_data_ptr();
+  asked.device = a.get_device_index();
+  asked.stream = kernels::current_stream(a);
   with_element(a, [&](auto element) {
     constexpr Element kElement = decltype(element)::value;
-    const Lying left = lying(a, kItemBytes<kElement>);
-    const Lying right = lying(b, kItemBytes<kElement>);
-    const auto run = block_n == 256 ? with_layout<kElement, 256> : with_layout<kElement, 128>;
-    run(left, a_transposed, right, b_transposed, of, a.get_device_index(), kernels::current_stream(a));
+    constexpr int kItem = kItemBytes<kElement>;
+    constexpr int64_t kElements = kSwizzle / kItem;
+    kernels::require(kernels::ceil_div(k, kElements) >= split_k,
+                     "split_k " + std::to_string(split_k) + " needs as many steps of " + std::to_string(kElements) +
+                         " along k, which is " + std::to_string(k));
+    std::optional<kernels::Tensor> memory_of_a, memory_of_b;
+    RowsCopy copy_of_a{}, copy_of_b{};
+    const Lying left = aligned(a, kItem, memory_of_a, copy_of_a);
+    const Lying right = aligned(b, kItem, memory_of_b, copy_of_b);
+    asked.after_copies = memory_of_a.has_value() || memory_of_b.has_value();
+    if (asked.after_copies) {
+      launch_copies(copy_of_a, copy_of_b, asked.stream);
+    }
+    const auto run = block_m == 64 ? with_columns<kElement, 64>(block_n) : with_columns<kElement, 128>(block_n);
+    run(left, a_transposed, right, b_transposed, promoted, asked);
   });
   kernels::check_launched("matmul::cuda_wgmma");
   return result;
 }
 
 kernels::Tensor meta_wgmma(const kernels::Tensor& a, bool a_transposed, const kernels::Tensor& b, bool b_transposed,
-                           const std::optional<kernels::Tensor>&, const std::optional<kernels::Tensor>&, int64_t,
-                           int64_t, int64_t, int64_t) {
+                           const std::optional<kernels::Tensor>&, const std::optional<kernels::Tensor>&, bool, int64_t,
+                           int64_t, int64_t, int64_t, int64_t, int64_t) {
   const bool is_float8 = a.scalar_type() == Scalar::Float8_e4m3fn;
   return torch::stable::new_empty(a, {a.size(a_transposed ? 1 : 0), b.size(b_transposed ? 0 : 1)},
                                   is_float8 ? Scalar::BFloat16 : a.scalar_type());
@@ -196,7 +287,7 @@ kernels::Tensor meta_wgmma(const kernels::Tensor& a, bool a_transposed, const ke
 STABLE_TORCH_LIBRARY_FRAGMENT(matmul, m) {
   m.def(
       "cuda_wgmma(Tensor a, bool a_transposed, Tensor b, bool b_transposed, Tensor? scale_a, Tensor? scale_b, "
-      "int block_n, int group_m, int stages, int cluster_size) -> Tensor");
+      "bool promoted, int block_m, int block_n, int group_m, int stages, int cluster_size, int split_k) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(matmul, Meta, m) { m.impl("cuda_wgmma", TORCH_BOX(&matmul::meta_wgmma)); }

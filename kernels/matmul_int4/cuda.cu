@@ -7,12 +7,10 @@
 //
 // A block has 16 * kTiles rows of w, and its warps take turns along k. Their sums meet in shared memory. Blocks that share
 // k leave sums in float32, which a second kernel adds.
-#include <cstring>
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <type_traits>
 
 #include "../include/few_rows.cuh"
+#include "weights.cuh"
 
 namespace matmul_int4 {
 
@@ -21,75 +19,22 @@ using kernels::kRowsOfX;
 using kernels::most_warps;
 using kernels::Tensor;
 
-constexpr int kTileK = 128;
 constexpr int kMostRows = 32;  // of x in a block
 constexpr int kChannel = 0;    // as a group: one scale for a row
 
-// 16-bit arithmetic on pairs. A weight q beneath kMagic is the number kMagic + q: q is in the lowest bits of the fraction.
 template <typename T>
-struct Pair;
-
-template <>
-struct Pair<torch::headeronly::BFloat16> {
-  using Type = __nv_bfloat162;
-  static constexpr uint32_t kMagic = 0x43004300;   // 128
-  static constexpr uint32_t kOffset = 0xc308c308;  // -136: less 128, less the weight that stands for 0
-  static constexpr uint32_t kOne = 0x3f803f80;
-  static __device__ void mma(float (&sums)[4], const uint32_t (&w)[4], uint32_t x0, uint32_t x1) {
+__device__ void mma(float (&sums)[4], const uint32_t (&w)[4], uint32_t x0, uint32_t x1) {
+  if constexpr (std::is_same_v<T, torch::headeronly::BFloat16>) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(x0), "r"(x1));
-  }
-};
-
-template <>
-struct Pair<torch::headeronly::Half> {
-  using Type = __half2;
-  static constexpr uint32_t kMagic = 0x64006400;   // 1024
-  static constexpr uint32_t kOffset = 0xe408e408;  // -1032
-  static constexpr uint32_t kOne = 0x3c003c00;
-  static __device__ void mma(float (&sums)[4], const uint32_t (&w)[4], uint32_t x0, uint32_t x1) {
+  } else {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(x0), "r"(x1));
   }
-};
-
-// a * b + c of both halves, each rounded once.
-template <typename T>
-__device__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
-  typename Pair<T>::Type left;
-  typename Pair<T>::Type right;
-  typename Pair<T>::Type added;
-  memcpy(&left, &a, 4);
-  memcpy(&right, &b, 4);
-  memcpy(&added, &c, 4);
-  const auto result = __hfma2(left, right, added);
-  uint32_t bits;
-  memcpy(&bits, &result, 4);
-  return bits;
-}
-
-// A scale and a zero, each in both halves of a word.
-struct ScaleAndZero {
-  uint32_t scale;
-  uint32_t zero;
-};
-
-__device__ inline ScaleAndZero spread(uint32_t pair) {
-  return {__byte_perm(pair, 0, 0x1010), __byte_perm(pair, 0, 0x3232)};
-}
-
-// Two neighbouring weights of a word, those at bits 4 * kPlace and 16 above: (q - 8) * scale + zero, where q - 8 is exact.
-template <typename T, int kPlace>
-__device__ uint32_t dequantised(uint32_t word, const ScaleAndZero& by) {
-  uint32_t bits;
-  // (word >> 4 kPlace) & mask | magic, the two logical operations in one.
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(word >> (4 * kPlace)), "n"(0x000f000f), "n"(Pair<T>::kMagic));
-  const uint32_t centred = multiply_add<T>(bits, Pair<T>::kOne, Pair<T>::kOffset);
-  return multiply_add<T>(centred, by.scale, by.zero);
 }
 
 // Weights are read once: they take no room in L1.
@@ -111,8 +56,8 @@ __device__ void multiply(float (&sums)[kBlocksOfX][4], uint32_t upper, uint32_t 
                               dequantised<T, 3>(upper, of_upper), dequantised<T, 3>(lower, of_lower)};
 #pragma unroll
   for (int block = 0; block < kBlocksOfX; ++block) {
-    Pair<T>::mma(sums[block], first, x[block][0], x[block][1]);
-    Pair<T>::mma(sums[block], second, x[block][2], x[block][3]);
+    mma<T>(sums[block], first, x[block][0], x[block][1]);
+    mma<T>(sums[block], second, x[block][2], x[block][3]);
   }
 }
 

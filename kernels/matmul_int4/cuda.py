@@ -1,11 +1,11 @@
-"""The four-bit product's operator in CUDA C++, for few rows of x."""
+"""The four-bit product's operators in CUDA C++: for few rows of x, and for any number on Hopper."""
 
 from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4 import GROUPS
 from kernels.matmul_int4.checks import checked
+from kernels.matmul_int4.problem import GROUPS
 
 
 def cuda(
@@ -26,6 +26,25 @@ def cuda(
     x, packed, scales = aligned(x, 4), aligned(packed, 16), aligned(scales, 4)
     out: torch.Tensor = torch.ops.matmul_int4.cuda(
         x, packed, scales, GROUPS[granularity], tiles_n, warps_k, split_k
+    )
+    return out
+
+
+def cuda_wgmma(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales_and_zeros: torch.Tensor,
+    granularity: str,
+    block_m: int,
+    block_n: int,
+    split_k: int,
+    stages: int,
+) -> torch.Tensor:
+    """The product by Hopper's tensor cores, fed by TMA. Raises what ``cuda`` raises."""
+    x, packed, scales, _ = checked(x, packed, scales_and_zeros, granularity)
+    x, packed, scales = aligned(x, 16), aligned(packed, 16), aligned(scales, 16)
+    out: torch.Tensor = torch.ops.matmul_int4.cuda_wgmma(
+        x, packed, scales, GROUPS[granularity], block_m, block_n, split_k, stages
     )
     return out
 

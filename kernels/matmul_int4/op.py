@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4 import Problem
+from kernels.matmul_int4.problem import Problem
 from kernels.matmul_int4.reference import dequantised, unpack
 from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from kernels.matmul_int4 import GROUPS, TILE_K, TILE_N, Problem, up
+from kernels.matmul_int4.problem import GROUPS, TILE_K, TILE_N, Problem, up
 from kernels.tensors import dtype_of, normal
 
 SPREAD = 1 / math.sqrt(22.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4 import GROUPS
+from kernels.matmul_int4.problem import GROUPS
 from kernels.tensors import without_padding
 
 

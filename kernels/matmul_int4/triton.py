@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from kernels.matmul.triton import grouped
-from kernels.matmul_int4 import TILE_K
 from kernels.matmul_int4.checks import as_pairs, checked
+from kernels.matmul_int4.problem import TILE_K
 from kernels.matmul_int4.triton_weights import pairs_at, scale_and_zero, weights, words_at
 from kernels.tensors import launch_grid
 

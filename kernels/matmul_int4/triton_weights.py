@@ -1,7 +1,9 @@
 """Four-bit weights out of the packing, in Triton: what the kernels of this folder share.
 
 A weight at bits 4 s of a word is moved to the four highest bits of a float32's fraction, beneath the exponent
-of 16: that float32 is 16 + q, and no whole number is converted.
+of 16: that float32 is 16 + q, and no whole number is converted. It is 24 more than q - 8, which is taken off
+the zero: once for the eight weights of a word, so that each costs a shift, a logical operation and a
+multiply-add.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ def pairs_at(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def scale_and_zero(pair: tl.tensor, BFLOAT16: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Both in float32."""
+    """Both in float32, the zero less 24 scales."""
     if BFLOAT16:
         scale = (pair << 16).to(tl.float32, bitcast=True)
         zero = (pair & -65536).to(tl.float32, bitcast=True)
     else:
         scale = pair.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
         zero = (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    return scale, zero
+    return scale, zero - 24.0 * scale
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -56,7 +58,7 @@ def weight(words: tl.tensor, scale: tl.tensor, zero: tl.tensor, PLACE: tl.conste
     """One weight of each word, that at bits 4 PLACE, in float32."""
     moved = words << 19 - 4 * PLACE if PLACE < 5 else words >> 4 * PLACE - 19
     raised = ((moved & 0x780000) | 0x41800000).to(tl.float32, bitcast=True)
-    return (raised - 24.0) * scale + zero
+    return raised * scale + zero
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""The sparse product's operator in CUDA C++, for few rows of x."""
+"""The sparse product's operators in CUDA C++: for few rows of x, and for any number on Hopper."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernels.matmul_sparse.checks import checked
 
 
 def cuda(
-    x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor, warps_k: int, split_k: int
+    x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor, tiles_n: int, warps_k: int, split_k: int
 ) -> torch.Tensor:
     """The product of up to 32 rows of x.
 
@@ -17,7 +17,22 @@ def cuda(
     """
     x, values, metadata = checked(x, values, metadata)
     ready = (aligned(x, 4), aligned(values, 16), aligned(metadata, 4))
-    out: torch.Tensor = torch.ops.matmul_sparse.cuda(*ready, warps_k, split_k)
+    out: torch.Tensor = torch.ops.matmul_sparse.cuda(*ready, tiles_n, warps_k, split_k)
+    return out
+
+
+def cuda_wgmma(
+    x: torch.Tensor,
+    values: torch.Tensor,
+    metadata: torch.Tensor,
+    block_m: int,
+    block_n: int,
+    split_k: int,
+    stages: int,
+) -> torch.Tensor:
+    """The product by Hopper's tensor cores, fed by TMA. Raises what ``cuda`` raises."""
+    ready = [aligned(tensor, 16) for tensor in checked(x, values, metadata)]
+    out: torch.Tensor = torch.ops.matmul_sparse.cuda_wgmma(*ready, block_m, block_n, split_k, stages)
     return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse import Problem
+from kernels.matmul_sparse.problem import Problem
 from kernels.matmul_sparse.reference import dense
 from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
 

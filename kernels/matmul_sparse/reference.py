@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse import TILE_K, TILE_N, Problem, up
+from kernels.matmul_sparse.problem import TILE_K, TILE_N, Problem, up
 from kernels.tensors import dtype_of, normal
 
 PLACES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
@@ -40,10 +40,10 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
         return torch.empty((rows, columns, 32), dtype=torch.int32, device=codes.device)
     first = PLACES[0][0] + 4 * PLACES[0][1]
     whole = torch.nn.functional.pad(codes.long(), (0, 0, 0, rows * TILE_N - n), value=first)
-    # Row tile, half, row, column tile, place in the half, f
+    # Row tile, half, row, column tile, f, place in the half
     parts = whole.view(rows, 2, 8, columns, 4, 4)
-    shifts = 16 * torch.arange(2).view(2, 1, 1, 1, 1) + 4 * torch.arange(4).view(4, 1)
-    words = (parts << shifts.to(codes.device)).sum(dim=(1, 4))  # row tile, row, column tile, f
+    shifts = 16 * torch.arange(2).view(2, 1, 1, 1, 1) + 4 * torch.arange(4)
+    words = (parts << shifts.to(codes.device)).sum(dim=(1, 5))  # row tile, row, column tile, f
     return words.permute(0, 2, 1, 3).reshape(rows, columns, 32).to(torch.int32).contiguous()
 
 
@@ -52,9 +52,9 @@ def unpack(metadata: torch.Tensor, n: int) -> torch.Tensor:
     rows, columns = metadata.shape[:2]
     words = metadata.view(rows, columns, 8, 4).permute(0, 2, 1, 3)
     halves = [
-        torch.stack([words >> (16 * half + 4 * place) & 15 for place in range(4)], dim=3) for half in range(2)
+        torch.stack([words >> (16 * half + 4 * place) & 15 for place in range(4)], dim=4) for half in range(2)
     ]
-    # Row tile, half, row, column tile, place, f
+    # Row tile, half, row, column tile, f, place
     return torch.stack(halves, dim=1).reshape(rows * TILE_N, columns * 16)[:n]
 
 

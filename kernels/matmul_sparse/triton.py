@@ -45,8 +45,8 @@ def _gemm(  # noqa: PLR0913, PLR0917  # what Triton reads
     four = tl.arange(0, BLOCK_K // 4)[None, :]
     tiles_k = tl.cdiv(k, 64)
     # Of four neighbours: the word that has their bits, and where they are in it.
-    word = four // 16 * 32 + column % 8 * 4 + four % 4
-    shift = column % 16 // 8 * 16 + four % 16 // 4 * 4
+    word = four // 16 * 32 + column % 8 * 4 + four % 16 // 4
+    shift = column % 16 // 8 * 16 + four % 4 * 4
 
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     for start in range(0, k, BLOCK_K):

@@ -30,7 +30,7 @@ from pipeline.cluster.messages import (
     Wanted,
 )
 from pipeline.execution import controls
-from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import built
@@ -64,6 +64,7 @@ class Station:
         keep_builds(ROOT)
         self._device = _device(self._told.kind)
         self._environment = environment.fingerprint(self._device)
+        self._compilers = self._stack.enter_context(Compilers(self._environment.compute_capability))
         packages = {}
         for name in self._told.packages:
             with suppress(metadata.PackageNotFoundError):
@@ -160,10 +161,9 @@ class Station:
     def _compiling(self, where: str, points: Iterable[Point]) -> Mapping[Point, Future[None]]:
         """Begin to compile those of the points that are compiled ahead; the futures of all that were."""
         if where not in self._ahead:
-            ahead = Ahead(kernels.load(where), self._environment.compute_capability)
-            self._ahead[where] = self._stack.enter_context(ahead)
+            self._ahead[where] = Ahead(kernels.load(where), self._compilers)
         futures = self._ahead[where].futures
-        self._ahead[where].submit(point for point in points if point not in futures)
+        self._ahead[where].submit(points)
         return futures
 
 

@@ -13,7 +13,7 @@ from pipeline.cluster.crew import Shared, Work
 from pipeline.cluster.engine import LostError
 from pipeline.cluster.gathering import SPEAK_S, Member, Say
 from pipeline.cluster.messages import Described, Limits
-from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Report
 from pipeline.execution.identity import Identity
 from pipeline.machine.device import Device
@@ -99,7 +99,7 @@ class ClusterTeam:
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """Nothing is compiled on this host."""
-        return Elsewhere(loaded, self.environment.compute_capability)
+        return Elsewhere(loaded, Compilers(self.environment.compute_capability))
 
     def crew(self, loaded: Loaded, control: Point, report: Report) -> Shared:
         """Who measures a kernel's points."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -47,13 +48,21 @@ class Option:
     before: str = ""
 
 
+def tell(text: str) -> None:
+    """Print what a command that does nothing else prints; who reads the first lines alone, as ``head`` does,
+    ends it without a word."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    print(text, flush=True)
+    signal.signal(signal.SIGPIPE, before)
+
+
 def show(name: str, words: Sequence[str]) -> NoReturn:
     """Print a command's help, with ``kernel=NAME`` among the words also what the kernel takes, and end."""
     kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), None)
     try:
         if name not in commands():
             raise unknown("command", name, commands())
-        print(lines(of_command(name, kernel)))
+        tell(lines(of_command(name, kernel)))
     except UserError as error:
         fail(str(error))
     sys.exit(0)

@@ -31,12 +31,15 @@ class PresetConfig(Record):
 
     Finals have ``rounds``, and ``most_rounds`` where they are still undecided. Sweeps measure every problem;
     finals, profiles, counters and codegen look ``closer``: at all that they would choose, or at the largest.
+    ``lasting`` rounds of finals time long kernels after seconds of work, too. ``sets`` are ncu's.
     """
 
     name: str
     rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     most_rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     closer: Literal["all", "largest"] = "all"
+    lasting: int = Field(default=FEWEST_ROUNDS, ge=1)
+    sets: Sets = ("full",)
     min_samples: int = Field(default=50, ge=2)
     max_seconds: float = Field(default=1.0, gt=0)
     cpu: str | None = None
@@ -153,14 +156,19 @@ class ProfileConfig(PointsConfig):
 
 
 class CountersConfig(PointsConfig):
-    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics."""
+    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics; None: the preset's."""
 
     device: str
-    sets: Sets
+    sets: Sets | None
     report: Place | None
     timeout_s: float = Field(gt=0)
     artifacts: Place
     wait_s: float | None = Field(ge=0)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """What is counted of each kernel."""
+        return self.sets or self.preset.sets
 
 
 class SanitizeConfig(PointsConfig):
@@ -184,6 +192,7 @@ class BuildConfig(KernelOptions):
 
     device: str
     architectures: Pin[Annotated[str, BeforeValidator(str)]]
+    lazily: bool
     output: Place
 
 
@@ -372,6 +381,12 @@ class TimersConfig(KernelOptions):
     device: str
     output: Place
     wait_s: float | None = Field(ge=0)
+
+
+class BenchInputsConfig(TimersConfig):
+    """conf/bench_inputs.yaml."""
+
+    work_s: float = Field(ge=0)
 
 
 class BenchSweepConfig(KernelOptions):

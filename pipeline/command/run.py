@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import kernels
 from pipeline import UserError, unknown
-from pipeline.command import explanation, interrupt
+from pipeline.command import explanation, forked, interrupt
 from pipeline.command import words as command_words
 from pipeline.command.options import KernelOptions
 from pipeline.command.sentences import explain, fail, options, validated
@@ -294,21 +294,25 @@ def of_each_kernel(schema: type[Record], config: DictConfig) -> list[DictConfig]
     return [OmegaConf.create({**rest, "kernel": name}) for name in dict.fromkeys(names)]
 
 
-def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path) -> None:
-    """Do something for each kernel, whatever becomes of the others, and say of several where it lies. Raises
-    UserError with what each said that failed."""
-    failed = []
+def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path, at_once: int = 1) -> None:
+    """Do something for each kernel, whatever becomes of the others, and say of several where it lies; of
+    several so many at a time, in processes of their own. Raises UserError with what each said that failed."""
+    if len(configs) == 1:
+        do(configs[0])
+        return
+    found = forked.failures(configs, do, at_once) if at_once > 1 else _failures(configs, do)
+    failed = [f"{config.kernel}: {why}" for config, why in found]  # type: ignore[attr-defined]  # they have
+    if failed:
+        raise UserError("\n".join(failed))
+    console.print(f"{len(configs)} kernels: {where}.", highlight=False, soft_wrap=True)
+
+
+def _failures(configs: Sequence[C], do: Callable[[C], None]) -> Iterator[tuple[C, str]]:
     for config in configs:
         try:
             do(config)
         except UserError as error:
-            if len(configs) == 1:
-                raise
-            failed.append(f"{config.kernel}: {error}")  # type: ignore[attr-defined]  # several have names
-    if failed:
-        raise UserError("\n".join(failed))
-    if len(configs) > 1:
-        console.print(f"{len(configs)} kernels: {where}.", highlight=False, soft_wrap=True)
+            yield config, str(error)
 
 
 def check_names(config: Record) -> None:
@@ -317,6 +321,9 @@ def check_names(config: Record) -> None:
     pins = getattr(config, PIN, {})
     if not isinstance(config, KernelOptions) or (config.kernel is None and not pins):
         return
+    if config.kernel is None:
+        options = [name for name in type(config).model_fields if name != PIN]
+        raise UserError(f"{unknown('option', next(iter(pins)), options)} Names of a kernel need kernel=NAME.")
     entry = config.entry
     for name in pins:
         if name not in plan.names(entry):

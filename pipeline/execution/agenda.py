@@ -83,7 +83,7 @@ class Agenda:
     def refill(self, waiting: Sequence[Point]) -> Sequence[Point]:
         """The points that wait for the device, with those that searches add; these begin to be compiled."""
         found = waiting if self.searches is None else self.searches.refill(waiting)
-        self._ahead.submit(point for point in found if point not in self._ahead.futures)
+        self._ahead.submit(found)
         return found
 
     def give_up(self, provider: str) -> list[Point]:

@@ -1,4 +1,5 @@
-"""Compiling ahead: Triton variants go into Triton's on-disk cache before the GPU asks for them."""
+"""Compiling ahead: Triton variants go into Triton's on-disk cache before the GPU asks for them, and libraries
+are built meanwhile."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from kernels import Loaded
+from kernels.contract import Provider
+from pipeline.execution.libraries import Libraries
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import under_warden
 from pipeline.points.point import Point
+from pipeline.toolchain import inductor
 
 
 class CompilePool:
@@ -87,31 +91,43 @@ class CompilePool:
         self._connection.close()
 
 
-class Ahead:
-    """Compiles what can be compiled ahead of one kernel's points. A context manager.
+class Compilers:
+    """What compiles ahead on this host, for all kernels of a sweep. A context manager; who leaves it does not
+    wait.
 
-    Nothing is without a GPU to compile for: ``capability`` is then None.
+    Libraries are built at once. Triton points are compiled by one pool, which starts with the first of them;
+    none is without a GPU to compile for, as ``capability`` is None then.
     """
 
-    def __init__(self, loaded: Loaded, capability: str | None) -> None:
-        self.futures: dict[Point, Future[None]] = {}
-        self._loaded = loaded
-        self._capability = capability
+    def __init__(self, capability: str | None) -> None:
+        self.capability = capability
         self._stack = ExitStack()
         self._pool: CompilePool | None = None
+        self._libraries = self._stack.enter_context(Libraries(gives_way=capability is not None))
+        self._trial = self._stack.enter_context(ExitStack())
+        self._is_trying = False
 
-    def is_of(self, point: Point) -> bool:
-        """Whether a point is compiled ahead."""
-        return self._capability is not None and self._loaded.kernel.provider(point.provider).compiles_ahead
+    def begin(self, loaded: Loaded, providers: Iterable[Provider]) -> dict[str, Future[None]]:
+        """Begin to build the libraries that providers need; a future each, by source. Before Inductor's first
+        kernel for a CPU, let it try what the CPU has."""
+        needed = list(providers)
+        if self.capability is None and not self._is_trying and any(one.compiled for one in needed):
+            self._is_trying = True
+            if not inductor.is_tried():
+                self._trial.enter_context(inductor.trying())
+        return self._libraries.submit(loaded, dict.fromkeys(one.extension for one in needed if one.extension))
 
-    def submit(self, points: Iterable[Point]) -> None:
-        """Begin to compile those of the points that are compiled ahead, and add their futures."""
-        wanted = [point for point in points if self.is_of(point)]
-        if not wanted or self._capability is None:
-            return
+    def submit(self, where: str, points: Sequence[Point]) -> dict[Point, Future[None]]:
+        """As a pool's; points that are submitted first are begun first."""
+        assert self.capability is not None, "nothing is compiled ahead without a GPU to compile for"
         if self._pool is None:
-            self._pool = self._stack.enter_context(CompilePool(self._capability))
-        self.futures |= self._pool.submit(self._loaded.where, wanted)
+            self._pool = self._stack.enter_context(CompilePool(self.capability))
+        return self._pool.submit(where, points)
+
+    def wait(self) -> None:
+        """Until no library is built any more, and the trial is over."""
+        self._libraries.wait()
+        self._trial.close()
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +135,41 @@ class Ahead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._pool = None
+        self._stack.__exit__(kind, error, trace)
+
+
+class Ahead:
+    """What is compiled ahead of one kernel's points, by compilers that other kernels share. ``futures`` has
+    those that are: each is done when its point can be measured, and raises UserError if it can't be."""
+
+    def __init__(self, loaded: Loaded, compilers: Compilers) -> None:
+        self.futures: dict[Point, Future[None]] = {}
+        self._loaded = loaded
+        self._compilers = compilers
+
+    def is_of(self, point: Point) -> bool:
+        """Whether a point is compiled by itself, ahead."""
+        return self._compilers.capability is not None and self._provider(point).compiles_ahead
+
+    def begin(self, points: Iterable[Point]) -> None:
+        """Begin with what the points' providers need, whichever of their points is measured."""
+        self._compilers.begin(
+            self._loaded, {point.provider: self._provider(point) for point in points}.values()
+        )
+
+    def submit(self, points: Iterable[Point]) -> None:
+        """Begin to compile those of the points that are compiled ahead, and add their futures."""
+        new = [point for point in points if point not in self.futures]
+        if wanted := [point for point in new if self.is_of(point)]:
+            self.futures |= self._compilers.submit(self._loaded.where, wanted)
+        of_libraries = [point for point in new if self._provider(point).extension]
+        libraries = self._compilers.begin(self._loaded, map(self._provider, of_libraries))
+        for point in of_libraries:
+            self.futures[point] = libraries[str(self._provider(point).extension)]
+
+    def _provider(self, point: Point) -> Provider:
+        return self._loaded.kernel.provider(point.provider)
 
 
 def _finish(futures: Iterable[Future[None]]) -> None:

@@ -63,7 +63,11 @@ class Crew:
         done = 0
         while not self._stop.is_set() and (point := schedule.next(index)) is not None:
             controls.before(done)
-            outcome = worker.measure(self.where, point)
+            why = schedule.failure(point)
+            if why is None:
+                outcome = worker.measure(self.where, point)
+            else:
+                outcome = Outcome(status="compile_error", error=why)
             if self._stop.is_set():
                 break
             with self._reporting:

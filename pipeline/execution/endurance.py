@@ -10,6 +10,7 @@ from time import perf_counter
 from pipeline.execution.protocol import Sustain
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Record
+from pipeline.store.ceilings import Overhead
 from pipeline.store.turns import Sustained
 from pipeline.timing.energy import Energy, counter
 from pipeline.timing.monitor import Monitor
@@ -33,50 +34,56 @@ class Endurance(Trial):
         return self.sustain(request) if isinstance(request, Sustain) else super().answer(request)
 
     def sustain(self, request: Sustain) -> Sustained:
-        """Replay the provider's calls over cold inputs for the seconds, and time the turns after that.
-
-        Raises NotCapturableError for a call that no graph can hold.
-        """
+        """Time the provider after seconds of its calls. Raises NotCapturableError for a call that no graph
+        can hold."""
         running = self._now
-        sets = ceil(COLD_FACTOR * last_level_cache(self.device) / max(running.bytes, 1))
-        rotation = Rotation(running.found.call, ring(running.inputs, sets), running.in_place)
-        turns = graph.capture(rotation, sets)
-        gpu = os.environ["CUDA_VISIBLE_DEVICES"]
-        monitor = Monitor(gpu)
-        energy: Energy | None = None
-        calls = 0
-        begin = perf_counter()
-        while (worked := perf_counter() - begin) < request.seconds:
-            if energy is None and worked > request.seconds / 2:
-                energy = Energy(counter(gpu))
-            last = recorded()
-            looked = perf_counter()
-            while perf_counter() - looked < LOOK_S:
-                turns.turn()
-                now = recorded()
-                # One turn waits while another runs, and no more: the queue is short when the work ends.
-                last.synchronize()
-                last = now
-                calls += turns.launches
-                if energy is not None:
-                    energy.look(calls)
-        events = [recorded()]
-        for _ in range(SAMPLES):
+        rotation = Rotation(running.found.call, (running.inputs,), running.in_place)
+        return sustained(rotation, running.bytes, request.seconds, self.stopwatch.overhead)
+
+
+def sustained(rotation: Rotation, bytes_: int, seconds: float, overhead: Overhead) -> Sustained:
+    """Replay a call over cold copies of its only inputs for the seconds, and time the turns after that.
+    Inputs and outputs are ``bytes_``.
+
+    Raises NotCapturableError for a call that no graph can hold.
+    """
+    (inputs,) = rotation.inputs
+    sets = ceil(COLD_FACTOR * last_level_cache(inputs[0].device) / max(bytes_, 1))
+    turns = graph.capture(Rotation(rotation.call, ring(inputs, sets), rotation.in_place), sets)
+    gpu = os.environ["CUDA_VISIBLE_DEVICES"]
+    monitor = Monitor(gpu)
+    energy: Energy | None = None
+    calls = 0
+    begin = perf_counter()
+    while (worked := perf_counter() - begin) < seconds:
+        if energy is None and worked > seconds / 2:
+            energy = Energy(counter(gpu))
+        last = recorded()
+        looked = perf_counter()
+        while perf_counter() - looked < LOOK_S:
             turns.turn()
-            events.append(recorded())
-        events[-1].synchronize()
-        state = monitor.read()
-        samples = [
-            graph.net(
-                self.stopwatch.overhead, start.elapsed_time(end) * 1e3, turns.launches, len(turns.graphs)
-            )
-            for start, end in pairwise(events)
-        ]
-        return Sustained(
-            median_us=quantile(sorted(samples), 0.5),
-            samples_us=tuple(round(sample, 4) for sample in samples),
-            sm_clock_mhz=state.sm_clock_mhz,
-            power_w=state.power_w,
-            throttle=state.throttle,
-            joules=None if energy is None else energy.per_call(),
-        )
+            now = recorded()
+            # One turn waits while another runs, and no more: the queue is short when the work ends.
+            last.synchronize()
+            last = now
+            calls += turns.launches
+            if energy is not None:
+                energy.look(calls)
+    events = [recorded()]
+    for _ in range(SAMPLES):
+        turns.turn()
+        events.append(recorded())
+    events[-1].synchronize()
+    state = monitor.read()
+    samples = [
+        graph.net(overhead, start.elapsed_time(end) * 1e3, turns.launches, len(turns.graphs))
+        for start, end in pairwise(events)
+    ]
+    return Sustained(
+        median_us=quantile(sorted(samples), 0.5),
+        samples_us=tuple(round(sample, 4) for sample in samples),
+        sm_clock_mhz=state.sm_clock_mhz,
+        power_w=state.power_w,
+        throttle=state.throttle,
+        joules=None if energy is None else energy.per_call(),
+    )

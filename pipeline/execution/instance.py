@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ class Instance:
     def inputs(self, device: torch.device, seed: int) -> Tensors:
         """Inputs of the problem on a device; without data on ``meta``."""
         return self.loaded.inputs(self.problem, device, seed)
+
+
+def bytes_of(found: Instance, inputs: Tensors) -> int:
+    """Of an instance's inputs and its outputs."""
+    outputs = found.loaded.outputs(found.problem)
+    return sum(x.nbytes for x in inputs) + sum(prod(shape) * dtype.itemsize for shape, dtype in outputs)
 
 
 def standalone(where: str, point: Point, interpreted: bool = False) -> Instance:

@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -53,9 +53,11 @@ class FailedError(Exception):
 
 class Partner:
     """A process that is called ``name``, started by a command that ends with the descriptors of its end of a
-    socket pair and of ``memory``."""
+    socket pair and of ``memory``. ``environment`` says in which variables, whenever it is started."""
 
-    def __init__(self, name: str, setup: Setup, root: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, setup: Setup, root: Path, environment: Callable[[], Mapping[str, str]]
+    ) -> None:
         self.name = name
         self._setup = setup
         self._root = root
@@ -84,7 +86,7 @@ class Partner:
             [*command, *map(str, descriptors)],
             pass_fds=descriptors,
             cwd=self._root,
-            env=dict(self._environment),
+            env=dict(self._environment()),
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=self._printed,

@@ -28,7 +28,7 @@ class Schedule:
 
     Args:
         points: in the order in which they are measured where nothing else decides.
-        compiling: a point that is in here is handed out once its future is done.
+        compiling: a point that is in here is handed out once its future is done, also if that raises.
         compiles_itself: whether a point is compiled by the worker that measures it. It takes long, and for
             torch.compile seconds more the first time: as few of several workers as can be done by take all
             such points, and take them before others.
@@ -98,6 +98,13 @@ class Schedule:
             self._leave(worker)
             self._compilers.discard(worker)
             self._changed.notify_all()
+
+    def failure(self, point: Point) -> str | None:
+        """Why a point that was handed out can't be measured, by who compiled it; None if nothing is known
+        against it."""
+        future = self._compiling.get(point)
+        error = None if future is None else future.exception()
+        return None if error is None else str(error)
 
     @property
     def waiting(self) -> int:

@@ -69,10 +69,11 @@ class Supervisor:
         self.overhead = NO_OVERHEAD
         self.changes: dict[str, str] = {}
         setup = Setup(device=device.kind, settings=settings, seed=seed)
-        environment = _environment(device)
-        self._worker = Partner("worker", setup, root, environment)
+        self._worker = Partner("worker", setup, root, lambda: _environment(device))
         # Threads that spin when they have nothing to do would take the worker's cores.
-        self._judge = Partner("judge", setup, root, environment | {"OMP_WAIT_POLICY": "passive"})
+        self._judge = Partner(
+            "judge", setup, root, lambda: _environment(device) | {"OMP_WAIT_POLICY": "passive"}
+        )
         self._memory = -1
         self._best: dict[tuple[str, Values], float] = {}
         self._audited: set[tuple[str, str]] = set()

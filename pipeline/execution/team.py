@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from kernels import Loaded
 from pipeline import UserError
-from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Crew, Report
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
@@ -43,7 +44,8 @@ class Team(Protocol):
         """What the graph timer takes off from now on."""
 
     def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-        """Build the extensions that providers need; the reason by provider for those that fail."""
+        """Build the extensions that providers need, unless that was begun ahead; the reason by provider for
+        those that fail."""
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """What compiles a kernel's points before they are measured."""
@@ -56,7 +58,8 @@ class Team(Protocol):
 
 
 class Here:
-    """A worker on each of some devices of this host, in this host's environment unless another is named."""
+    """A worker on each of some devices of this host, in this host's environment unless another is named. A
+    context manager: what compiles ahead ends with it."""
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Here:
         self._devices = devices
         self.environment = environment or fingerprint(devices[0])
         self._workers = workers
+        self._compilers = Compilers(self.environment.compute_capability)
 
     @property
     def devices(self) -> Sequence[Device]:
@@ -93,12 +97,15 @@ class Here:
             worker.overhead = overhead
 
     def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-        """Build the extensions that providers need; the reason by provider for those that fail."""
-        return built(loaded, providers)
+        """Nothing is built here that was not begun ahead. On a CPU all of it ends now: what is timed there
+        shares its cores with no compiler."""
+        if self._devices[0].kind == "cpu":
+            self._compilers.wait()
+        return {}
 
     def ahead(self, loaded: Loaded) -> Ahead:
-        """A pool of compilers on this host."""
-        return Ahead(loaded, self.environment.compute_capability)
+        """Compilers on this host, which kernels share."""
+        return Ahead(loaded, self._compilers)
 
     def crew(self, loaded: Loaded, control: Point, report: Report) -> Crew:
         """The workers, a thread each."""
@@ -107,6 +114,14 @@ class Here:
     def changes(self) -> dict[str, str]:
         """What made workers be replaced though they answered, by provider."""
         return {name: what for worker in self._workers for name, what in worker.changes.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._compilers.__exit__(kind, error, trace)
 
 
 def built(loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The process that ncu watches: one call of each point, in an NVTX range that names the point's key.
 
 Started by the stage ``counters`` as ``ncu … python -m pipeline.inspection.counted PLAN FAILURES``. The plan
-is JSON: where the kernel is, the seed, and points with their keys.
+is JSON: the seed, and points with their keys, each with where its kernel is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(plan: Path, failures: Path) -> None:
     failed: dict[str, str] = {}
     for one in wanted["points"]:
         try:
-            _count(wanted["where"], one["key"], Point.model_validate(one["point"]), wanted["seed"])
+            _count(one["where"], one["key"], Point.model_validate(one["point"]), wanted["seed"])
         except Exception as error:  # whatever a provider raises is its own row's fate
             failed[one["key"]] = " ".join(author.named(error).split())[:500]
             failures.write_text(json.dumps(failed))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pipeline.inspection.library import known_name
@@ -74,6 +75,22 @@ def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
             made = found.setdefault(match[1], [])
             made.append({"launch": len(made), **_numbers(line), **_gain(line, rules.get(line["ID"], []))})
     return found
+
+
+def of_points(page: str, keys: Collection[str]) -> str:
+    """A page with the lines of these points alone."""
+    begin = re.search(r'^"ID"', page, re.MULTILINE)
+    if begin is None:
+        return page
+    rows = list(csv.reader(page[begin.start() :].splitlines(keepends=True)))
+    marks = [f"point:{key}" for key in keys]
+    # What names the columns and their units has no number.
+    kept = [
+        row for row in rows if not row[0].strip().isdigit() or any(m in cell for cell in row for m in marks)
+    ]
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(kept)
+    return text.getvalue()
 
 
 def _ranges(line: Line) -> Iterator[str]:

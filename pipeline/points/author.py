@@ -12,7 +12,7 @@ from pipeline import ROOT
 def told(error: BaseException, folders: Sequence[Path]) -> str:
     """An exception as a text, which begins with the file, the line and its source where a frame of it is in
     one of the folders: ``kernels/gelu/triton.py:41: `x / 0`: ZeroDivisionError: division by zero``."""
-    place = next((found for one in _causes(error) if (found := _place(one, folders))), None)
+    place = _origin(error, folders)
     text = named(error)
     if place is None:
         return text
@@ -28,6 +28,24 @@ def named(error: BaseException) -> str:
     alone."""
     kind, text = type(error).__name__, str(error)
     return f"{kind}: {text}" if text else kind
+
+
+def _origin(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
+    """The place that an author looks for first. What a library raises ``from`` another exception, as Triton's
+    interpreter does with all that a kernel raises, says only where the library was called: the other says
+    more."""
+    place = next((found for one in _causes(error) if (found := _place(one, folders))), None)
+    one: BaseException = error
+    while one.__cause__ is not None and not _raised_in(one, folders):
+        one = one.__cause__
+        place = _place(one, folders) or place
+    return place
+
+
+def _raised_in(error: BaseException, folders: Sequence[Path]) -> bool:
+    """Whether the innermost frame of an exception is in a folder."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and _is_in(Path(frames[-1].filename), folders)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

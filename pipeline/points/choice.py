@@ -8,10 +8,19 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from kernels.contract import Kernel, Value, Variable
+from pipeline import UserError
 from pipeline.points import problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
-from pipeline.points.plan import Pins, Plan, checked_pins
+from pipeline.points.plan import (
+    Pins,
+    Plan,
+    Target,
+    checked_pins,
+    chosen_providers,
+    configurations,
+    unavailable,
+)
 from pipeline.points.point import Point, order
 from pipeline.points.problems import SIZE, identity_of
 from pipeline.store.record import Measurement
@@ -92,6 +101,36 @@ def at(plan: Plan, wanted: Iterable[Values], is_meant: Callable[[str], bool]) ->
         if point.problem in found and is_meant(point.provider):
             found[point.problem].append(point)
     return [point for points in found.values() for point in points]
+
+
+def of_provider(entry: Entry, preset: str, name: str | None, pins: Pins, target: Target) -> list[Point]:
+    """A provider (None: the baseline) at a few problems of a preset or the pinned ones, in its default
+    configuration or the pinned ones.
+
+    Raises UserError for a provider that can't be timed so.
+    """
+    kernel = entry.loaded.kernel
+    (provider,) = chosen_providers(entry, [name or kernel.baseline])
+    pins = checked_pins(entry, pins, [provider.name])
+    points = []
+    reason = unavailable(provider, target)
+    if reason is None and target.kind not in provider.devices:
+        reason = "needs a GPU"
+    for values in few_problems(entry, preset, pins, [provider.name]):
+        problem = problems.make(kernel.problem, values)
+        for parameters in configurations(provider, {}, pins):
+            against = reason or provider.fits(problem, parameters, target.gpu)
+            if against:
+                raise UserError(f"{provider.name} of {entry.name} can't be timed: {against}.")
+            points.append(
+                Point(
+                    kernel=entry.name,
+                    provider=provider.name,
+                    problem=values,
+                    parameters=problems.values_of(parameters),
+                )
+            )
+    return points
 
 
 def near_default(kernel: Kernel, points: Sequence[Point]) -> Point:

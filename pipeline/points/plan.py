@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ def plan(
         groups = tuple(group.model_copy(update={"workloads": (name,)}) for group in of_it)
     chosen = chosen_providers(entry, providers)
     refused: Counter[tuple[str, str]] = Counter()
+    listed = cache(lambda: _listed(entry))
     sharing: dict[Any, dict[Point, str]] = {}
     for group in groups:
         told: dict[str, Configurations] = {"*": "all"} if every else group.configurations
@@ -103,11 +105,30 @@ def plan(
                     entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
                 except Exception as error:  # whatever an author's function raises
                     raise _raised(entry, "work", error) from error
+                home = workload_name
+                if pins and written is None and _is_off(entry, workload_name, problem):
+                    home = next((name for name, some in listed().items() if identity in some), home)
                 for provider in here:
                     for point in _of_provider(entry, told, provider, problem, pins, target, refused):
-                        found.setdefault(point, workload_name)
+                        found.setdefault(point, home)
     planned = {point: name for points in sharing.values() for point, name in points.items()}
     return Plan(tuple(planned), planned, refused)
+
+
+def _is_off(entry: Entry, name: str, problem: Any) -> bool:
+    """Whether pins took a problem off its workload's x axis, as ``m=16 size=8192`` does off that of square
+    matrices. Then it belongs to the workload that lists it, if there is one."""
+    workload = entry.config.workloads[name]
+    together = {getattr(problem, one) for one in entry.loaded.kernel.size if one not in workload.lists}
+    return workload.problems is None and len(together) > 1
+
+
+def _listed(entry: Entry) -> dict[str, frozenset[Values]]:
+    """The problems of each workload as the YAML has them."""
+    return {
+        name: frozenset(map(identity_of, problems.of_workload(entry, workload, {})))
+        for name, workload in entry.config.workloads.items()
+    }
 
 
 def with_baseline(

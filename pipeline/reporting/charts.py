@@ -16,23 +16,20 @@ from matplotlib.ticker import MaxNLocator
 
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.numbers import RATES, number, percent, speedup
-from pipeline.reporting.plots import Limit, Panel, Style, limit, x_ticks
+from pipeline.reporting.plots import HEADROOM, Limit, Panel, Style, limit, log_ends, log_ticks, x_ticks
 
 WIDTH, HEIGHT = 480, 290
-LEFT, RIGHT, TOP, BOTTOM = 48, 14, 14, 42
+LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40
 """Of a chart, in its own units; the margins hold the axes' texts."""
 
 SHAPES = {
-    "o": "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0",
-    "s": "M-3.2-3.2H3.2V3.2H-3.2Z",
-    "^": "M0-4L4 3.4H-4Z",
-    "D": "M0-4.4L4.4 0L0 4.4L-4.4 0Z",
-    "v": "M0 4L4-3.4H-4Z",
+    "o": ("mark-circle", "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0"),
+    "s": ("mark-square", "M-3.2-3.2H3.2V3.2H-3.2Z"),
+    "^": ("mark-up", "M0-4L4 3.4H-4Z"),
+    "D": ("mark-diamond", "M0-4.4L4.4 0L0 4.4L-4.4 0Z"),
+    "v": ("mark-down", "M0 4L4-3.4H-4Z"),
 }
-"""Paths of a style's markers around their middle."""
-
-HEADROOM = 1.13
-"""Above the highest line, for the text of a limit."""
+"""Names and paths of a style's markers, around their middle. A page has each path once."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +63,14 @@ class Chart:
     gpus: Sequence[str]
     words: str
     limits: Sequence[Limit] = field(default_factory=tuple)
+    is_log: bool = False
 
     @property
     def view(self) -> dict[str, Any]:
         """What the template draws: positions, to a tenth."""
         xs = sorted({mark.x for line in self.lines for mark in line.marks})
         ys = [mark.y for line in self.lines for mark in line.marks]
-        top = HEADROOM * max([*ys, *(one.rate for one in self.limits)]) or 1.0
-
-        def down(y: float) -> float:
-            return round(HEIGHT - BOTTOM - y / top * (HEIGHT - BOTTOM - TOP), 1)
-
+        down = _Down([*ys, *(one.rate for one in self.limits)], self.is_log)
         across = _Across(xs)
         named = [int(x) for x in xs] if xs[0] > 0 else []
         return {
@@ -89,7 +83,7 @@ class Chart:
             "frame": {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}
             | {"top": TOP, "bottom": HEIGHT - BOTTOM},
             "x_ticks": [(across(x), str(x)) for x in (x_ticks(named) if named else xs)],
-            "y_ticks": [(down(y), f"{y:g}") for y in _y_ticks(top)],
+            "y_ticks": [(down(y), f"{y:g}") for y in down.ticks],
             "limits": [(down(one.rate), one.text) for one in self.limits],
             "lines": [
                 {
@@ -98,7 +92,7 @@ class Chart:
                     "style": line.style.name,
                     "dashes": _dashes(line.style),
                     "path": "M" + "L".join(f"{across(mark.x)} {down(mark.y)}" for mark in line.marks),
-                    "shape": SHAPES[line.style.marker],
+                    "shape": SHAPES[line.style.marker][0],
                     "marks": [
                         {"x": across(mark.x), "y": down(mark.y), "text": mark.text, "hollow": mark.distrusted}
                         for mark in line.marks
@@ -112,25 +106,26 @@ class Chart:
 def of_drawing(
     drawing: Drawing, panels: Sequence[Panel], styles: Mapping[str, Style], baseline: str
 ) -> list[Chart]:
-    """A workload's rate against its x: a chart for each machine and each of the drawing's panels in which
-    anything was measured."""
+    """A workload's rate against its x: a chart for each of the drawing's panels and each machine in which
+    anything was measured; machines stand side by side."""
     found = []
-    for panel in panels:
-        of_machine = drawing.lines[drawing.lines["gpu"] == panel.gpu]
-        for name in drawing.panels:
-            rows = of_machine[of_machine["panel"] == name]
+    for name in drawing.panels:
+        of_panel = drawing.lines[drawing.lines["panel"] == name]
+        for panel in panels:
+            rows = of_panel[of_panel["gpu"] == panel.gpu]
             if rows.empty:
                 continue
             ceiling = limit(drawing, panel, rows)
             found.append(
                 Chart(
                     title=" · ".join(filter(None, [panel.name, name])),
-                    x_label=drawing.x_label,
+                    x_label=drawing.x_label.partition(" (")[0],
                     y_label=RATES[drawing.headline],
                     lines=_of_providers(rows, drawing.headline, styles, baseline),
                     gpus=(panel.gpu,),
                     words=str(rows["words"].iloc[0]),
                     limits=() if ceiling is None else (ceiling,),
+                    is_log=drawing.is_log,
                 )
             )
     return found
@@ -180,9 +175,24 @@ class _Across:
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
 
-def _y_ticks(top: float) -> list[float]:
-    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top)
-    return [float(tick) for tick in ticks if 0 <= tick <= top]
+class _Down:
+    """Where a y lies: above 0, or on a logarithmic axis."""
+
+    def __init__(self, values: Sequence[float], is_log: bool) -> None:
+        self.log = is_log
+        if is_log:
+            first, last = log_ends(values)
+            self.first, self.last = math.log10(first), math.log10(last)
+            self.ticks = log_ticks(first, last)
+        else:
+            self.first, self.last = 0.0, HEADROOM * max(values) or 1.0
+            ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, self.last)
+            self.ticks = [float(tick) for tick in ticks if 0 <= tick <= self.last]
+
+    def __call__(self, y: float) -> float:
+        scaled = math.log10(y) if self.log and y > 0 else self.first if self.log else y
+        share = (scaled - self.first) / (self.last - self.first)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP), 1)
 
 
 def _dashes(style: Style) -> str:

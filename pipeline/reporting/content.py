@@ -54,6 +54,7 @@ class Content:
     follows of them, ``common_problems`` GPUs at common problems. ``finals`` are the newest of each problem,
     ``history`` those of every run. ``plots``, ``rooflines`` and ``ladders`` are drawings of each
     kernel that was timed.
+    ``overview`` is the figure of the summaries, empty without one.
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
     results: Results
@@ -66,6 +67,7 @@ class Content:
     about: Mapping[str, About]
     summaries: Sequence[Summary]
     common_problems: Sequence[CommonProblem]
+    overview: str
     plots: Mapping[str, Sequence[Plot]]
     rooflines: Mapping[str, str]
     ladders: Mapping[str, str]

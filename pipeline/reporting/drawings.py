@@ -12,6 +12,9 @@ from pipeline.points.point import Point
 from pipeline.reporting import lines
 from pipeline.reporting.frames import entry_of, headline
 
+WIDE = 40
+"""How many times as high as the lowest the highest rate is on an axis that has to be logarithmic."""
+
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
@@ -19,7 +22,8 @@ class Drawing:
 
     ``name`` is the figure's: the kernel's own for the first, with the workload's behind it for the others.
     ``lines`` are the best configurations with the columns ``x`` and ``panel``; ``panels`` are the words of
-    its rows of panels, with the numbers that tell two of them apart."""
+    its rows of panels, with the numbers that tell two of them apart. ``is_log`` says that the rates need a
+    logarithmic axis."""
 
     name: str
     kernel: str
@@ -28,6 +32,7 @@ class Drawing:
     x_label: str
     panels: Sequence[str]
     lines: pd.DataFrame
+    is_log: bool
 
 
 def of_workloads(rows: pd.DataFrame) -> dict[str, frozenset[int]]:
@@ -81,9 +86,17 @@ def drawings(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[Drawin
                 x_label=" = ".join(moving) + (f" ({' '.join(alike)})" if alike else ""),
                 panels=list(dict.fromkeys(panel)),
                 lines=shown.drop(columns=["family", "fixed"]).assign(panel=panel),
+                is_log=_is_wide(shown, headline(kernel, workload)),
             )
         )
     return found
+
+
+def _is_wide(shown: pd.DataFrame, rate: str) -> bool:
+    """Whether the fastest providers' rates along a line are too far apart to read the lowest of them."""
+    fastest = shown[shown[rate] > 0].groupby(["gpu", "words", "family", "x"])[rate].max()
+    of_lines = fastest.groupby(["gpu", "words", "family"])
+    return bool((of_lines.max() > WIDE * of_lines.min()).any())
 
 
 def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,9 @@ from pipeline.reporting.plots import Style
 from pipeline.reporting.table import TIE, TIE_NOTE, remarks
 from pipeline.reporting.why import sections
 
+SIDE_BY_SIDE = {2: 2, 4: 2}
+"""How many charts stand side by side, by the number of machines; else three."""
+
 OLD = "†"
 
 OLD_NOTE = (
@@ -52,6 +55,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
                 f"{RATES[plot.drawing.headline]} against {plot.drawing.x_label}",
                 "workload": plot.drawing.workload,
                 "charts": [chart.view for chart in plot.charts],
+                "columns": SIDE_BY_SIDE.get(len({gpu for chart in plot.charts for gpu in chart.gpus}), 3),
             }
             for plot in drawn
         ],

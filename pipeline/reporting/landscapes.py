@@ -86,8 +86,8 @@ def _order(value: Any) -> tuple[bool, Any]:
 
 
 def _cells(rows: pd.DataFrame, across: Sequence[Any], down: Sequence[Any], x: str, y: str) -> list[list[Any]]:
-    """The column and the row of each cell, its rate, its time, its configuration, and whether it is to be
-    trusted."""
+    """The column and the row of each cell, its rate, its time and its configuration; one not to be trusted
+    has ``True`` behind them."""
     best: dict[tuple[int, int], Mapping[Any, Any]] = {}
     shown = rows[["parameters", "median_us", "configuration", *set(rows["headline"]), "headline"]]
     ranked = shown.assign(
@@ -103,7 +103,7 @@ def _cells(rows: pd.DataFrame, across: Sequence[Any], down: Sequence[Any], x: st
             float(f"{row[row['headline']]:.4g}"),
             float(f"{row['median_us']:.4g}"),
             row["configuration"],
-            not row["distrusted"],
+            *([True] if row["distrusted"] else []),
         ]
         for place, row in sorted(best.items())
     ]

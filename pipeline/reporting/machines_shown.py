@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pipeline import UserError
 from pipeline.points.limits import NAME
+from pipeline.points.point import Point
 from pipeline.reporting import gpus, gpus_table, machines, ratios
 from pipeline.reporting.frames import comparable, frame
 from pipeline.reporting.numbers import print_wide
@@ -34,11 +35,14 @@ class Machines:
         """Those that both have timings or finals of."""
         return sorted(kernels_of(self.a, self.folders) & kernels_of(self.b, self.folders))
 
-    def show(self, console: Console, kernel: str, as_markdown: bool) -> bool:
-        """Print a kernel on both; False where they have no problem in common."""
+    def show(self, console: Console, kernel: str, as_markdown: bool, asked: Callable[[Point], bool]) -> bool:
+        """Print a kernel on both, at the points that were ``asked`` for; False where they have no problem in
+        common."""
         title = f"{kernel}: a is {self.a}, b is {self.b}"
-        some = self._common_problems(kernel)
-        held = machines.pairs(*(self._finals(kernel, slug) for slug in (self.a, self.b)))
+        some = self._common_problems(kernel, asked)
+        held = machines.pairs(
+            *([row for row in self._finals(kernel, slug) if asked(row.point)] for slug in (self.a, self.b))
+        )
 
         def say(text: str) -> None:
             console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -63,13 +67,14 @@ class Machines:
             say(f"{count}. Geometric mean of b / a: {mean:.3f}. {UNJUDGED}")
         return bool(some or held)
 
-    def _common_problems(self, kernel: str) -> list[gpus.CommonProblem]:
+    def _common_problems(self, kernel: str, asked: Callable[[Point], bool]) -> list[gpus.CommonProblem]:
         rows = []
         for slug in (self.a, self.b):
             paths = [results.ledger_path(place, kernel, slug) for place in _places(slug, self.folders)]
             path = next((path for path in paths if path.is_file()), None)
             rows += [] if path is None else results.own_rows(path, self.warn)
-        return gpus.common_problems(frame(comparable(rows)), (self.a, self.b))
+        chosen = comparable(row for row in rows if asked(row.point))
+        return gpus.common_problems(frame(chosen), (self.a, self.b))
 
     def _finals(self, kernel: str, slug: str) -> list[finals.Final]:
         for place in _places(slug, self.folders):

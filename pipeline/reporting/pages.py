@@ -13,8 +13,10 @@ from markupsafe import Markup, escape
 
 from pipeline.points.limits import visible
 from pipeline.reporting import field_section, gpus, gpus_section, kernel_section, origin_section
+from pipeline.reporting.charts import SHAPES
 from pipeline.reporting.content import Content
 from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.overview import STYLES
 from pipeline.reporting.plots import inline
 from pipeline.reporting.summary import Summary
 
@@ -25,10 +27,15 @@ def texts(content: Content) -> dict[str, str]:
     """Every page by its file's name. Those in HTML need no other file; the plots of those in Markdown are
     files beside them."""
     view = _view(content)
-    drawn = {
+    drawn: dict[str, Any] = {
+        "shapes_of_marks": SHAPES.values(),
         "rooflines": _inlined(content, content.rooflines, "TFLOP/s against flops a byte"),
         "ladders": _inlined(content, content.ladders, "every provider at one problem"),
     }
+    if content.overview:
+        machines = {one.name: one for one in STYLES}
+        where = ", ".join(content.machines.values())
+        drawn["overview_drawn"] = Markup(inline(content.overview, machines, escape(f"overview of {where}")))
     others = {"field": field_section.view(content), "history": _history_view(content)}
     markdown, html = _markdown(), _html()
     found = {
@@ -87,7 +94,7 @@ def _html() -> Jinja:
 
 
 def _jinja(**options: Any) -> Jinja:
-    return Jinja(
+    jinja = Jinja(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -95,6 +102,8 @@ def _jinja(**options: Any) -> Jinja:
         keep_trailing_newline=True,
         **options,
     )
+    jinja.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    return jinja
 
 
 def _view(content: Content) -> dict[str, Any]:
@@ -118,19 +127,21 @@ def _view(content: Content) -> dict[str, Any]:
         "unreadable": content.unreadable,
         "otherwise": content.otherwise,
         "carried": origin_section.carried(rows, names),
-        "styles": [*content.styles.values(), gpus_section.STYLE],
+        "styles": [*content.styles.values(), gpus_section.STYLE, *STYLES],
         "field": bool(content.field),
     }
 
 
 def _overview(content: Content, slugs: list[str]) -> list[dict[str, Any]]:
     """A line a kernel and its problems' words; for each machine what our fastest gains over the baseline, how
-    far it gets, and at which problems."""
+    far it gets, and at which problems. What met the baseline nowhere has none."""
     known = {(one.kernel, one.words, one.gpu): one for one in content.summaries}
     timed = content.rows[content.rows["status"] == "ok"].sort_values(["kernel", "rank"])
     lines = []
     for kernel, words in timed[["kernel", "words"]].drop_duplicates().itertuples(index=False):
         found = [known.get((kernel, words, slug)) for slug in slugs]
+        if not any(found):
+            continue
         lines.append(
             {
                 "kernel": kernel,

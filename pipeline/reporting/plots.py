@@ -45,6 +45,12 @@ FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
 """Colours on light and on dark by the first word of a provider's name, after Okabe and Ito, whose hues
 most colour-blind people tell apart; within a family lightness, marker and dashes differ too."""
 
+HEADROOM = 1.13
+"""Above the highest line, for the text of a limit."""
+
+LONG_TITLE = 50
+"""Letters of a title that two panels side by side have room for."""
+
 MARKERS = "os^Dv"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 
@@ -132,8 +138,9 @@ def rate_against_x(drawing: Drawing, panels: Sequence[Panel], style: Mapping[str
                     one[drawing.headline] for other, one in shown.items() if limits[other] == limits[name]
                 ]
                 ceiling = limits[name]
-                top = 1.13 * max([*pd.concat(alike), ceiling.rate if ceiling else 0])
-                _draw(axes, shown[name], drawing.headline, ceiling, top or 1, style)
+                rates = pd.concat(alike)
+                _y_axis(axes, [*rates, *([ceiling.rate] if ceiling else [])], is_log=drawing.is_log)
+                _draw(axes, shown[name], drawing.headline, ceiling, style)
                 _x_axis(axes, drawing.lines.loc[drawing.lines["panel"] == name, "x"].unique())
                 if row == rows - 1:
                     axes.set_xlabel(drawing.x_label)
@@ -146,8 +153,10 @@ def rate_against_x(drawing: Drawing, panels: Sequence[Panel], style: Mapping[str
 
 
 def title(axes: Any, *parts: str) -> None:
-    """A panel's title; a dollar in it begins no formula."""
-    axes.set_title(" · ".join(filter(None, parts)), parse_math=False)
+    """A panel's title, on two lines if it is long; a dollar in it begins no formula."""
+    *first, last = filter(None, parts)
+    text = " · ".join([*first, last])
+    axes.set_title(text if len(text) <= LONG_TITLE else f"{' · '.join(first)}\n{last}", parse_math=False)
 
 
 def plain(text: str) -> str:
@@ -156,8 +165,11 @@ def plain(text: str) -> str:
 
 
 def inline(svg: str, style: Mapping[str, Style], description: str) -> str:
-    """A plot as an element of a page, with the page's colours, and no id but those that it refers to."""
-    svg = svg[svg.index("<svg") :]
+    """A plot as an element of a page, with the page's colours and font, no id but those that it refers to,
+    and no more decimals than a screen shows."""
+    svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r"font-family: [^;\"]*(; )?", "", re.sub(r">\s+<", "><", svg))
+    svg = re.sub(r"\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}", re.sub(r"\s*\n\s*", " ", svg))
     used = set(re.findall(r"#([\w.-]+)[\")]", svg))
     svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
     names = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper"}
@@ -203,12 +215,9 @@ def _draw(
     rows: pd.DataFrame,
     rate: str,
     ceiling: Limit | None,
-    top: float,
     style: Mapping[str, Style],
 ) -> None:
     """One panel."""
-    axes.set_ylim(0, top)
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     if ceiling is not None:
         axes.axhline(ceiling.rate, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
@@ -243,6 +252,31 @@ def _draw(
             )
 
 
+def _y_axis(axes: Any, rates: Sequence[float], *, is_log: bool) -> None:
+    """An axis of rates, with room above the highest for the text of a ceiling."""
+    if is_log and any(rate > 0 for rate in rates):
+        first, last = log_ends(rates)
+        axes.set_yscale("log")
+        axes.set_ylim(first, last)
+        axes.yaxis.set_major_locator(FixedLocator(log_ticks(first, last)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        return
+    axes.set_ylim(0, HEADROOM * max(rates, default=0) or 1)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+
+
+def log_ends(rates: Sequence[float]) -> tuple[float, float]:
+    """The ends of a logarithmic axis of rates, those of 0 left out, with room for a text above."""
+    first, last = min(rate for rate in rates if rate > 0) / 1.4, max(rates)
+    return first, last * (last / first) ** 0.08
+
+
+def log_ticks(first: float, last: float) -> list[float]:
+    """The powers of ten on a logarithmic axis."""
+    return [10.0**power for power in range(math.ceil(math.log10(first)), math.floor(math.log10(last)) + 1)]
+
+
 def _x_axis(axes: Any, values: Iterable[int]) -> None:
     """A log2 axis with ticks at measured values; one that is not all above 0 is as it is."""
     ordered = sorted(int(value) for value in values)
@@ -266,8 +300,10 @@ def x_ticks(ordered: Sequence[int]) -> list[int]:
 
 
 def legend(figure: Any, providers: Sequence[str], style: Mapping[str, Style], width: float) -> None:
-    """One legend for all panels, below them."""
-    lines = math.ceil(len(providers) / int(width / 1.6))
+    """One legend for all panels, below them, in as many columns as the ``width`` in inches has room for."""
+    count = next(
+        (count for count in range(len(providers), 1, -1) if _legend_inches(providers, count) <= width), 1
+    )
     handles = []
     for provider in providers:
         look = style[provider]
@@ -278,8 +314,15 @@ def legend(figure: Any, providers: Sequence[str], style: Mapping[str, Style], wi
     figure.legend(
         handles=handles,
         loc="outside lower left",
-        ncols=math.ceil(len(providers) / lines),
+        ncols=count,
         frameon=False,
         handlelength=3.2,
         labelcolor=INK,
     )
+
+
+def _legend_inches(names: Sequence[str], columns: int) -> float:
+    """How wide a legend is: of each column the longest name, and its line."""
+    lines = math.ceil(len(names) / columns)
+    longest = [max(map(len, names[first : first + lines])) for first in range(0, len(names), lines)]
+    return sum(0.75 + 0.082 * letters for letters in longest)

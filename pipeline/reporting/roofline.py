@@ -14,6 +14,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from pipeline.reporting.frames import compute_ceiling
 from pipeline.reporting.numbers import number
@@ -117,6 +118,9 @@ def _draw(
     marks below it."""
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(visible=True, which="major", axis="both")
     lowest, highest = (0.05, 2.0)
     if found:

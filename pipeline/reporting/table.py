@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -129,16 +128,29 @@ def disturbances(rows: Iterable[Measurement]) -> list[str]:
     """What share of the times is not to be trusted, and why; and how many were taken beside others."""
     states = [row.outcome.state for row in rows if row.outcome.state is not None]
     times = f"{len(states)} time{'s' * (len(states) != 1)}"
-    reasons = Counter(state.invalid_reason for state in states if not state.valid)
+    found = reasons(state.invalid_reason for state in states if not state.valid)
     lines = []
-    if count := reasons.total():
-        told = "; ".join(f"{number} because {reason}" for reason, number in reasons.most_common())
+    if count := sum(found.values()):
+        told = "; ".join(f"{number} because {reason}" for reason, number in found.items())
         share = f"{count} of {times} ({count / len(states):.0%})"
         is_marked = "is" if count == 1 else "are"
         lines.append(f"{share} {is_marked} not to be trusted: {told}. remeasure=true measures again.")
     if beside := sum(state.neighbours is not None for state in states):
         lines.append(f"{beside} of {times} were taken while other processes computed on the GPU.")
     return lines
+
+
+def reasons(some: Iterable[str | None]) -> dict[str, int]:
+    """Why times are not to be trusted, and of how many, the most frequent first. Reasons that differ in their
+    numbers alone count as one, of which there is an example."""
+    kinds: dict[str, list[str]] = {}
+    for reason in some:
+        text = reason or "no reason was recorded"
+        kinds.setdefault(re.sub(r"[\d.]*\d", "#", text), []).append(text)
+    ordered = sorted(kinds.values(), key=len, reverse=True)
+    return {
+        ("for example " if len(set(of_kind)) > 1 else "") + of_kind[0]: len(of_kind) for of_kind in ordered
+    }
 
 
 def show(
@@ -219,12 +231,9 @@ def _baseline_notes(rows: Sequence[Row], baselines: Mapping[str, str]) -> list[s
 
 def _invalid_notes(rows: Sequence[Row]) -> list[str]:
     """What the mark behind a time means, once a reason."""
-    reasons = Counter(
-        row["invalid_reason"] or "no reason was recorded" for row in rows if row["valid"] is False
-    )
+    found = reasons(row["invalid_reason"] for row in rows if row["valid"] is False)
     return [
-        f"! {count} row{'s' * (count != 1)} not to be trusted: {reason}"
-        for reason, count in reasons.most_common()
+        f"! {count} row{'s' * (count != 1)} not to be trusted: {reason}" for reason, count in found.items()
     ]
 
 

@@ -100,11 +100,16 @@ class Recipe(Record):
     torch_cuda: str | None
 
 
-class Manifest(Record):
-    """What a library was made of: ``inputs`` and ``library`` are SHA-256, inputs by path under the root."""
+class Made(Record):
+    """What a library is made of: ``inputs`` are SHA-256 by path under the root."""
 
     recipe: Recipe
     inputs: dict[str, str]
+
+
+class Manifest(Made):
+    """What a library was made of, and the SHA-256 of itself."""
+
     library: str
 
 
@@ -185,6 +190,21 @@ def load(place: Place, source: str) -> Path:
 def manifest(place: Place, source: str) -> Manifest | None:
     """What a library was made of, or None where there is no manifest that this version can read."""
     return _read(place.target(source, ".json"))
+
+
+def made_of(place: Place, source: str) -> Made:
+    """What a library that was built is made of."""
+    found = manifest(place, source)
+    assert found is not None, "it was built"
+    return Made(recipe=found.recipe, inputs=found.inputs)
+
+
+def would_be_made_of(place: Place, source: str, made: Made, architectures: Sequence[str] | None) -> bool:
+    """Whether the library of a source, built now, would be made of the same; raises what ``build`` raises
+    before it compiles anything."""
+    plan = _plan(source, architectures, place)
+    is_same = all(_sha256(place.root / path) == digest for path, digest in made.inputs.items())
+    return plan.recipe == made.recipe and is_same
 
 
 def with_architecture(architectures: Sequence[str], capability: str) -> tuple[str, ...]:

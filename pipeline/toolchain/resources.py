@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from pydantic import Field
+
 from pipeline.machine.compilers import demangle, find_nvcc
 from pipeline.points.frozen import Record
-from pipeline.toolchain.extension import Place
+from pipeline.toolchain.extension import Made, Place
 
 
 class FunctionResources(Record):
@@ -32,7 +34,7 @@ class FunctionResources(Record):
 class BuildReport(Record):
     """A kernel's extensions as one machine built them: no time, host name or path of that machine.
 
-    ``remarks`` are sentences on what was left out and why.
+    ``remarks`` are sentences on what was left out and why. ``made_of`` says it by source.
     """
 
     kernel: str
@@ -42,6 +44,7 @@ class BuildReport(Record):
     architectures: tuple[str, ...]
     remarks: tuple[str, ...]
     functions: tuple[FunctionResources, ...]
+    made_of: dict[str, Made] = Field(default_factory=dict)
 
 
 def resources(place: Place, source: str) -> list[FunctionResources]:

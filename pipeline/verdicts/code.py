@@ -1,7 +1,8 @@
 """What the compiler made of the two sides of a comparison: the functions whose numbers differ.
 
 ``python -m pipeline.codegen`` takes each side's code apart, in that side's tree. It needs no GPU, so that it
-waits for no lock.
+waits for no lock. Two configurations of a provider in one tree have code of their own, too, but of CUDA a
+library in common.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pipeline import UserError
 from pipeline.points import notation, problems
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
-from pipeline.verdicts.contest import Contest, Match
+from pipeline.verdicts.contest import Contest, Match, Rival
 
 LANGUAGES = ("triton", "gluon", "numba", "cuda")
 """Whose compiled code has numbers."""
@@ -38,8 +39,7 @@ def most_changed(contest: Contest, kernel: Kernel) -> dict[str, Match]:
     found: dict[str, Match] = {}
     for match in contest.matches:
         a, b = match.rivals
-        language = kernel.provider(b.point.provider).language
-        if a.side == b.side or language not in LANGUAGES or verdicts[match, b] not in ("faster", "slower"):
+        if not _have_code_of_their_own(a, b, kernel) or verdicts[match, b] not in ("faster", "slower"):
             continue
         other = found.setdefault(b.point.provider, match)
         # A ratio of 0.5 is as far from 1 as one of 2.
@@ -47,6 +47,13 @@ def most_changed(contest: Contest, kernel: Kernel) -> dict[str, Match]:
         if size > most:
             found[b.point.provider] = match
     return found
+
+
+def _have_code_of_their_own(a: Rival, b: Rival, kernel: Kernel) -> bool:
+    language = kernel.provider(b.point.provider).language
+    if a.side != b.side:
+        return language in LANGUAGES
+    return a.point.provider == b.point.provider and language in LANGUAGES and language != "cuda"
 
 
 def explained(match: Match, architecture: str) -> list[str]:
@@ -58,7 +65,8 @@ def explained(match: Match, architecture: str) -> list[str]:
     except UserError as error:
         return [f"What {provider} was compiled to is not known: {error}"]
     lines = differences(*both)
-    place = f"{provider} at {notation.extent(b.point)} {notation.words(b.point)}".strip()
+    who = provider if a.side != b.side else f"{notation.label(b.point)} beside {notation.label(a.point)}"
+    place = f"{who} at {notation.extent(b.point)} {notation.words(b.point)}".strip()
     what = "differs:" if lines else "has the same numbers on both sides."
     return [f"The code of {place}, sm_{architecture}, {what}", *(f"  {line}" for line in lines)]
 

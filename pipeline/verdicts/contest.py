@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import log
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +23,7 @@ from pipeline.store.ceilings import Overhead
 from pipeline.store.record import Outcome
 from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, verdicts
+from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, pooled, verdicts
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,12 @@ class Rival:
 @dataclass(frozen=True)
 class Match:
     """Rivals at one problem, of which each is compared with the first. ``noise`` is what is known of equal
-    rivals: the standard deviation of the logarithm of a round's ratio."""
+    rivals: the standard deviation of the logarithm of a round's ratio. ``kind`` is the ``noise_class`` whose
+    matches share their noise."""
 
     rivals: tuple[Rival, ...]
     noise: float = 0.0
+    kind: str = ""
 
     def order(self, number: int) -> tuple[Rival, ...]:
         """The order in which a round measures them."""
@@ -150,14 +153,35 @@ class Contest:
         self, against: Callable[[Match], Rival] = lambda match: match.rivals[0]
     ) -> dict[tuple[Match, Rival], Estimate]:
         """The ratio of each rival's time to that of the one that it is compared with, its match's first."""
+        ratios = self._ratios(against)
+        noise = self._noise(ratios)
+        return {
+            (match, rival): estimate(some, self.rule, noise[match]) for (match, rival), some in ratios.items()
+        }
+
+    def noise(self, match: Match) -> float:
+        """What is known of equal rivals' noise there: measured before, or told by the contest's rounds."""
+        return self._noise(self._ratios(lambda match: match.rivals[0]))[match]
+
+    def _ratios(self, against: Callable[[Match], Rival]) -> dict[tuple[Match, Rival], list[float]]:
         found = {}
         for match in self.matches:
             times, other = self.times(match), against(match)
             for rival in match.rivals:
                 if rival != other:
-                    ratios = [own / its for own, its in zip(times[rival], times[other], strict=True)]
-                    found[match, rival] = estimate(ratios, self.rule, match.noise)
+                    found[match, rival] = [
+                        own / its for own, its in zip(times[rival], times[other], strict=True)
+                    ]
         return found
+
+    def _noise(self, ratios: Mapping[tuple[Match, Rival], Sequence[float]]) -> dict[Match, float]:
+        """Where none was measured on this device, all matches of a kind tell it together: on a device that is
+        seen for the first time two rounds decide what lies far apart."""
+        logs: dict[str, list[list[float]]] = {}
+        for (match, _), some in ratios.items():
+            logs.setdefault(match.kind, []).append([log(one) for one in some])
+        kinds = {kind: pooled(some) for kind, some in logs.items()}
+        return {match: match.noise or kinds.get(match.kind, 0.0) for match in self.matches}
 
     def verdicts(
         self, against: Callable[[Match], Rival] = lambda match: match.rivals[0]

@@ -146,7 +146,7 @@ def _meeting(
     side = Side("tree", ROOT, entry.loaded.where)
     rows = {Rival(side, row.point, row.key): row for row in ordered}
     name = noise_class(rate(1.0, _work(entry, ordered[0].point.problem), ceilings), 1.0)
-    return Finalists(entry, Match(tuple(rows), ceilings.noise.get(name, 0.0)), rows, dispatched)
+    return Finalists(entry, Match(tuple(rows), ceilings.noise.get(name, 0.0), name), rows, dispatched)
 
 
 def _work(entry: Entry, problem: Values) -> Work:

@@ -121,7 +121,7 @@ class Standings:
         for rival, rounds in held.items():
             if rival != own and (both := sorted(rounds.keys() & held[own].keys())):
                 pairs = [rounds[number].median_us / held[own][number].median_us for number in both]
-                ratios[rival] = estimate(pairs, rule, match.noise)
+                ratios[rival] = estimate(pairs, rule, self.contest.noise(match))
         decided = verdicts(ratios, rule)
         return {rival: _against(own, one, decided[rival]) for rival, one in ratios.items()}
 

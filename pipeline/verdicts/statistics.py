@@ -27,6 +27,9 @@ FEWEST_ROUNDS = 2
 KNOWN = 8
 """Degrees of freedom that what is known of equal kernels' noise counts for: as many as nine rounds have."""
 
+FEWEST_POOLED = 10
+"""Ratios whose rounds together tell of a noise that nobody has measured."""
+
 WIDEST = 10.0
 """Half of the widest interval, as a logarithm: a factor of 22 000 says as little as any beyond."""
 
@@ -102,6 +105,20 @@ def deviation(logs: Sequence[Sequence[float]]) -> float:
     """
     squares = [sum(one * one for one in some) / float(stats.chi2.ppf(0.5, len(some))) for some in logs]
     return sqrt(median(squares))
+
+
+def pooled(logs: Sequence[Sequence[float]]) -> float:
+    """The noise of ratios that are not of equals: what each one's rounds differ by from their own mean.
+
+    As in ``deviation`` the middle one decides. It is 0, which stands for none known, where fewer than
+    ``FEWEST_POOLED`` have the rounds that it takes.
+    """
+    squares = [
+        (len(some) - 1) * stdev(some) ** 2 / float(stats.chi2.ppf(0.5, len(some) - 1))
+        for some in logs
+        if len(some) >= FEWEST_ROUNDS
+    ]
+    return sqrt(median(squares)) if len(squares) >= FEWEST_POOLED else 0.0
 
 
 def _probability(mean: float, error: float, freedom: int, rule: Rule) -> float:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import kernels
-from kernels.attention import Problem
+from kernels.attention import CUDA_TILES, Problem, WarpSpecialized
 from kernels.contract import Provider
-from tests.kernels.kernel_cases import gpu, tolerances
+from tests.kernels.kernel_cases import Case, gpu, tolerances
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +57,7 @@ def fitting(provider: Provider, problem: Problem) -> dict[str, Any]:
 def check(loaded: kernels.Loaded, provider: Provider, problem: Problem) -> None:
     parameters = fitting(provider, problem)
     inputs = loaded.inputs(problem, CUDA, 0)
-    outputs = kernels.as_tuple(loaded.entry(provider)(*inputs, causal=problem.causal, **parameters))
+    outputs = Case(loaded, provider).call(problem, inputs, parameters)
     allowed = tolerances(loaded.kernel, problem, len(outputs))
     for out, exact, within in zip(outputs, loaded.expected(problem, inputs), allowed, strict=True):
         error = (out.double() - exact).abs() - within.rtol * exact.abs()
@@ -87,11 +88,148 @@ def test_own_kernels_give_the_same_twice(loaded: kernels.Loaded) -> None:
         if not provider.is_own or provider.runs_on(here) or provider.name == "triton_split_k":
             continue
         parameters = fitting(provider, problem)
-        entry = loaded.entry(provider)
-        first = kernels.as_tuple(entry(*inputs, causal=True, **parameters))
+        case = Case(loaded, provider)
+        first = case.call(problem, inputs, parameters)
         for _ in range(3):
-            again = kernels.as_tuple(entry(*inputs, causal=True, **parameters))
+            again = case.call(problem, inputs, parameters)
             assert all(map(torch.equal, first, again)), provider.name
+
+
+FLASH = Case(LOADED[0], LOADED[0].kernel.provider("cuda_flash"))
+TILES = [
+    (head_dim, *tiles, stages)
+    for head_dim in CUDA_TILES
+    for tiles in CUDA_TILES[head_dim]
+    for stages in (2, 3, 4)
+]
+LENGTHS = [
+    pytest.param((1, 1, 1, 1, 1), id="one of each"),
+    pytest.param((2, 3, 1, 77, 77), id="a part of a tile"),
+    pytest.param((1, 2, 2, 128, 128), id="a tile"),
+    pytest.param((2, 4, 2, 300, 1000), id="tiles that end within a block of keys"),
+    pytest.param((1, 2, 1, 5, 1409), id="few queries at the end of many keys"),
+    pytest.param((9, 20, 5, 333, 400), id="several tiles a multiprocessor"),
+]
+
+
+def lengths_of(
+    lengths: tuple[int, int, int, int, int], head_dim: int, causal: bool, dtype: str = "bfloat16"
+) -> Problem:
+    """A problem of some batch entries, heads, key heads, queries and keys."""
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
+    return Problem(**dict(zip(names, lengths, strict=True)), head_dim=head_dim, causal=causal, dtype=dtype)
+
+
+def flash(
+    problem: Problem, tiles: tuple[int, int, int], inputs: kernels.Tensors | None = None
+) -> torch.Tensor:
+    """cuda_flash gives the reference's answer for block_m, block_n and stages, or the test is skipped."""
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    parameters = WarpSpecialized(block_m=tiles[0], block_n=tiles[1], stages=tiles[2])
+    if reason := FLASH.provider.fits(problem, parameters, gpu()):
+        pytest.skip(reason)
+    given = FLASH.inputs(problem) if inputs is None else inputs
+    FLASH.verify(problem, given, dataclasses.asdict(parameters))
+    return FLASH.call(problem, given, dataclasses.asdict(parameters))[0]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("tiles", TILES, ids=str)
+def test_cuda_flash_tiles(
+    tiles: tuple[int, int, int, int], dtype: str, lengths: tuple[int, int, int, int, int], causal: bool
+) -> None:
+    flash(lengths_of(lengths, tiles[0], causal, dtype), tiles[1:])
+
+
+def between(x: torch.Tensor) -> torch.Tensor:
+    """Heads between rows, as a projection leaves them."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    """Rows that begin at no multiple of 16 bytes."""
+    return torch.nn.functional.pad(x, (3, 5))[..., 3:-5]
+
+
+def apart(x: torch.Tensor) -> torch.Tensor:
+    """Elements of a row that are no neighbours."""
+    return x.mT.contiguous().mT
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """NaN around the rows and the elements of each head."""
+    return torch.nn.functional.pad(x, (8, 16, 2, 1), value=float("nan"))[..., 2:-1, 8:-16]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+@pytest.mark.parametrize("lying", [between, shifted, apart, padded])
+def test_cuda_flash_takes_every_layout(
+    lying: Callable[[torch.Tensor], torch.Tensor], head_dim: int, causal: bool
+) -> None:
+    problem = lengths_of((2, 4, 4, 200, 300), head_dim, causal)
+    q, k, v = FLASH.inputs(problem)
+    expected = flash(problem, (128, 128, 2), (q, k, v))
+    assert torch.equal(flash(problem, (128, 128, 2), (lying(q), lying(k), lying(v))), expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cuda_flash_takes_heads_that_share_memory(causal: bool) -> None:
+    problem = lengths_of((2, 4, 4, 200, 300), 128, causal)
+    q, k, v = FLASH.inputs(problem)
+    flash(problem, (128, 128, 2), (q, k[:, :1].expand(k.shape), v[:, :1].expand(v.shape)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+def test_cuda_flash_takes_large_scores(head_dim: int, causal: bool) -> None:
+    """Scores of hundreds, whose exponentials are beyond float32: the largest first, last or anywhere."""
+    problem = lengths_of((1, 2, 2, 300, 700), head_dim, causal)
+    q, k, v = FLASH.inputs(problem)
+    rising = torch.linspace(0, 1, 700, device=CUDA, dtype=q.dtype)[:, None]
+    for keys in (20 * k, 20 * k.abs() * rising, 20 * k.abs() * (1 - rising), -20 * k.abs(), 0 * k):
+        out = flash(problem, (128, 128, 2), (q.abs(), keys, v))
+        assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("head_dim", "tiles"), [(64, (192, 128, 3)), (128, (128, 128, 2)), (128, (128, 176, 2))]
+)
+def test_cuda_flash_gives_the_same_bits_each_time(
+    head_dim: int, tiles: tuple[int, int, int], causal: bool
+) -> None:
+    """A race of copies, products and turns would show in some of many calls."""
+    problem = lengths_of((4, 16, 4, 700, 900), head_dim, causal)
+    inputs = FLASH.inputs(problem)
+    first = flash(problem, tiles, inputs)
+    parameters = dict(zip(("block_m", "block_n", "stages"), tiles, strict=True))
+    for _ in range(200):
+        assert torch.equal(FLASH.call(problem, inputs, parameters)[0], first)
+
+
+def test_cuda_flash_past_two_to_the_31_elements() -> None:
+    """Queries and outputs of 2**31 elements and more: the last are further away than 32 bits count."""
+    if not FLASH.runs_here or torch.cuda.mem_get_info()[0] < 20 * 2**30:
+        pytest.skip("needs Hopper and 20 GiB of free GPU memory")
+    problem = lengths_of((2, 66, 2, 2**17, 130), 128, causal=False)
+    q = torch.randn(problem.shape, device=CUDA, dtype=torch.bfloat16)
+    k, v = (torch.randn(shape, device=CUDA, dtype=torch.bfloat16) for shape in problem.shapes[1:])
+    (out,) = FLASH.call(problem, (q, k, v), {"block_m": 128, "block_n": 128, "stages": 2})
+    rows = lengths_of((1, 1, 1, 500, 130), 128, causal=False)
+    (exact,) = LOADED[0].expected(rows, (q[-1:, -1:, -500:], k[-1:, -1:], v[-1:, -1:]))
+    FLASH.check((out[-1:, -1:, -500:],), (exact,), rows)
+
+
+def test_cuda_flash_refuses_tiles_that_there_are_none_of() -> None:
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of((1, 1, 1, 64, 64), 64, causal=False)
+    with pytest.raises(RuntimeError, match="no tiles of 128 queries and 176 keys for a head_dim of 64"):
+        FLASH.call(problem, FLASH.inputs(problem), {"block_m": 128, "block_n": 176, "stages": 2})
 
 
 def test_past_two_to_the_31_elements() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import kernels
+from kernels.matmul.parameters import Wgmma
 from kernels.matmul.problem import FLOAT8, Problem, tolerance
 from tests.kernels.kernel_cases import EVERY, gpu
 
@@ -43,14 +45,40 @@ def agrees(name: str, problem: Problem, **pinned: Any) -> torch.Tensor:
     return out
 
 
+def tiles_of(problem: Problem, **pinned: Any) -> Iterator[dict[str, Any]]:
+    """Every shape of a tile of cuda_wgmma that the problem takes, with the values that are named."""
+    case = CASES["cuda_wgmma"]
+    if not case.runs_here:
+        pytest.skip("needs Hopper")
+    for block_m, block_n in itertools.product((64, 128), (64, 128, 256)):
+        values = {"block_m": block_m, "block_n": block_n, "stages": 3, "cluster_size": 1, **pinned}
+        if case.provider.fits(problem, Wgmma(**values), gpu()) is None:
+            yield values
+
+
+@pytest.mark.parametrize("cluster_size", [1, 2, 4])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_wgmma_layouts(dtype: str, layout: str, shape: tuple[int, int, int]) -> None:
+def test_wgmma_layouts(dtype: str, layout: str, shape: tuple[int, int, int], cluster_size: int) -> None:
     m, n, k = shape
     problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout)
-    for block_n, cluster_size in itertools.product((128, 256), (1, 2)):
-        agrees("cuda_wgmma", problem, block_n=block_n, cluster_size=cluster_size)
+    for tiles in tiles_of(problem, cluster_size=cluster_size):
+        agrees("cuda_wgmma", problem, **tiles)
+
+
+@pytest.mark.parametrize(("cluster_size", "split_k"), [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2)])
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 512), (130, 264, 1000), (300, 511, 777), (512, 512, 512), (64, 1000, 8192)], ids=str
+)
+def test_wgmma_blocks_that_share_a_tile(
+    shape: tuple[int, int, int], layout: str, cluster_size: int, split_k: int
+) -> None:
+    m, n, k = shape
+    problem = Problem(m=m, n=n, k=k, dtype="bfloat16", layout=layout)
+    for tiles in tiles_of(problem, cluster_size=cluster_size, split_k=split_k):
+        agrees("cuda_wgmma", problem, **tiles)
 
 
 @pytest.mark.parametrize(("stages", "block_n"), [(3, 128), (4, 128), (6, 128), (3, 256), (4, 256)])
@@ -60,26 +88,36 @@ def test_wgmma_pipelines(group_m: int, stages: int, block_n: int) -> None:
     agrees("cuda_wgmma", problem, group_m=group_m, stages=stages, block_n=block_n)
 
 
+@pytest.mark.parametrize("arithmetic", ["ieee", "fast_accum"])
+@pytest.mark.parametrize("split_k", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["cuda_wgmma", "triton_persistent", "triton_tiled"])
+def test_wgmma_float8(shape: tuple[int, int, int], split_k: int, arithmetic: str) -> None:
+    m, n, k = shape
+    problem = Problem(m=m, n=n, k=k, dtype=FLOAT8, arithmetic=arithmetic, layout="nt")
+    for tiles in tiles_of(problem, split_k=split_k):
+        agrees("cuda_wgmma", problem, **tiles)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["triton_persistent", "triton_tiled"])
 def test_float8(name: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     problem = Problem(m=m, n=n, k=k, dtype=FLOAT8, arithmetic="fast_accum", layout="nt")
-    small = {"block_m": 64, "block_n": 64, "block_k": 32} if name != "cuda_wgmma" else {}
+    small = {"block_m": 64, "block_n": 64, "block_k": 32}
     agrees(name, problem, **small)
-    if name != "cuda_wgmma":
-        agrees(name, dataclasses.replace(problem, arithmetic="ieee"), **small)
+    agrees(name, dataclasses.replace(problem, arithmetic="ieee"), **small)
 
 
-def test_wgmma_gives_the_same_bits_each_time() -> None:
+@pytest.mark.parametrize("pinned", [{}, {"block_n": 128, "split_k": 2}], ids=str)
+def test_wgmma_gives_the_same_bits_each_time(pinned: dict[str, Any]) -> None:
     """A race of copies and multiplications would show in some of many calls."""
     problem = Problem(m=1024, n=1024, k=2048, dtype="bfloat16", layout="nt")
-    first = agrees("cuda_wgmma", problem)
+    first = agrees("cuda_wgmma", problem, **pinned)
     inputs = MATMUL.inputs(problem, CUDA, 0)
     case = CASES["cuda_wgmma"]
-    parameters = {one: variable.default for one, variable in case.provider.variables().items()}
+    defaults = {one: variable.default for one, variable in case.provider.variables().items()}
     for _ in range(200):
-        assert torch.equal(case.call(problem, inputs, parameters)[0], first)
+        assert torch.equal(case.call(problem, inputs, {**defaults, **pinned})[0], first)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -104,8 +142,9 @@ def test_split_k(split_k: int, reduction: str) -> None:
 @pytest.mark.parametrize(("n", "k"), [(8192, 4096), (1000, 1000), (333, 777), (5, 3)])
 def test_few_rows(n: int, k: int, dtype: str, layout: str, m: int) -> None:
     problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout)
-    for columns, num_warps in itertools.product((64, 128), (4, 8 if m > 4 else 16)):
-        agrees("cuda_gemv", problem, columns=columns, num_warps=num_warps)
+    for columns, num_warps in itertools.product((32, 64, 128), (4, 8 if m > 4 else 16)):
+        if layout == "nn" or columns == 32:
+            agrees("cuda_gemv", problem, columns=columns, num_warps=num_warps)
 
 
 def test_wgmma_refuses_what_it_has_no_tensor_cores_for() -> None:

@@ -9,8 +9,10 @@ import torch
 
 import kernels
 from kernels.contract import Provider
-from kernels.matmul_int4 import Problem, Tiles, Warps, tiles_fit, warps_fit
+from kernels.matmul_int4.parameters import Tiles, Warps, tiles_fit, warps_fit, wgmma_fits
+from kernels.matmul_int4.problem import Problem
 from kernels.matmul_int4.reference import pack
+from kernels.transposed_tiles import Wgmma
 from tests.kernels.kernel_cases import Case, gpu
 
 pytestmark = pytest.mark.gpu
@@ -51,6 +53,25 @@ def test_every_way_of_the_cuda_kernel(m: int, dtype: str, granularity: str) -> N
             one.verify(problem, inputs, parameters)
             tried += 1
     assert tried >= 2
+
+
+@pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("m", [1, 16, 19, 64, 100, 300])
+def test_every_tile_of_hoppers_kernel(m: int, dtype: str, granularity: str) -> None:
+    # 11 steps, and no whole blocks of w.
+    problem = Problem(m=m, n=336, k=1408, dtype=dtype, granularity=granularity)
+    one = case("cuda_wgmma")
+    if (reason := one.provider.runs_on(gpu())) is not None:
+        pytest.skip(reason)
+    inputs = one.inputs(problem)
+    tried = 0
+    for values in product((16, 32, 64, 128, 256), (128, 256), (1, 2, 4, 8), (2, 3, 4)):
+        tiles = dict(zip(("block_m", "block_n", "split_k", "stages"), values, strict=True))
+        if wgmma_fits(problem, Wgmma(**tiles), gpu()) is None:
+            one.verify(problem, inputs, tiles)
+            tried += 1
+    assert tried >= 8
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])

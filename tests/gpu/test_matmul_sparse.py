@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import kernels
-from kernels.matmul_sparse import Problem, Warps, warps_fit
-from tests.kernels.kernel_cases import Case
+from kernels.matmul_sparse.parameters import Warps, warps_fit, wgmma_fits
+from kernels.matmul_sparse.problem import Problem
+from kernels.transposed_tiles import Wgmma
+from tests.kernels.kernel_cases import Case, gpu
 
 pytestmark = pytest.mark.gpu
 
@@ -23,15 +25,33 @@ def case(name: str) -> Case:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("m", [1, 7, 8, 16, 25, 32])
 def test_every_way_of_the_cuda_kernel(m: int, dtype: str) -> None:
-    problem = Problem(m=m, n=80, k=2048, dtype=dtype)
+    problem = Problem(m=m, n=96, k=2048, dtype=dtype)
     one = case("cuda")
     inputs = one.inputs(problem)
     tried = 0
-    for warps_k, split_k in product((4, 8, 16), (1, 2, 4)):
-        if warps_fit(problem, Warps(warps_k=warps_k, split_k=split_k), None) is None:
-            one.verify(problem, inputs, {"warps_k": warps_k, "split_k": split_k})
+    for values in product((1, 2), (4, 8, 16), (1, 2, 4)):
+        warps = dict(zip(("tiles_n", "warps_k", "split_k"), values, strict=True))
+        if warps_fit(problem, Warps(**warps), None) is None:
+            one.verify(problem, inputs, warps)
             tried += 1
     assert tried >= 2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("m", [1, 16, 19, 64, 100, 300])
+def test_every_tile_of_hoppers_kernel(m: int, dtype: str) -> None:
+    problem = Problem(m=m, n=336, k=1408, dtype=dtype)  # 11 steps, and no whole blocks of w
+    one = case("cuda_wgmma")
+    if (reason := one.provider.runs_on(gpu())) is not None:
+        pytest.skip(reason)
+    inputs = one.inputs(problem)
+    tried = 0
+    for values in product((16, 32, 64, 128, 256), (128, 256), (1, 2, 4, 8), (2, 3, 4)):
+        tiles = dict(zip(("block_m", "block_n", "split_k", "stages"), values, strict=True))
+        if wgmma_fits(problem, Wgmma(**tiles), gpu()) is None:
+            one.verify(problem, inputs, tiles)
+            tried += 1
+    assert tried >= 8
 
 
 @pytest.mark.parametrize("m", [16, 256])

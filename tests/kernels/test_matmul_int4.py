@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import enum
+import itertools
+import sys
 from typing import Any
 
 import pytest
@@ -10,20 +14,24 @@ import torch
 
 import kernels
 from kernels.contract import Gpu
-from kernels.matmul_int4 import (
-    Problem,
+from kernels.matmul_int4.parameters import (
     Rows,
     Split,
     Tiles,
     Warps,
+    gemlite_fits,
     int4pack_fits,
     rows_fit,
     split_fits,
     tiles_fit,
-    tolerance,
     warps_fit,
+    wgmma_bytes,
+    wgmma_fits,
 )
+from kernels.matmul_int4.problem import Problem, tolerance
 from kernels.matmul_int4.reference import MIDDLE, dequantised, pack, unpack
+from kernels.transposed_tiles import Wgmma, shared_memory
+from tests.kernels.transposed_tiles import compiled
 
 INT4 = kernels.load("matmul_int4")
 CPU = torch.device("cpu")
@@ -172,6 +180,37 @@ BASE = Problem(m=16, n=8192, k=8192)
             Warps(tiles_n=1, warps_k=8),
             "fewer warps do: warps_k 8 x split_k 1 > 4 steps",
         ),
+        ({}, wgmma_fits, Wgmma(block_m=16), None),
+        ({}, wgmma_fits, Wgmma(), "a smaller block does: block_m 64 > 16 for m = 16"),
+        ({"k": 8193}, wgmma_fits, Wgmma(), "k must be a multiple of 128: 8193 is none"),
+        ({"m": 512}, wgmma_fits, Wgmma(), "reads all weights 8 times: block_m 64 for m = 512"),
+        (
+            {"m": 512},
+            wgmma_fits,
+            Wgmma(block_m=256, block_n=256),
+            "too much for the registers: 256 sums a thread > 128",
+        ),
+        ({"k": 256}, wgmma_fits, Wgmma(block_m=16, split_k=4), "fewer parts do: split_k 4 > 2 steps"),
+        (
+            {"m": 512},
+            wgmma_fits,
+            Wgmma(block_m=128, split_k=2),
+            "half as many parts fill the GPU: split_k 2 with 256 blocks",
+        ),
+        (
+            {"m": 4096},
+            wgmma_fits,
+            Wgmma(block_m=256, split_k=1),
+            "too much for the shared memory: 300096 bytes > 232448",
+        ),
+        ({}, gemlite_fits, None, None),
+        ({"k": 8256}, gemlite_fits, None, "k must be a multiple of 128: 8256 is none"),
+        (
+            {"granularity": "channel"},
+            gemlite_fits,
+            None,
+            "gemlite is asked for groups of weights, not a channel",
+        ),
         ({}, int4pack_fits, None, None),
         ({"dtype": "float16"}, int4pack_fits, None, "_weight_int4pack_mm knows bfloat16 alone, not float16"),
         (
@@ -187,7 +226,7 @@ def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sente
 
 
 @pytest.mark.parametrize(
-    "name", ["triton_gemm", "triton_split_k", "triton_gemv", "triton_dequantise", "cuda"]
+    "name", ["triton_gemm", "triton_split_k", "triton_gemv", "triton_dequantise", "cuda", "cuda_wgmma"]
 )
 @pytest.mark.parametrize(
     ("changed", "sentence"),
@@ -207,6 +246,96 @@ def test_refuses(name: str, changed: Any, sentence: str) -> None:
     entry = getattr(INT4.module(provider.file), provider.function)
     with pytest.raises(ValueError, match=sentence):
         entry(*inputs, granularity=problem.granularity, **dataclasses.asdict(provider.parameters()))
+
+
+class StandIn:
+    """gemlite as far as the provider calls it: a layer that tells its form, and the product of that form."""
+
+    class DType(enum.Enum):
+        FP16 = 1
+        BF16 = 2
+
+    class GemLiteLinear:
+        def __init__(
+            self, W_nbits: int, group_size: int, in_features: int, out_features: int, **dtypes: Any
+        ) -> None:
+            self.told = [W_nbits, group_size, in_features, out_features]
+            self.dtypes = [dtypes["input_dtype"].value, dtypes["output_dtype"].value]
+            self.elements_per_sample = self.W_group_mode = self.channel_scale_mode = -1
+            self.data_contiguous = False
+
+        def get_meta_args(self) -> list[int]:
+            form = [self.elements_per_sample, self.W_group_mode, self.channel_scale_mode]
+            return [*self.told, *self.dtypes, *form, int(self.data_contiguous)]
+
+    @staticmethod
+    def forward_functional(
+        x: torch.Tensor, bias: None, tensors: list[torch.Tensor], meta: list[int]
+    ) -> torch.Tensor:
+        words, scales, zeros = tensors
+        bits, group, k, n, of_input, of_output, per_word, group_mode, channel_mode, contiguous = meta
+        assert (bits, k, n, per_word) == (4, x.shape[1], words.shape[1], 8)
+        # 4 stands for q * scale + zero, a scale and a zero for each group of each column.
+        assert (group_mode, channel_mode, contiguous) == (4, 0, 1)
+        assert of_input == of_output == {torch.float16: 1, torch.bfloat16: 2}[x.dtype]
+        w = torch.empty(k, n, dtype=torch.float64)
+        for i in range(k):
+            q = words[i // per_word] >> bits * (i % per_word) & 15
+            w[i] = q * scales[i // group].double() + zeros[i // group].double()
+        return (x.double() @ w).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("granularity", ["group_128", "group_32"])
+def test_gemlite_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch, dtype: str, granularity: str) -> None:
+    monkeypatch.setitem(sys.modules, "gemlite", StandIn)
+    problem = Problem(m=3, n=24, k=256, dtype=dtype, granularity=granularity)
+    in_form = kernels.load(INT4.address("gemlite"))
+    inputs = in_form.inputs(problem, CPU, 0)
+    out = in_form.entry(INT4.kernel.provider("gemlite"))(*inputs, granularity=granularity)
+    (exact,) = in_form.expected(problem, inputs)
+    assert not wrong(out, exact, problem).any()
+
+
+LAYOUT = """
+#include "wgmma_layout.h"
+extern "C" void layout(int m, int n, int groups, int stages, int* found) {
+  const kernels::TileLayout of{m, n, stages, matmul_int4::bytes_of_w(n, groups)};
+  found[0] = of.bytes_of_w;
+  found[1] = of.bytes();
+  found[2] = of.slab_bytes();
+  found[3] = of.w() + matmul_int4::bytes_of_words(n);
+  found[4] = of.stage_bytes();
+  found[5] = of.bytes_of_sums();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compiled(LAYOUT, kernels.ROOT / "matmul_int4", tmp_path_factory.mktemp("layout"))
+
+
+@pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])
+def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
+    layout: ctypes.CDLL, granularity: str
+) -> None:
+    problem = dataclasses.replace(BASE, m=4096, granularity=granularity)
+    groups = {"group_64": 2, "group_32": 4}.get(granularity, 1)
+    seen = 0
+    for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (2, 3, 4, 6, 8)):
+        tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)
+        found = (ctypes.c_int * 6)()
+        layout.layout(m, n, groups, stages, found)
+        of_w, total, slab, scales, stage, sums = found
+        assert of_w == wgmma_bytes(problem, tiles)
+        assert total == shared_memory(tiles, of_w)
+        # TMA's swizzle begins at multiples of 1024 bytes, its other copies at multiples of 128.
+        assert slab % 1024 == stage % 1024 == scales % 128 == 0
+        if wgmma_fits(problem, tiles, H200) is None:
+            assert sums <= stages * stage
+            seen += 1
+    assert seen >= 4
 
 
 def test_work_counts_the_weights_in_four_bits() -> None:

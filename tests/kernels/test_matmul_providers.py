@@ -12,7 +12,7 @@ import torch
 
 import kernels
 from kernels.contract import Gpu
-from kernels.matmul.descriptors import describable
+from kernels.matmul.descriptors import describable, lying
 from kernels.matmul.parameters import (
     Gemv,
     GemvTiles,
@@ -127,8 +127,8 @@ def test_what_tma_can_copy_is_not_copied_before() -> None:
     x = torch.randn(6, 64, dtype=torch.bfloat16)
     assert describable(x)[0].data_ptr() == x.data_ptr()
     assert describable(x[:, :40])[0].data_ptr() == x.data_ptr()
-    lying, is_transposed = describable(x.t())
-    assert (lying.data_ptr(), is_transposed) == (x.data_ptr(), True)
+    rows, is_transposed = describable(x.t())
+    assert (rows.data_ptr(), is_transposed) == (x.data_ptr(), True)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_what_tma_can_copy_is_not_copied_before() -> None:
     ids=["odd", "unaligned", "every second", "one row", "odd transposed"],
 )
 def test_what_tma_can_not_copy_gets_padded_rows(x: torch.Tensor) -> None:
-    lying, is_transposed = describable(x)
-    assert torch.equal(lying.t() if is_transposed else lying, x)
-    assert lying.stride(1) == 1
-    assert lying.stride(0) * lying.itemsize % 16 == 0 == lying.data_ptr() % 16
-    assert lying.stride(0) >= lying.shape[1]
+    for rows, is_transposed in (lying(x), describable(x)):
+        assert torch.equal(rows.t() if is_transposed else rows, x)
+        assert rows.stride(1) == 1
+        assert rows.stride(0) >= rows.shape[1]
+    assert rows.stride(0) * rows.itemsize % 16 == 0 == rows.data_ptr() % 16
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 8])
@@ -235,12 +235,13 @@ BASE = Problem(m=4096, n=4096, k=4096)
         ),
         (wgmma_fits, {}, Wgmma(), H200, None),
         (wgmma_fits, {"dtype": "float32"}, Wgmma(), H200, "it multiplies bfloat16, float16 and float8 alone"),
+        (wgmma_fits, {"dtype": FLOAT8, "layout": "nt"}, Wgmma(block_n=128), H200, None),
         (
             wgmma_fits,
             {"dtype": FLOAT8, "layout": "nt"},
             Wgmma(),
             H200,
-            "it leaves sums of float8 in the tensor cores: ask for arithmetic=fast_accum",
+            "too much for the registers: ieee keeps sums of float8 twice, block_n 256 > 128",
         ),
         (
             wgmma_fits,
@@ -256,6 +257,52 @@ BASE = Problem(m=4096, n=4096, k=4096)
             H200,
             "too much for the shared memory: 329728 bytes in 6 stages > 232448",
         ),
+        (wgmma_fits, {"layout": "tt"}, Wgmma(block_n=128), H200, None),
+        (
+            wgmma_fits,
+            {"layout": "tn"},
+            Wgmma(block_m=64),
+            H200,
+            "no tile of 64 x 256 takes a column-major a",
+        ),
+        (wgmma_fits, {"m": 64}, Wgmma(), H200, "a smaller block does: block_m 128 > 64 for m = 64"),
+        (wgmma_fits, {"n": 100}, Wgmma(), H200, "a smaller block does: block_n 256 > 128 for n = 100"),
+        (
+            wgmma_fits,
+            {"m": 128},
+            Wgmma(),
+            H200,
+            "a smaller cluster does: cluster_size 2 > 1 tiles above each other",
+        ),
+        (wgmma_fits, {"m": 1024, "n": 1024}, Wgmma(block_n=128, split_k=2), H200, None),
+        (
+            wgmma_fits,
+            {"m": 1024, "n": 1024},
+            Wgmma(block_n=128, split_k=8),
+            H200,
+            "too large a cluster: cluster_size x split_k is 16 > 8",
+        ),
+        (
+            wgmma_fits,
+            {"m": 1024, "n": 2048},
+            Wgmma(block_n=128, cluster_size=1, split_k=4),
+            H200,
+            "fewer blocks do: half of split_k 4 makes 256, one for each multiprocessor",
+        ),
+        (
+            wgmma_fits,
+            {"m": 128, "n": 128, "k": 448},
+            Wgmma(block_n=128, cluster_size=1, split_k=8),
+            H200,
+            "fewer blocks do: split_k 8 > 7 steps of 128 bytes of k",
+        ),
+        (
+            wgmma_fits,
+            {"m": 256, "n": 512},
+            Wgmma(cluster_size=1, split_k=4),
+            H200,
+            "too much for the shared memory: 238592 bytes in 4 stages > 232448",
+        ),
         (gemv_fits, {"m": 8}, Gemv(), H200, None),
         (gemv_fits, {"m": 9}, Gemv(), H200, "it takes at most 8 rows of a at once"),
         (gemv_fits, {"m": 4}, Gemv(num_warps=16), H200, None),
@@ -265,6 +312,14 @@ BASE = Problem(m=4096, n=4096, k=4096)
             Gemv(num_warps=16),
             H200,
             "too much for the registers: 16 warps > 8 with 5 rows of a",
+        ),
+        (gemv_fits, {"m": 1}, Gemv(columns=128), H200, None),
+        (
+            gemv_fits,
+            {"m": 1, "layout": "nt"},
+            Gemv(columns=128),
+            H200,
+            "a warp takes a column of a column-major b: columns says nothing",
         ),
         (triton_gemv_fits, {"m": 1}, GemvTiles(), H200, None),
         (

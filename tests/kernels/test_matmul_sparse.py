@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
 import torch
 
 import kernels
-from kernels.matmul_sparse import (
+from kernels.contract import Gpu
+from kernels.matmul_sparse.parameters import (
     Algorithm,
-    Problem,
     Tiles,
     Warps,
     cusparselt_fits,
     tiles_fit,
-    tolerance,
     warps_fit,
+    wgmma_bytes,
+    wgmma_fits,
 )
+from kernels.matmul_sparse.problem import Problem, tolerance
 from kernels.matmul_sparse.reference import PLACES, dense, pack, patterns, unpack
+from kernels.transposed_tiles import Wgmma, shared_memory
+from tests.kernels.transposed_tiles import compiled
 
 SPARSE = kernels.load("matmul_sparse")
 CPU = torch.device("cpu")
@@ -43,42 +49,90 @@ def test_two_of_four_are_kept_in_their_order() -> None:
     assert all(0.12 < one.double().mean() < 0.21 for one in seen)
 
 
+def transposed(words: list[int]) -> list[int]:
+    """What four threads have after the CUDA kernel's exchange of a word each."""
+
+    def permuted(own: int, other: int, selector: int) -> int:
+        both = (own | other << 32).to_bytes(8, "little")
+        return int.from_bytes(bytes(both[selector >> 4 * i & 7] for i in range(4)), "little")
+
+    by_bytes = [permuted(words[t], words[t ^ 2], 0x6240 if t < 2 else 0x3715) for t in range(4)]
+    made = []
+    for t in range(4):
+        own = 0xF0F0F0F0 if t % 2 else 0x0F0F0F0F
+        other = by_bytes[t ^ 1] >> 4 if t % 2 else by_bytes[t ^ 1] << 4
+        made.append(by_bytes[t] & own | other & ~own & 0xFFFFFFFF)
+    return made
+
+
+def test_four_threads_exchange_their_places() -> None:
+    def places(t: int, half: int) -> list[int]:
+        return [(4 * t + i) ^ (9 * half) for i in range(4)]
+
+    def word(t: int) -> int:
+        return sum(one << 16 * half + 4 * i for half in range(2) for i, one in enumerate(places(t, half)))
+
+    for t, made in enumerate(transposed([word(t) for t in range(4)])):
+        for half in range(2):
+            found = [made >> 16 * half + 4 * i & 15 for i in range(4)]
+            assert found == [places(i, half)[t] for i in range(4)]
+
+
+def sparse_product(a: torch.Tensor, b: torch.Tensor, words: list[int], selector: int) -> torch.Tensor:
+    """``mma.sp.m16n8k32`` of values, 16 by 16, and 32 by 8, as PTX says that it reads metadata: two threads
+    of four have it, each for four groups of both rows."""
+    selected = torch.zeros(16, 8, dtype=torch.int64)
+    for lane, word in enumerate(words):
+        g, t = divmod(lane, 4)
+        if t // 2 == selector:
+            for half in range(2):
+                for place in range(4):
+                    selected[g + 8 * half, 4 * (t % 2) + place] = word >> 16 * half + 4 * place & 15
+    spread = torch.zeros(16, 8, 4, dtype=torch.float64)
+    spread.scatter_(2, torch.stack([selected & 3, selected >> 2], dim=2), a.view(16, 8, 2))
+    return spread.view(16, 32) @ b
+
+
 def multiplied(values: torch.Tensor, metadata: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """16 rows of w times 8 of x, as the CUDA kernel gives a warp's registers to two ``mma.sp.m16n8k32``,
-    and as PTX says that these read them: 64 columns."""
+    """16 rows of w times 8 of x, as the CUDA kernel gives a warp's registers to two ``mma.sp.m16n8k32``:
+    64 columns."""
+    words = [int(word) & 0xFFFFFFFF for word in metadata]
+    words = [word for g in range(8) for word in transposed(words[4 * g : 4 * g + 4])]
     total = torch.zeros(16, 8, dtype=torch.float64)
     for instruction in range(2):
         a = torch.zeros(16, 16, dtype=torch.float64)
         b = torch.zeros(32, 8, dtype=torch.float64)
-        selected = torch.zeros(16, 8, dtype=torch.int64)
         for lane in range(32):
             g, t = divmod(lane, 4)
             for half in range(2):
-                words = values[g + 8 * half, 8 * t : 8 * t + 8].view(4, 2)[2 * instruction :][:2]
-                a[g + 8 * half, 2 * t : 2 * t + 2] = words[0]
-                a[g + 8 * half, 2 * t + 8 : 2 * t + 10] = words[1]
+                pairs = values[g + 8 * half, 8 * t : 8 * t + 8].view(4, 2)[2 * instruction :][:2]
+                a[g + 8 * half, 2 * t : 2 * t + 2] = pairs[0]
+                a[g + 8 * half, 2 * t + 8 : 2 * t + 10] = pairs[1]
             for quarter in range(4):
                 column = 32 * (quarter % 2) + 4 * (quarter // 2) + 8 * instruction
                 column += 16 * (t // 2) + 2 * (t % 2)
                 b[8 * quarter + 2 * t : 8 * quarter + 2 * t + 2, g] = x[g, column : column + 2]
-            # The selector names two threads of four; each has four groups of both rows.
-            if t // 2 == instruction:
-                for half in range(2):
-                    bits = int(metadata[lane]) >> 16 * half
-                    for place in range(4):
-                        selected[g + 8 * half, 4 * (t % 2) + place] = bits >> 4 * place & 15
-        spread = torch.zeros(16, 8, 4, dtype=torch.float64)
-        spread.scatter_(2, torch.stack([selected & 3, selected >> 2], dim=2), a.view(16, 8, 2))
-        total += spread.view(16, 32) @ b
+        total += sparse_product(a, b, words, instruction)
     return total
 
 
-def test_the_tensor_cores_get_what_belongs_together() -> None:
+def in_order(values: torch.Tensor, metadata: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The same as Hopper's kernel gives them to two sparse wgmmas: both operands as they lie."""
+    words = [int(word) & 0xFFFFFFFF for word in metadata]
+    return sum(
+        sparse_product(
+            values[:, 16 * i : 16 * i + 16].contiguous(), x[:, 32 * i : 32 * i + 32].t(), words, selector=i
+        )
+        for i in range(2)
+    )
+
+
+@pytest.mark.parametrize("way", [multiplied, in_order])
+def test_the_tensor_cores_get_what_belongs_together(way: Any) -> None:
     problem = Problem(m=8, n=16, k=64)
-    x, values, metadata = (tensor.double() for tensor in SPARSE.inputs(problem, CPU, 0))
-    metadata = metadata.long()
-    (exact,) = SPARSE.expected(problem, (x, values, metadata.int()))
-    torch.testing.assert_close(multiplied(values, metadata[0, 0], x).t(), exact)
+    x, values, metadata = SPARSE.inputs(problem, CPU, 0)
+    (exact,) = SPARSE.expected(problem, (x, values, metadata))
+    torch.testing.assert_close(way(values.double(), metadata[0, 0], x.double()).t(), exact)
 
 
 Made = tuple[Problem, tuple[torch.Tensor, ...], torch.Tensor]
@@ -121,6 +175,7 @@ class TestTolerance:
 
 
 BASE = Problem(m=16, n=8192, k=8192)
+H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +194,63 @@ BASE = Problem(m=16, n=8192, k=8192)
         ({"k": 8256}, warps_fit, Warps(), "k must be a multiple of 128: 8256 is none"),
         ({"n": 8200}, warps_fit, Warps(), "n must be a multiple of 16: 8200 is none"),
         ({"m": 33}, warps_fit, Warps(), "keeps the sums of all rows of x in registers: m 33 > 32"),
-        ({"m": 17}, warps_fit, Warps(warps_k=16), "too much for the registers: warps_k 16 at m 17"),
+        ({"n": 8208}, warps_fit, Warps(tiles_n=2), "n must be a multiple of 32: 8208 is none"),
+        (
+            {"m": 9},
+            warps_fit,
+            Warps(tiles_n=2, warps_k=16),
+            "too much for the registers: tiles_n 2 x warps_k 16 at m 9",
+        ),
+        ({}, wgmma_fits, Wgmma(block_m=16), None),
+        ({"k": 8256}, wgmma_fits, Wgmma(), "k must be a multiple of 128: 8256 is none"),
+        (
+            {"m": 4096},
+            wgmma_fits,
+            Wgmma(block_m=256, split_k=1, stages=3),
+            "too much for the shared memory: 252976 bytes > 232448",
+        ),
         ({"k": 512}, warps_fit, Warps(), "fewer warps do: warps_k 8 x split_k 1 > 4 steps"),
     ],
 )
 def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sentence: str | None) -> None:
-    assert fits(dataclasses.replace(BASE, **dimensions), parameters, None) == sentence
+    assert fits(dataclasses.replace(BASE, **dimensions), parameters, H200) == sentence
 
 
-@pytest.mark.parametrize("name", ["triton_gemm", "cuda"])
+LAYOUT = """
+#include "wgmma_layout.h"
+extern "C" void layout(int m, int n, int stages, int* found) {
+  const kernels::TileLayout of{m, n, stages, matmul_sparse::bytes_of_w(n)};
+  found[0] = of.bytes_of_w;
+  found[1] = of.bytes();
+  found[2] = of.w();
+  found[3] = of.w() + matmul_sparse::bytes_of_values(n);
+  found[4] = of.stage_bytes();
+  found[5] = of.bytes_of_sums();
+}
+"""
+
+
+def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    library = compiled(LAYOUT, kernels.ROOT / "matmul_sparse", tmp_path_factory.mktemp("layout"))
+    seen = 0
+    for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (2, 3, 4, 6, 8)):
+        tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)
+        found = (ctypes.c_int * 6)()
+        library.layout(m, n, stages, found)
+        of_w, total, values, words, stage, sums = found
+        assert of_w == wgmma_bytes(tiles)
+        assert total == shared_memory(tiles, of_w)
+        # The swizzle of values begins at multiples of 1024 bytes, TMA's other copies at multiples of 128.
+        assert values % 1024 == stage % 1024 == words % 128 == 0
+        if wgmma_fits(dataclasses.replace(BASE, m=4096), tiles, H200) is None:
+            assert sums <= stages * stage
+            seen += 1
+    assert seen >= 4
+
+
+@pytest.mark.parametrize("name", ["triton_gemm", "cuda", "cuda_wgmma"])
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [

@@ -123,4 +123,10 @@ def test_a_peers_package_is_imported_when_it_is_called(loaded: Loaded, provider:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    assert {name.partition(".")[0] for name in names} <= {"__future__", "torch", "kernels", "collections"}
+    assert {name.partition(".")[0] for name in names} <= {
+        "__future__",
+        "torch",
+        "kernels",
+        "collections",
+        "functools",
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import subprocess
 from collections.abc import Iterator
 
@@ -15,17 +16,32 @@ from pipeline.machine.compilers import find_cxx
 SOURCE = """
 #include "wgmma_layout.h"
 #define SHOWN extern "C" __attribute__((visibility("default")))
-SHOWN long long tile(long long place, long long tiles_m, long long tiles_n, long long group) {
+SHOWN int tile(int place, int tiles_m, int tiles_n, int group) {
   const matmul::TileIndex at = matmul::grouped_tile(place, tiles_m, tiles_n, group);
   return at.m * 1000 + at.n;
 }
-SHOWN int swizzled(int row, int byte) { return matmul::swizzled(row, byte); }
-SHOWN unsigned long long k_major(unsigned tile, int step) { return matmul::k_major_descriptor(tile, step); }
+SHOWN int swizzled(int row, int byte) { return kernels::swizzled(row, byte); }
+SHOWN unsigned long long k_major(unsigned tile, int step) { return kernels::k_major_descriptor(tile, step); }
 SHOWN unsigned long long mn_major(unsigned tile, int step, int rows) {
-  return matmul::mn_major_descriptor(tile, step, rows);
+  return kernels::mn_major_descriptor(tile, step, rows);
 }
-SHOWN int shared_bytes(int block_n, int stages) { return matmul::SharedLayout(block_n, stages).bytes(); }
-SHOWN int stage_bytes(int block_n) { return matmul::SharedLayout(block_n, 4).stage_bytes(); }
+SHOWN int place(int wave, int cluster, int clusters, int tiles) {
+  return matmul::place_of(wave, cluster, clusters, tiles);
+}
+SHOWN int first_step(int part, int parts, int steps) {
+  return matmul::first_step(part, parts, steps);
+}
+SHOWN unsigned long long further(unsigned long long descriptor, int bytes) {
+  return matmul::further(descriptor, bytes);
+}
+SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int from, int to) {
+  const matmul::SharedLayout layout(block_m, block_n, stages, parts);
+  const int slot = from == to ? -1 : (layout.slot(from, to) - layout.received()) / layout.part_bytes();
+  const int found[] = {layout.bytes(),      layout.stage_bytes(), layout.a_bytes(),
+                       layout.output(),     layout.barriers(),    layout.part_bytes(),
+                       layout.columns_of_sums(), layout.received(), slot};
+  return found[which];
+}
 """
 
 
@@ -38,9 +54,8 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
     command = [str(find_cxx().path), *flags, include, "layout.cpp", "-o", "layout.so"]
     subprocess.run(command, cwd=folder, check=True)
     library = ctypes.CDLL(str(folder / "layout.so"))
-    library.tile.restype = ctypes.c_longlong
-    library.tile.argtypes = [ctypes.c_longlong] * 4
-    library.k_major.restype = library.mn_major.restype = ctypes.c_ulonglong
+    library.k_major.restype = library.mn_major.restype = library.further.restype = ctypes.c_ulonglong
+    library.further.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
     yield library
 
 
@@ -53,6 +68,40 @@ def test_every_tile_comes_once_and_down_a_group_first(
     assert sorted(order) == [(row, column) for row in range(tiles[0]) for column in range(tiles[1])]
     height = min(group, tiles[0])
     assert order[:height] == [(row, 0) for row in range(height)]
+
+
+@pytest.mark.parametrize(("clusters", "tiles"), [(1, 1), (3, 3), (5, 12), (66, 512), (132, 272), (4, 3)])
+def test_clusters_take_every_tile_once_and_the_last_wave_from_the_end(
+    layout: ctypes.CDLL, clusters: int, tiles: int
+) -> None:
+    waves = -(-tiles // clusters)
+    taken = [[layout.place(wave, one, clusters, tiles) for one in range(clusters)] for wave in range(waves)]
+    assert sorted(place for wave in taken for place in wave if place < tiles) == list(range(tiles))
+    if left := tiles % clusters:
+        assert taken[-1][-left:] == list(range(tiles - 1, tiles - 1 - left, -1))
+
+
+def test_short_tiles_that_come_last_cost_no_wave_of_their_own(layout: ctypes.CDLL) -> None:
+    """2049 x 4095 in tiles of 128 x 256 on 132 multiprocessors: the 16 tiles of one row take half as long."""
+    tiles = 17 * 16
+    cost = [
+        sum(
+            1.0 if place < 256 else 0.5
+            for wave in range(3)
+            if (place := layout.place(wave, block, 132, tiles)) < tiles
+        )
+        for block in range(132)
+    ]
+    assert max(cost) == 2
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+@pytest.mark.parametrize("steps", [8, 9, 13, 16, 255])
+def test_parts_of_k_follow_each_other_and_none_is_empty(layout: ctypes.CDLL, steps: int, parts: int) -> None:
+    begins = [layout.first_step(part, parts, steps) for part in range(parts + 1)]
+    assert (begins[0], begins[-1]) == (0, steps)
+    sizes = [end - begin for begin, end in itertools.pairwise(begins)]
+    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
 
 
 def fields(descriptor: int) -> tuple[int, int, int, int, int]:
@@ -104,12 +153,54 @@ def test_a_swizzled_tile_has_every_byte_once_and_no_bank_twice(layout: ctypes.CD
         assert len(banks) == 8
 
 
-@pytest.mark.parametrize("stages", [3, 4, 6])
-@pytest.mark.parametrize("block_n", [128, 256])
-def test_the_declaration_asks_for_enough_shared_memory(
-    layout: ctypes.CDLL, block_n: int, stages: int
-) -> None:
-    needed = layout.shared_bytes(block_n, stages)
-    declared = wgmma_shared_memory(Wgmma(block_n=block_n, stages=stages))
-    assert needed <= declared <= needed + 1024
-    assert layout.stage_bytes(block_n) % 1024 == 0, "tiles begin where the swizzle does"
+@pytest.mark.parametrize("bytes_", [32, 16 * 128, 48 << 10])
+def test_a_descriptor_further_on_differs_in_its_address_alone(layout: ctypes.CDLL, bytes_: int) -> None:
+    assert layout.further(layout.k_major(TILE, 0), bytes_) == layout.k_major(TILE + bytes_, 0)
+    assert layout.further(layout.mn_major(TILE, 0, 64), bytes_) == layout.mn_major(TILE + bytes_, 0, 64)
+
+
+TILES = [
+    Wgmma(block_m=block_m, block_n=block_n, stages=stages, split_k=split_k)
+    for block_m, block_n, stages, split_k in itertools.product(
+        (64, 128), (64, 128, 256), (3, 8), (1, 2, 4, 8)
+    )
+]
+PLACES = ("bytes", "stage", "a", "output", "barriers", "part", "across", "received", "slot")
+
+
+def shared(layout: ctypes.CDLL, what: str, tiles: Wgmma, *blocks: int) -> int:
+    found: int = layout.shared(
+        *(PLACES.index(what), tiles.block_m, tiles.block_n, tiles.stages, tiles.split_k, *(blocks or (0, 0)))
+    )
+    return found
+
+
+@pytest.mark.parametrize("tiles", TILES, ids=str)
+def test_the_declaration_asks_for_enough_shared_memory(layout: ctypes.CDLL, tiles: Wgmma) -> None:
+    needed = shared(layout, "bytes", tiles)
+    assert needed <= wgmma_shared_memory(tiles) <= needed + 1024
+    assert shared(layout, "stage", tiles) % 1024 == 0 == shared(layout, "a", tiles) % 1024
+    assert shared(layout, "output", tiles) % 1024 == 0, "tiles begin where the swizzle does"
+    assert needed - shared(layout, "barriers", tiles) >= (2 * tiles.stages + 1) * 8 + 1024
+
+
+@pytest.mark.parametrize("tiles", [one for one in TILES if one.split_k > 1], ids=str)
+def test_what_blocks_send_each_other_lies_beside_what_they_have(layout: ctypes.CDLL, tiles: Wgmma) -> None:
+    """A block's own sums, then a slot for each other block, then barriers; no two overlap."""
+    across, part = shared(layout, "across", tiles), shared(layout, "part", tiles)
+    assert part * tiles.split_k == tiles.block_m * across * 4 == shared(layout, "received", tiles)
+    assert part % 16 == 0, "bulk copies are of multiples of 16 bytes"
+    for to in range(tiles.split_k):
+        slots = [shared(layout, "slot", tiles, one, to) for one in range(tiles.split_k) if one != to]
+        assert slots == list(range(tiles.split_k - 1))
+    end = shared(layout, "received", tiles) + part * (tiles.split_k - 1)
+    assert end <= shared(layout, "barriers", tiles)
+
+
+@pytest.mark.parametrize("block_n", [64, 128, 256])
+def test_sums_are_written_and_read_without_two_lanes_at_a_bank(layout: ctypes.CDLL, block_n: int) -> None:
+    """Sixteen lanes write 8 bytes each, in four rows of a warp's; eight read 16 bytes each, of one row."""
+    across = shared(layout, "across", Wgmma(block_n=block_n, split_k=2))
+    written = [(lane // 4 * across + lane % 4 * 2) % 32 for lane in range(16)]
+    assert sorted(bank + i for bank in written for i in range(2)) == list(range(32))
+    assert across % 4 == 0, "a row begins at a multiple of 16 bytes"

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from io import StringIO
+from pathlib import Path
 
 from pipeline import ROOT
-from pipeline.bench_startup import CUDA_EDIT, TRITON_EDIT
+from pipeline.bench_startup import CUDA_EDIT, FIRST_TABLE, TRITON_EDIT
+from pipeline.reporting import closing
+from pipeline.reporting.terminal import Terminal
+from tests import factory
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
@@ -29,6 +34,19 @@ def test_a_wait_that_is_not_known_is_said() -> None:
     done = bench("only=hlp")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: unknown wait 'hlp'. Did you mean 'help'?")
+
+
+def test_a_wait_that_needs_another_before_it_says_so() -> None:
+    done = bench("only=first_table")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: nothing was measured here yet; name first, too")
+
+
+def test_the_first_table_is_told_by_its_title(tmp_path: Path) -> None:
+    factory.write_results(tmp_path, factory.grid(kernels=["square"], gpus=[factory.H200]))
+    shown = StringIO()
+    closing.show_first(Terminal(file=shown), tmp_path, factory.H200)
+    assert f"{factory.H200}{FIRST_TABLE}" in shown.getvalue()
 
 
 def test_the_edits_fit_the_sources() -> None:

@@ -38,6 +38,28 @@ def test_what_came_of_it_is_the_same_where_there_is_nothing_to_compile(project: 
     assert build.build_kernel(project, [CPP], ["80"]) == first
 
 
+def test_a_report_of_these_sources_needs_no_build(project: Place) -> None:
+    report = build.build_kernel(project, [CPP], None)
+    made = report.made_of[CPP]
+    assert set(made.inputs) == {"kernels/include/value.h", "kernels/tiny/cpp.cpp"}
+    assert build.is_of_today(project, [CPP], report, None)
+    assert BuildReport.model_validate_json(report.model_dump_json()) == report
+    # What it says of other sources, or with another compiler, nobody knows.
+    assert not build.is_of_today(project, [CPP, "more.cpp"], report, None)
+    elsewhere = made.model_copy(update={"recipe": made.recipe.model_copy(update={"compilers": ("other",)})})
+    assert not build.is_of_today(
+        project, [CPP], report.model_copy(update={"made_of": {CPP: elsewhere}}), None
+    )
+    assert not build.is_of_today(project, [CPP], report.model_copy(update={"torch": "0.1"}), None)
+    assert not build.is_of_today(project, [CPP], report.model_copy(update={"remarks": ("no nvcc",)}), None)
+    assert not build.is_of_today(project, [CPP], report.model_copy(update={"made_of": {}}), None), (
+        "an older one"
+    )
+    header = project.root / "kernels/include/value.h"
+    header.write_text(header.read_text() + "// other\n")
+    assert not build.is_of_today(project, [CPP], report, None)
+
+
 @needs_nvcc
 def test_an_architecture_that_this_nvcc_does_not_know_is_left_out(project: Place) -> None:
     report = build.build_kernel(project, [CPP, CUDA], ["80", "90", "9999"])

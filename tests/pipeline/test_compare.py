@@ -260,9 +260,12 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
     swept = [h200, h100, measurement("gelu", "cuda", 1024)]
     swept.append(measurement("softmax", "cuda", 4096, median_us=18.0, block_size=8192))
     write_results(made.root / "results", swept)
-    done, every, same, half, neither = made.in_turn(
+    done, pinned, aside, lone, every, same, half, neither = made.in_turn(
         "compare",
         ["kernel=softmax", f"a={H200}", f"b={H100}", "format=markdown"],
+        ["kernel=softmax", f"a={H200}", f"b={H100}", "format=markdown", "size=4096", "provider=cuda"],
+        ["kernel=softmax", f"a={H200}", f"b={H100}", "columns=1024"],
+        [f"a={H200}", f"b={H100}", "columns=1024"],
         [f"a={H200}", f"b={H100}", "format=markdown"],
         ["kernel=softmax", f"a={H200}", f"b={H200}"],
         ["kernel=softmax", f"a={H200}", "b=HEAD"],
@@ -275,7 +278,10 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
     assert cells[6:] == ["1.42", "105 %", "", "1.20"], "and a's best was not measured on b"
     assert "float32: 1 problem, b / a 1.40; by their ceilings 1.42, which explains 105 %" in done.stdout
     assert "b's best on a costs 1.20 times its own, at most 1.20." in done.stdout
-    assert every.stdout == done.stdout, "gelu has no problem in common"
+    assert every.stdout == pinned.stdout == done.stdout, "gelu has no problem in common"
+    assert aside.returncode == lone.returncode == 2
+    assert "at no problem of softmax in common that was asked for" in aside.stderr
+    assert "unknown option 'columns'." in lone.stderr and "Names of a kernel need kernel=NAME." in lone.stderr
     (line,) = [line for line in done.stdout.splitlines() if "| cuda |" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:7] == ["4096 float32", "cuda", "4096x4w", "8192x4w", "16.0", "24.0", "1.50"]

@@ -43,7 +43,8 @@ MISTAKES = {
     "dtype=float64": "dtype: must be one of float32, bfloat16, float16, not float64.",
     "dtype=[float32,fp16]": "dtype: must be one of float32, bfloat16, float16, not fp16.",
     "dtype=float32,fp16": "dtype: must be one of float32, bfloat16, float16, not fp16.",
-    "preset=smke": "unknown preset 'smke'. Did you mean 'smoke'? Known: auto, cpu, quick, smoke, standard.",
+    "preset=smke": "unknown preset 'smke'. Did you mean 'smoke'? "
+    "Known: auto, broad, cpu, quick, smoke, standard.",
     "preset=smoke,cpu": "preset=smoke,cpu is several values: write one, or -m preset=smoke,cpu to run the ",
     "preset=[smoke]": "unknown preset '[smoke]'. Did you mean 'smoke'? Known: auto, ",
     "preset=null": "unknown preset 'null'. Known: auto, ",
@@ -433,7 +434,7 @@ def test_help_of_a_kernel_lists_what_it_takes(outside: Path, capsys: pytest.Capt
         "  triton_row (triton, cuda)",
         "    num_warps= 1 2 4 8 16 32 (default 4)",
         "  quack (torch, cuda, by quack-kernels)",
-        "Presets: smoke, cpu, quick, standard",
+        "Presets: smoke, cpu, quick, broad, standard",
     ):
         assert line in text.splitlines(), line
     own = help_of("-h", f"kernel={outside}")

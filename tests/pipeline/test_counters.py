@@ -18,7 +18,8 @@ from pipeline import counters as stage
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
-from pipeline.inspection import subject
+from pipeline.inspection import counting, subject
+from pipeline.inspection.ncu import Ncu
 from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.points import catalog
@@ -106,6 +107,57 @@ def test_the_stage_joins_the_report_to_its_points(
     assert "-m pipeline.inspection.counted" in profiling
 
 
+@pytest.fixture
+def two_kernels(monkeypatch: pytest.MonkeyPatch, on_a_gpu: None) -> None:
+    """Of each the point of one provider, which has the key of a recorded one."""
+    keys = {"softmax": SOFTMAX, "layernorm": LAYERNORM}
+    monkeypatch.setattr(Identity, "key", lambda self, point: keys[point.kernel])
+
+
+def test_kernels_share_a_session_and_each_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+) -> None:
+    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
+    rows = command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
+    found = {row["point"]["kernel"]: row for row in rows}
+    assert {name: (row["key"], row["status"]) for name, row in found.items()} == {
+        "softmax": (SOFTMAX, "ok"),
+        "layernorm": (LAYERNORM, "ok"),
+    }
+    assert sessions(tmp_path) == 1
+    for name, (own, other) in {"softmax": (SOFTMAX, LAYERNORM), "layernorm": (LAYERNORM, SOFTMAX)}.items():
+        report = tmp_path / "artifacts" / found[name]["report"]
+        assert report.is_file() and report.parent == tmp_path / "artifacts/counters" / name / "nvidia-h200"
+        for page in ("raw", "details"):
+            text = report.with_suffix(f".{page}.csv").read_text()
+            assert own in text and other not in text
+            assert all(own in line for line in text.splitlines()[2:])
+
+
+def test_a_kernel_that_breaks_the_session_costs_no_other_its_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+) -> None:
+    """ncu ends without a report if layernorm's points are among those that it is told to run."""
+    does = f"""for last in "$@"; do plan=$before; before=$last; done
+if grep -q {LAYERNORM} "$plan"; then echo Killed; exit 1; fi; touch "$report.ncu-rep" """
+    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
+    rows = command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
+    assert {row["point"]["kernel"]: row["status"] for row in rows} == {
+        "softmax": "ok",
+        "layernorm": "unavailable",
+    }
+    assert sessions(tmp_path) == 3
+
+
+def test_where_nothing_can_be_counted_one_try_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+) -> None:
+    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    rows = command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
+    assert [row["status"] for row in rows] == ["unavailable"] * 2 and sessions(tmp_path) == 1
+
+
 def test_only_what_changed_is_counted_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -153,21 +205,23 @@ def test_after_an_edit_of_one_provider_its_points_alone_are_counted(
     """What ncu is asked for is what its process is told to call."""
     made = outside.write(tmp_path)
     # As if each point launched a kernel.
-    monkeypatch.setattr(stage, "by_point", lambda raw, details: {key: [{"launch": 0}] for key in asked[-1]})
+    monkeypatch.setattr(
+        counting, "by_point", lambda raw, details: {key: [{"launch": 0}] for key in asked[-1]}
+    )
     asked: list[list[str]] = []
     does = f"""for last in "$@"; do plan=$before; before=$last; done; cp "$plan" '{tmp_path}/plan.json'
 touch "$report.ncu-rep" """
     monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
-    page = stage.Ncu.page
+    page = Ncu.page
 
-    def with_plan(self: stage.Ncu, report: Path, name: str) -> str:
+    def with_plan(self: Ncu, report: Path, name: str) -> str:
         plan = json.loads((tmp_path / "plan.json").read_text())
-        assert (plan["where"], plan["seed"]) == (str(made), 0)
+        assert ({one["where"] for one in plan["points"]}, plan["seed"]) == ({str(made)}, 0)
         asked.append([one["key"] for one in plan["points"]])
         assert all(Point.model_validate(one["point"]).kernel == "double" for one in plan["points"])
         return page(self, report, name)
 
-    monkeypatch.setattr(stage.Ncu, "page", with_plan)
+    monkeypatch.setattr(Ncu, "page", with_plan)
     both = "provider=[whole,pieces]"
     first = command(tmp_path, monkeypatch, both, kernel=str(made))
     assert [row["point"]["provider"] for row in first] == ["whole", "pieces"]

@@ -96,6 +96,23 @@ def test_finals_come_before_the_sweeps_best(figures: Figures) -> None:
     assert table.count("us, by sweeps, not side by side") == 1, "the other machine had none"
 
 
+def test_a_map_has_the_fastest_provider_of_each_problem(figures: Figures) -> None:
+    table = figures.table(PROVIDERS.replace("providers", "map", 1))
+    assert table.count("the fastest provider, and the time of `torch` over its own, by sweeps") == 2
+    header, _, (row) = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")][
+        -3:
+    ]
+    assert [cell.strip() for cell in header] == ["dtype", "columns = 256", "columns = 1024"]
+    assert row[0].strip() == "float32"
+    times = figures.table(PROVIDERS)
+    for cell, size in zip(row[1:], (256, 1024), strict=True):
+        torch, cuda = re.findall(rf"^\| {size} \| float32 \| (\S+) \| (\S+) \|$", times, re.MULTILINE)[-1]
+        assert cell.strip().startswith("`cuda` ")
+        ratio = float(torch) / float(cuda.strip("*"))
+        assert float(cell.split()[1]) == pytest.approx(ratio, rel=0.02)
+    assert "`torch` |" in figures.table(f"{PROVIDERS.replace('providers', 'map', 1)} provider=[torch]")
+
+
 def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_it(figures: Figures) -> None:
     ours, torch = (factory.measurement("softmax", name, 1024) for name in ("cuda", "torch"))
     slower = factory.final(torch, 3.0, against=(ours, 2.0, "slower"))
@@ -105,6 +122,20 @@ def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_i
     assert cells[:3] == ["softmax", "1024", "float32"]
     assert cells[3].startswith("`cuda ") and cells[4] == "2.00" and cells[6].startswith("1.50")
     assert cells[7:] == [""], "torch.compile had none, and without any peer there is no column for them"
+
+
+def test_each_pair_of_gpus_has_a_table_and_one_gpu_a_sentence(figures: Figures, tmp_path: Path) -> None:
+    table = figures.table("gpus")
+    assert table.startswith("*a is NVIDIA H100 80GB HBM3, b is NVIDIA H200.*\n")
+    (line,) = [line for line in table.splitlines() if line.startswith("| softmax | float32 | 2 |")]
+    ratio, by_ceilings = (float(cell) for cell in line.split("|")[4:6])
+    assert ratio < 1 and by_ceilings < 1, "an H200 is the faster"
+    with pytest.raises(UserError, match="gpus takes no options"):
+        figures.table("gpus kernel=softmax")
+    alone = factory.write_results(tmp_path / "alone", [factory.measurement("softmax", "cuda", 1024)])
+    assert Figures(alone, tmp_path / "reports").table("gpus") == (
+        "*Only NVIDIA H200 has results: there is no other GPU to set beside it.*"
+    )
 
 
 def test_a_table_of_configurations_has_each_in_the_order_of_its_providers(tmp_path: Path) -> None:
@@ -156,7 +187,8 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
     [
         (
             "",
-            "unknown figures ''. Known: floor, best, providers, configurations, launches, counters, finals.",
+            "unknown figures ''. Known: floor, best, providers, map, configurations, launches, counters, "
+            "finals, gpus.",
         ),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),

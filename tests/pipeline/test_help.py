@@ -97,6 +97,13 @@ def test_a_command_without_what_it_needs_prints_its_help_and_says_so(command: tu
     assert "is missing" in done.stderr
 
 
+@pytest.mark.parametrize("words", ["pipeline", "pipeline.sweep --help kernel=softmax"])
+def test_who_reads_the_first_line_alone_sees_no_traceback(words: str) -> None:
+    line = f"{sys.executable} -m {words} | head -n 1 >/dev/null"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["kernel-pipeline"])
     main()

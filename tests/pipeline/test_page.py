@@ -111,6 +111,9 @@ EVERY = "#kernel-softmax .every"
 
 def test_a_reader_chooses_a_kernel_a_gpu_a_dtype_and_a_provider(page: webdriver.Chrome) -> None:
     assert texts(page, "section[data-kernel] h2") == ["gelu"], "one kernel at a time"
+    choose(page, "kernel", "softmax")
+    top = "return document.getElementById('kernel-softmax').getBoundingClientRect().top"
+    assert 0 <= page.execute_script(top) < 300, "and it is brought into view"
     choose(page, "kernel", "all")
     assert texts(page, "section[data-kernel] h2") == ["gelu", "softmax"]
     page.find_element(By.LINK_TEXT, "softmax").click()

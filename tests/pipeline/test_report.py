@@ -233,7 +233,7 @@ def test_all_files_are_there_and_no_other(written):
     assert sorted(files(written[0])) == sorted(
         [
             *("best.csv", "field.html", "field.md", "history.html", "history.md", "metrics.json"),
-            *(*plots, "report.html", "report.md", *roofs),
+            *("overview.svg", *plots, "report.html", "report.md", *roofs),
         ]
     )
 
@@ -331,7 +331,8 @@ def test_the_page_needs_no_network_and_refers_only_to_itself(page):
 def test_the_page_carries_the_plots_in_its_own_colours(written):
     text = (written[0] / "report.html").read_text()
     plots = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
-    assert sum('role="img"' in svg for svg in plots) == text.count("<figure") + len(TIMED) + len(LADDERS)
+    drawn = text.count("<figure") + len(TIMED) + len(LADDERS) + 1  # the overview
+    assert sum('role="img"' in svg for svg in plots) == drawn
     for svg in plots:
         ElementTree.fromstring(svg)
         assert not re.search(r"(fill|stroke): #", svg), "a colour that a dark page can't change"

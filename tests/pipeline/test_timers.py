@@ -10,40 +10,30 @@ from typing import Any
 import pytest
 
 from pipeline import timers
-from pipeline.command.options import PresetConfig, TimersConfig
+from pipeline.command.options import TimersConfig
 from pipeline.command.run import run_stage
+from pipeline.points import catalog
+from pipeline.points.choice import of_provider
 from pipeline.points.plan import Target
-from pipeline.timing.settings import TimingSettings
+from pipeline.points.point import Point
 from tests.planted import outside
 
 
-def options(kernel: str, provider: str | None = None, preset: str = "standard", **pin: Any) -> TimersConfig:
-    return TimersConfig(
-        kernel=kernel,
-        provider=provider,
-        pin=pin,
-        repeats=1,
-        seed=0,
-        timing=TimingSettings(),
-        preset=PresetConfig(name=preset),
-        device="cpu",
-        output=Path("outputs"),
-        wait_s=None,
-    )
+def chosen(kind: str, kernel: str, provider: str | None = None, **pin: Any) -> list[Point]:
+    pins = {name: value if isinstance(value, list) else [value] for name, value in pin.items()}
+    return of_provider(catalog.find(kernel), "standard", provider, pins, Target(kind))
 
 
 def test_the_defaults_are_the_baseline_at_few_problems_and_a_providers_own_parameters() -> None:
-    points = timers.configured(options("softmax"), Target("cuda"))
+    points = chosen("cuda", "softmax")
     assert [(one.provider, one.problem["columns"]) for one in points] == [
         ("torch", columns) for columns in (256, 8192, 262144)
     ]
-    (point,) = timers.configured(options("softmax", "triton_online", size=512), Target("cuda"))
+    (point,) = chosen("cuda", "softmax", "triton_online", size=512)
     assert dict(point.parameters) == {"block_size": 1024, "num_warps": 4}
-    wider = timers.configured(
-        options("softmax", "triton_online", size=512, block_size=[2048, 4096]), Target("cuda")
-    )
+    wider = chosen("cuda", "softmax", "triton_online", size=512, block_size=[2048, 4096])
     assert [one.parameters["block_size"] for one in wider] == [2048, 4096]
-    (point,) = timers.configured(options("matmul", "torch", m=16, size=64), Target("cpu"))
+    (point,) = chosen("cpu", "matmul", "torch", m=16, size=64)
     assert dict(point.problem) == {"m": 16, "n": 64, "k": 64, "dtype": "bfloat16", "arithmetic": "ieee"}
 
 

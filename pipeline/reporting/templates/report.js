@@ -58,6 +58,9 @@ function startChoices() {
     choose();
   };
   ["input", "change"].forEach((kind) => form.addEventListener(kind, read));
+  form.elements.kernel.addEventListener("change", () => {
+    if (chosen.kernel) document.getElementById(`kernel-${chosen.kernel}`).scrollIntoView();
+  });
   form.addEventListener("reset", () => setTimeout(read));
   form.addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("hashchange", () => chooseKernelOf(location.hash));
@@ -182,8 +185,8 @@ function drawMap(one, map) {
       const cell = row.insertCell();
       const found = map.cells.find(([a, b]) => a === x && b === y);
       if (!found) return;
-      const [, , rate, us, configuration, trusted] = found;
-      cell.textContent = rate.toPrecision(4).replace(/\.0*$/, "") + (trusted ? "" : "!");
+      const [, , rate, us, configuration, distrusted] = found;
+      cell.textContent = rate.toPrecision(4).replace(/\.0*$/, "") + (distrusted ? "!" : "");
       cell.style.setProperty("--share", `${Math.max(0, 100 - 250 * (1 - rate / most))}%`);
       cell.classList.toggle("most", rate === most);
       const text = `${one.provider} ${configuration}: ${us} us, ${rate} ${map.unit}`;

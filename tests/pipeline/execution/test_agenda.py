@@ -6,7 +6,7 @@ import pytest
 
 import kernels
 from pipeline.execution.agenda import Agenda
-from pipeline.execution.compile_pool import Ahead
+from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.points.point import Point
 from pipeline.points.searches import Budget
 from pipeline.store.record import Measurement, Status
@@ -19,7 +19,7 @@ GRID = [
     for warps in (4, 8)
 ]
 ALONE = factory.made_point(provider="torch")
-AHEAD = Ahead(kernels.load("softmax"), None)
+AHEAD = Ahead(kernels.load("softmax"), Compilers(None))
 
 
 def budget(trials: int | None) -> Budget:

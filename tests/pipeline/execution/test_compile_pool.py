@@ -7,15 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 import pytest
 
 import kernels
-from pipeline.execution.compile_pool import CompilePool
+from pipeline.execution import compile_pool
+from pipeline.execution.compile_pool import Ahead, CompilePool, Compilers
 from pipeline.execution.compile_server import alike
 from pipeline.points import problems
 from pipeline.points.frozen import Values
@@ -54,6 +56,50 @@ def servers() -> list[psutil.Process]:
     """Of this process; their wardens are none."""
     below = psutil.Process().children(recursive=True)
     return [p for p in below if p.cmdline()[1:3] == ["-m", "pipeline.execution.compile_server"]]
+
+
+class Pools(list[tuple[str, Point]]):
+    """What pools were asked for, with the number of pools that were started and of those that were ended."""
+
+    started = ended = 0
+
+    def pool(self, capability: str) -> Self:
+        self.started += 1
+        return self
+
+    def submit(self, where: str, points: list[Point]) -> dict[Point, Future[None]]:
+        self += [(where, one) for one in points]
+        return {one: Future() for one in points}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended += 1
+
+
+def test_kernels_share_a_pool_that_starts_with_the_first_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = Pools()
+    monkeypatch.setattr(compile_pool, "CompilePool", pools.pool)
+    torch = POINTS[0].model_copy(update={"provider": "torch", "parameters": Values({})})
+    with Compilers("9.0") as compilers:
+        softmax, square = (Ahead(kernels.load(name), compilers) for name in ("softmax", "square"))
+        softmax.submit([torch])
+        assert not pools.started and not softmax.futures, "torch is not compiled ahead"
+        softmax.submit([torch, POINTS[0]])
+        of_square = POINTS[0].model_copy(update={"kernel": "square", "provider": "triton_flat"})
+        square.submit([of_square])
+        softmax.submit(POINTS[:2])
+        assert pools == [("softmax", POINTS[0]), ("square", of_square), ("softmax", POINTS[1])]
+        assert (pools.started, pools.ended) == (1, 0)
+        assert list(softmax.futures) == POINTS[:2], "each is submitted once"
+    assert pools.ended == 1
+
+
+def test_nothing_is_compiled_ahead_without_a_gpu_to_compile_for() -> None:
+    ahead = Ahead(kernels.load("softmax"), Compilers(None))
+    ahead.submit(POINTS)
+    assert not ahead.futures
 
 
 def test_what_a_point_launches_is_compiled_when_its_future_is_done(cache: Path) -> None:

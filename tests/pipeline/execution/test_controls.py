@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
 
 import pytest
 
+from pipeline import UserError
 from pipeline.execution import controls
 from pipeline.execution.controls import STOLEN, UNSTEADY, Controls, Steadiness, steadiness
 from pipeline.execution.crew import Crew
@@ -68,6 +70,18 @@ def test_a_steady_device_leaves_no_doubt_nor_does_a_control_point_that_fails() -
     assert (failed.doubts, failed.noise_floor) == ({}, None)
     few = swept(Planted([10.0, 10.0]), points=POINTS[:1])
     assert (few.doubts, few.noise_floor) == ({}, None)
+
+
+def test_what_does_not_compile_is_no_work_for_a_worker() -> None:
+    broken: Future[None] = Future()
+    broken.set_exception(UserError("cuda.cu does not compile"))
+    worker, told = Planted([10.0] * 3), {}
+    crew = Crew(
+        "softmax", cast(Any, [worker]), CONTROL, lambda point, outcome, _: told.update({point: outcome})
+    )
+    crew.measure(Schedule(POINTS[:2], {POINTS[0]: broken}), 2)
+    assert (told[POINTS[0]].status, told[POINTS[0]].error) == ("compile_error", "cuda.cu does not compile")
+    assert told[POINTS[1]].status == "ok" and POINTS[0] not in worker.asked
 
 
 def test_each_device_is_compared_with_itself() -> None:

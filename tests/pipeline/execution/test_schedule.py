@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 
+from pipeline import UserError
 from pipeline.execution.schedule import Schedule
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
@@ -45,6 +46,16 @@ def test_a_point_waits_for_its_compiler_while_others_go_ahead() -> None:
     compiling.set_result(None)
     thread.join()
     assert got == [slow]
+
+
+def test_a_point_whose_compiler_failed_is_handed_out_with_the_reason() -> None:
+    plain, broken = point("plain", 1), point("broken", 1)
+    compiling: Future[None] = Future()
+    schedule = Schedule([plain, broken], {broken: compiling})
+    assert schedule.next(0) == plain and schedule.failure(plain) is None
+    compiling.set_exception(UserError("cuda.cu does not compile"))
+    assert schedule.next(0) == broken
+    assert schedule.failure(broken) == "cuda.cu does not compile"
 
 
 def test_workers_keep_to_inputs_of_their_own() -> None:

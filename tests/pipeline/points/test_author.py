@@ -55,6 +55,26 @@ def test_the_innermost_line_of_the_authors_is_named(
     assert told(raised.value, [tmp_path / "other"]).startswith("JSONDecodeError: Expecting")
 
 
+def test_what_an_interpreter_raises_again_is_told_where_the_kernel_raised_it(
+    author: dict[str, Callable[[str], object]], tmp_path: Path
+) -> None:
+    def interpreter(text: str) -> None:
+        """As Triton's, which calls the kernel and raises what it raised again."""
+        try:
+            author["kernel"](text)
+        except TypeError as error:
+            raise RuntimeError(repr(error)) from error
+
+    path = tmp_path / "triton.py"
+    launch = compile(SOURCE + "\n\ndef launch(x):\n    run(x)\n", str(path), "exec")
+    names: dict[str, Callable[[str], object]] = {"run": interpreter}
+    exec(launch, names)
+    with pytest.raises(RuntimeError) as raised:
+        names["launch"]("")
+    # kernel's `return z` is not reached: x + 1 of a text is what fails.
+    assert told(raised.value, [tmp_path]).startswith(f"{path}:5: `y = x + 1`: RuntimeError: TypeError(")
+
+
 def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
     (tmp_path / "cuda.py").write_text("x = 1\ndef f(:\n")
     with pytest.raises(SyntaxError) as raised:

@@ -332,6 +332,17 @@ def test_a_pinned_size_is_all_of_its_dimensions_unless_one_is_pinned_too() -> No
     assert problems_of(listed) == [{"columns": 7}], "in place of the dimension's own list, too"
 
 
+def test_a_problem_that_pins_took_off_its_axis_belongs_to_the_workload_that_lists_it() -> None:
+    both = {"square": {"x": "size", "size": [8, 64]}, "wide": {"x": "rows", "size": 64, "rows": [1, 2]}}
+    for pins, expected in (
+        ({"size": (64,), "rows": (1, 3)}, ["wide", "square"]),
+        ({"size": (64,), "rows": (64,)}, ["square"]),
+        ({"size": (7,)}, ["square"]),
+    ):
+        found = made({"workloads": ["square", "wide"]}, kernel=SQUARE, pins=pins, **both)
+        assert list(found.workloads.values()) == expected, pins
+
+
 def test_a_problem_that_a_workload_has_twice_is_there_once() -> None:
     twice = {"x": "rows", "size": [64, 64], "problems": [{"rows": 1}, {"rows": 1}], "rows": [2, 3]}
     of = entry({"workloads": "twice"}, twice=twice)

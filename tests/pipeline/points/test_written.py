@@ -39,8 +39,8 @@ def test_the_problems_of_the_kernel_are_planned_and_no_others(tmp_path: Path) ->
     assert problems(found) == {(37, 1000, "bfloat16"), (4096, 3000, "float16")}
     assert set(found.workloads.values()) == {"untuned"}
     # In the configurations of the preset.
-    blocks = {point.parameters["block_size"] for point in found.points if point.provider == "triton_online"}
-    assert blocks == {4096, 16384}
+    warps = {point.parameters["num_warps"] for point in found.points if point.provider == "triton_online"}
+    assert warps == {4, 16, 32}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pipeline.points.frozen import Values
 from pipeline.reporting.numbers import number, percent, speedup
-from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, disturbances, show
+from pipeline.reporting.table import MAX_REMARKS, MAX_ROWS, disturbances, reasons, show
 from pipeline.reporting.terminal import Terminal
 from pipeline.store.ledger import encode
 from tests.factory import flat, grid, measurement
@@ -231,3 +231,12 @@ def test_a_sweep_ends_with_the_share_of_its_times_that_others_disturbed() -> Non
         "1 of 2 times were taken while other processes computed on the GPU."
     ]
     assert disturbances([]) == []
+
+
+def test_reasons_that_differ_in_their_numbers_alone_are_one() -> None:
+    some = ["calls took 169.6 us", "it was busy", "calls took 2194 us", "calls took 202 us", None]
+    assert reasons(some) == {
+        "for example calls took 169.6 us": 3,
+        "it was busy": 1,
+        "no reason was recorded": 1,
+    }

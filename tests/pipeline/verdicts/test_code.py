@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+import kernels
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.verdicts import code
+from pipeline.verdicts.contest import Match, Rival, Side
 from tests.planted.tree import Tree
 
 POINT = Point(
@@ -39,6 +43,37 @@ def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> 
 
     with pytest.raises(UserError, match="unknown provider of square"):
         code.of_side(ROOT, "square", POINT.model_copy(update={"provider": "nope"}), "90")
+
+
+def looked_into(a: tuple[str, str, int], b: tuple[str, str, int], verdict: str = "slower") -> bool:
+    """Whether a comparison of two looks into their code; each is a tree's name, a provider of square and
+    its warps."""
+    rivals = tuple(
+        Rival(
+            Side(side, Path(side), "square"),
+            POINT.model_copy(update={"provider": name, "parameters": Values({"num_warps": warps})}),
+            f"{side}{name}{warps}",
+        )
+        for side, name, warps in (a, b)
+    )
+    match = Match(rivals)
+    told = SimpleNamespace(
+        matches=[match],
+        verdicts=lambda: {(match, rivals[1]): verdict},
+        estimates=lambda: {(match, rivals[1]): SimpleNamespace(ratio=1.1)},
+    )
+    return bool(code.most_changed(cast(Any, told), kernels.load("square").kernel))
+
+
+def test_code_is_looked_into_where_the_two_have_code_of_their_own() -> None:
+    triton, cuda, torch = ("tree", "triton_flat", 4), ("tree", "cuda", 4), ("tree", "torch_mul", 4)
+    for one in (triton, cuda):
+        assert looked_into(one, ("HEAD", *one[1:]))
+        assert not looked_into(one, ("HEAD", *one[1:]), "same")
+    assert not looked_into(torch, ("HEAD", *torch[1:])), "nothing of ours was compiled"
+    assert looked_into(triton, ("tree", "triton_flat", 8)), "each configuration is compiled by itself"
+    assert not looked_into(cuda, ("tree", "cuda", 8)), "they are of one library"
+    assert not looked_into(triton, cuda), "no function of the one is a function of the other"
 
 
 def test_those_that_differ_most_come_first_and_the_rest_is_counted() -> None:

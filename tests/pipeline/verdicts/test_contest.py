@@ -12,6 +12,7 @@ from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.store.record import Outcome
+from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts import contest
 from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side
@@ -71,3 +72,28 @@ def test_two_sides_have_processes_of_their_own_even_of_one_tree(monkeypatch: pyt
     tree = Path("tree")
     rounds = held([Side("a", tree, "softmax"), Side("b", tree, "softmax")], monkeypatch)
     assert [one.asked for one in rounds] == [["softmax", "softmax"]] * 4
+
+
+def turn(rival: Rival, number: int, time_us: float) -> Turn:
+    outcome = factory.measurement("softmax", "torch", 4096, median_us=time_us).outcome
+    return Turn(
+        side=rival.side.name, key=rival.key, point=rival.point, round=number, run="r", outcome=outcome
+    )
+
+
+@pytest.mark.parametrize(("problems", "word"), [(10, "slower"), (9, "undecided")])
+def test_on_a_device_of_unknown_noise_two_rounds_decide_what_lies_far_apart(problems: int, word: str) -> None:
+    """All problems' rounds together tell how much rounds differ; a few can't."""
+    side = Side("tree", Path("tree"), "softmax")
+    matches, turns = [], []
+    for n in range(problems):
+        own, other = (
+            Rival(side, Point(kernel="softmax", provider=name, problem=Values({"n": n})), f"{name}{n}")
+            for name in ("own", "other")
+        )
+        matches.append(Match((own, other), kind="memory"))
+        for number, drift in enumerate((1.0, 1.2)):
+            turns += [turn(own, number, 100.0), turn(other, number, 140.0 * drift)]
+    held = Contest(matches, Limits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+    held.know(turns)
+    assert set(held.verdicts().values()) == {word}

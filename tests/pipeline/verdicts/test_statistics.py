@@ -7,7 +7,7 @@ from math import exp, inf
 import numpy as np
 import pytest
 
-from pipeline.verdicts.statistics import Estimate, Rule, deviation, estimate, verdicts
+from pipeline.verdicts.statistics import Estimate, Rule, deviation, estimate, pooled, verdicts
 
 RULE = Rule()
 ROUNDS = 5
@@ -99,6 +99,14 @@ def test_the_noise_of_equal_rivals_is_found_though_some_points_are_disturbed() -
     disturbed = [[10 * one for one in some] if i % 20 == 0 else some for i, some in enumerate(logs)]
     assert deviation(disturbed) == pytest.approx(0.003, rel=0.1)
     assert deviation([[0.004]]) == pytest.approx(0.004 / 0.6745, rel=1e-3)
+
+
+def test_rounds_of_different_rivals_tell_the_noise_together_whatever_their_ratios_are() -> None:
+    random = np.random.default_rng(8)
+    logs = [list(random.normal(random.normal(), 0.003, size=2)) for _ in range(1000)]
+    assert pooled(logs) == pytest.approx(0.003, rel=0.05)
+    assert pooled([*logs[:9], [0.1]]) == 0.0, "nine and one of a single round are too few"
+    assert pooled(logs[:10]) > 0.0
 
 
 def test_without_two_rounds_there_is_no_interval() -> None:

@@ -1,0 +1,126 @@
+// Copies matrices whose rows begin anywhere to rows that begin at multiples of 128 bytes, as TMA and lines of L2 want them:
+// both inputs of a product by one launch.
+//
+// A warp copies a piece of a row. It loads the aligned 16 bytes that hold it, a lane each; what a lane stores lies in its
+// own and in the next lane's, and is shifted out of both. So loads and stores are of 16 bytes, wherever rows begin.
+#pragma once
+
+#include <cstdint>
+
+#include "../include/async.cuh"
+#include "../include/common.cuh"
+
+namespace matmul {
+
+// A matrix of rows of neighbouring elements, and where it is copied to. Strides are bytes from row to row; those of `to`
+// are multiples of 16.
+struct RowsCopy {
+  const unsigned char* from;
+  unsigned char* to;
+  int64_t rows;
+  int64_t row_bytes;
+  int64_t from_stride;
+  int64_t to_stride;
+};
+
+constexpr int kCopyWarps = 8;   // of a block
+constexpr int kCopyChunks = 4;  // of 16 bytes a lane, all of which are loaded before the first is stored
+constexpr int kPieceBytes = 32 * 16 * kCopyChunks;
+
+// Aligned 16 bytes, of which those from `begin` to `end` are read: at the first and the last byte of a matrix.
+__device__ inline uint4 chunk_within(const unsigned char* at, const unsigned char* begin, const unsigned char* end) {
+  uint64_t low = 0;
+  uint64_t high = 0;
+#pragma unroll 1
+  for (int i = 0; i < 8; ++i) {
+    if (at + i >= begin && at + i < end) {
+      low |= uint64_t{at[i]} << (8 * i);
+    }
+    if (at + 8 + i >= begin && at + 8 + i < end) {
+      high |= uint64_t{at[8 + i]} << (8 * i);
+    }
+  }
+  return make_uint4(static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+                    static_cast<uint32_t>(high >> 32));
+}
+
+__device__ inline uint4 of_lane(const uint4& chunk, int lane) {
+  return make_uint4(__shfl_sync(0xffffffffu, chunk.x, lane), __shfl_sync(0xffffffffu, chunk.y, lane),
+                    __shfl_sync(0xffffffffu, chunk.z, lane), __shfl_sync(0xffffffffu, chunk.w, lane));
+}
+
+// The 16 bytes from byte `shift` on, less than 16, of two chunks.
+__device__ inline uint4 shifted(const uint4& first, const uint4& second, int shift) {
+  uint32_t words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+#pragma unroll
+  for (int i = 0; i < 7; ++i) {
+    words[i] = shift & 4 ? words[i + 1] : words[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 5; ++i) {
+    words[i] = shift & 8 ? words[i + 2] : words[i];
+  }
+  uint32_t found[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    found[i] = __funnelshift_r(words[i], words[i + 1], static_cast<unsigned>(shift % 4 * 8));
+  }
+  return make_uint4(found[0], found[1], found[2], found[3]);
+}
+
+// The first `blocks_of_first` blocks copy `first`, the others `second`, whose rows are of so many pieces. What is past a
+// row's end, up to a multiple of 16 bytes, gets any bytes.
+__global__ void __launch_bounds__(kCopyWarps * 32)
+    copy_to_aligned_rows(const RowsCopy first, const RowsCopy second, int blocks_of_first, int pieces_of_first,
+                         int pieces_of_second) {
+  kernels::launch_dependent_grids();
+  const bool is_first = static_cast<int>(blockIdx.x) < blocks_of_first;
+  const RowsCopy of = is_first ? first : second;
+  const int pieces = is_first ? pieces_of_first : pieces_of_second;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int which = (static_cast<int>(blockIdx.x) - (is_first ? 0 : blocks_of_first)) * kCopyWarps + warp;
+  const int64_t row = which / pieces;
+  if (row >= of.rows) {
+    return;  // a whole warp
+  }
+  const unsigned char* const from = of.from + row * of.from_stride;
+  const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) % 16);
+  const unsigned char* const end = of.from + (of.rows - 1) * of.from_stride + of.row_bytes;
+  const int64_t begin = int64_t{which % pieces} * kPieceBytes + lane * 16;  // in the row
+  const unsigned char* const aligned = from - shift + begin;
+  // The row's bytes end in chunk row_bytes / 16, or in the one after it. The last chunk, of lane 0, is what lane 31 needs
+  // beside its own.
+  const auto is_needed = [&](int i) { return begin + i * 512 < of.row_bytes + shift && (i < kCopyChunks || lane == 0); };
+  const auto is_whole = [&](int i) { return aligned + i * 512 >= of.from && aligned + i * 512 + 16 <= end; };
+  uint4 loaded[kCopyChunks + 1];
+#pragma unroll
+  for (int i = 0; i <= kCopyChunks; ++i) {
+    loaded[i] = make_uint4(0, 0, 0, 0);
+    if (is_needed(i) && is_whole(i)) {
+      loaded[i] = *reinterpret_cast<const uint4*>(aligned + i * 512);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i <= kCopyChunks; ++i) {
+    if (is_needed(i) && !is_whole(i)) {
+      loaded[i] = chunk_within(aligned + i * 512, of.from, end);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kCopyChunks; ++i) {
+    // Lane 31's next chunk is lane 0's next but one.
+    const bool ahead = lane == 0;
+    const uint4& one = loaded[i];
+    const uint4& next = loaded[i + 1];
+    const uint4 given = make_uint4(ahead ? next.x : one.x, ahead ? next.y : one.y, ahead ? next.z : one.z,
+                                   ahead ? next.w : one.w);
+    const uint4 found = shifted(loaded[i], of_lane(given, (lane + 1) % 32), shift);
+    if (begin + i * 512 < of.row_bytes) {
+      *reinterpret_cast<uint4*>(of.to + row * of.to_stride + begin + i * 512) = found;
+    }
+  }
+}
+
+}  // namespace matmul

@@ -1,0 +1,49 @@
+"""The weights as gemlite takes them: words of eight neighbours along k, and zeros less 8 scales.
+
+A weight is then ``q * scale + zero``, where the zero is rounded anew: the answer is that of the rounded one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_int4.problem import Problem
+from kernels.matmul_int4.reference import MIDDLE, weights
+from kernels.matmul_int4.reference import inputs as packed_inputs
+
+WORD = 8
+"""Weights of a word, the first in its lowest bits."""
+
+
+def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """x; the words, int32, k / 8 by n; scales and zeros, groups by n each, in x's dtype."""
+    x, _, pairs = packed_inputs(problem, device, seed)
+    scales = pairs[..., 0].contiguous()
+    zeros = (pairs[..., 1].float() - MIDDLE * scales.float()).to(scales.dtype)
+    return x, words(weights(problem, device, seed)), scales, zeros
+
+
+def words(q: torch.Tensor) -> torch.Tensor:
+    """Weights, n by k, as words, k / 8 by n."""
+    n, k = q.shape
+    if q.is_meta:
+        return torch.empty((k // WORD, n), dtype=torch.int32, device=q.device)
+    shifts = 4 * torch.arange(WORD, device=q.device)
+    made = (q.view(n, k // WORD, WORD).long() << shifts).sum(dim=2)
+    return made.t().to(torch.int32).contiguous()
+
+
+def unpacked(packed: torch.Tensor) -> torch.Tensor:
+    """The weights of words, n by k, as int32."""
+    shifts = 4 * torch.arange(WORD, dtype=torch.int32, device=packed.device)
+    return (packed.t().unsqueeze(2) >> shifts & 15).flatten(1)
+
+
+def reference(
+    x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, granularity: str
+) -> torch.Tensor:
+    """The product in float64."""
+    del granularity
+    group = x.shape[1] // scales.shape[0]
+    of_scale, of_zero = (each.double().repeat_interleave(group, dim=0).t() for each in (scales, zeros))
+    return x.double() @ (unpacked(packed).double() * of_scale + of_zero).t()

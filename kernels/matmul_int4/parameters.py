@@ -1,0 +1,157 @@
+"""What each provider of the four-bit product can be tuned by, and what of it fits a problem and a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels import transposed_tiles
+from kernels.contract import Gpu, one_of
+from kernels.matmul_int4.problem import TILE_K, Problem, up
+from kernels.transposed_tiles import MOST_SUMS, Wgmma
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """A Triton program's tile of the output, block_k products a step."""
+
+    block_m: int = one_of(16, 32, 64, 128, 256, default=16, unit="")
+    block_n: int = one_of(32, 64, 128, default=64, unit="")
+    block_k: int = one_of(128, 256, unit="")
+    num_warps: int = one_of(4, 8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=3, unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Tiles):
+    """The same, with k divided among ``split_k`` programs."""
+
+    split_k: int = one_of(2, 4, 8, 16, default=4, unit="k")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of w that a Triton program multiplies with one row of x, block_k products a step."""
+
+    block_n: int = one_of(8, 16, 32, default=16, unit="")
+    block_k: int = one_of(256, 512, 1024, default=512, unit="")
+    num_warps: int = one_of(1, 2, 4, 8, default=4, unit="w")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warps:
+    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows a warp, ``warps_k`` warps along k, and
+    ``split_k`` blocks."""
+
+    tiles_n: int = one_of(1, 2, default=2, unit="")
+    warps_k: int = one_of(4, 8, 16, default=8, unit="w")
+    split_k: int = one_of(1, 2, 4, unit="k")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """Warps of a program that dequantises a tile."""
+
+    num_warps: int = one_of(4, 8, unit="w")
+
+
+MOST_ROWS = {"triton_gemv": 4, "cuda": 32}
+"""Rows of x up to which providers that read all of w for each few of them make sense."""
+
+
+FEW_ROWS = 16
+"""Rows of x up to which a CUDA block has any number of warps and tiles."""
+
+
+def whole_tiles(problem: Problem) -> str | None:
+    """Why a kernel without masks can't take the weights, or None when it can."""
+    for name, multiple in (("n", 16), ("k", TILE_K)):
+        if getattr(problem, name) % multiple:
+            return f"{name} must be a multiple of {multiple}: {getattr(problem, name)} is none"
+    return None
+
+
+def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
+    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    for name, smallest in (("m", 16), ("n", 64), ("k", TILE_K)):
+        extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
+        if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
+            return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
+    sums = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
+    if sums > MOST_SUMS:
+        return f"too much for the registers: {sums} sums a thread > {MOST_SUMS}"
+    # In each stage x in 16 bits and w in four, and a scale with its zero for each word of eight weights.
+    needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + tiles.block_n)
+    if gpu is not None and needed > gpu.shared_memory:
+        return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
+    return None
+
+
+def split_fits(problem: Problem, tiles: Split, gpu: Gpu | None) -> str | None:
+    """Why a product can't be split so, or None when it can."""
+    if reason := tiles_fit(problem, tiles, gpu):
+        return reason
+    steps = up(problem.k, tiles.block_k) // tiles.block_k
+    if tiles.split_k > max(steps, 2):
+        return f"fewer parts do: split_k {tiles.split_k} > {steps} steps"
+    return None
+
+
+def rows_fit(problem: Problem, rows: Rows, gpu: Gpu | None) -> str | None:
+    """Why one row after the other is no way to do it, or None when it is."""
+    del gpu
+    if problem.m > MOST_ROWS["triton_gemv"]:
+        return f"reads all weights for each row of x: m {problem.m} > {MOST_ROWS['triton_gemv']}"
+    if rows.block_k > (enough := max(256, 1 << (problem.k - 1).bit_length())):
+        return f"a smaller block does: block_k {rows.block_k} > {enough} for k = {problem.k}"
+    return None
+
+
+def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
+    """Why a CUDA block can't take it so, or None when it can."""
+    del gpu
+    if reason := whole_tiles(problem):
+        return reason
+    if problem.m > MOST_ROWS["cuda"]:
+        return f"keeps the sums of all rows of x in registers: m {problem.m} > {MOST_ROWS['cuda']}"
+    if problem.m > FEW_ROWS and (warps.tiles_n > 1 or warps.warps_k > 8):
+        return (
+            f"too much for the registers: tiles_n {warps.tiles_n} x warps_k {warps.warps_k} at m {problem.m}"
+        )
+    if problem.n % (16 * warps.tiles_n):
+        return f"n must be a multiple of {16 * warps.tiles_n}: {problem.n} is none"
+    steps = problem.k // TILE_K
+    if warps.warps_k * warps.split_k > max(4, steps):
+        return f"fewer warps do: warps_k {warps.warps_k} x split_k {warps.split_k} > {steps} steps"
+    return None
+
+
+def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
+    """Why Hopper's kernel can't have such tiles, or why others do the same with less, or None."""
+    shape = problem.m, problem.n, problem.k
+    return transposed_tiles.fits(shape, tiles, wgmma_bytes(problem, tiles), gpu)
+
+
+def wgmma_bytes(problem: Problem, tiles: Wgmma) -> int:
+    """Bytes of w in a step of a block: words of 128 columns, and scales with their zeros."""
+    groups = 1 if problem.granularity == "channel" else TILE_K // problem.group
+    return TILE_K // 2 * tiles.block_n + 4 * groups * tiles.block_n
+
+
+def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
+    """Why torch's product of this packing can't do it, or None when it can."""
+    del parameters, gpu
+    if problem.dtype != "bfloat16":
+        return f"_weight_int4pack_mm knows bfloat16 alone, not {problem.dtype}"
+    if problem.granularity == "channel":
+        return "_weight_int4pack_mm knows groups of 32 to 256 weights, not a channel"
+    return whole_tiles(problem)
+
+
+def gemlite_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
+    """Why gemlite can't do it, or None when it can."""
+    del parameters, gpu
+    if problem.granularity == "channel":
+        return "gemlite is asked for groups of weights, not a channel"
+    if problem.k % (multiple := max(32, problem.group)):
+        return f"k must be a multiple of {multiple}: {problem.k} is none"
+    return None

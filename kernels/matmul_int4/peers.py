@@ -1,0 +1,36 @@
+"""The four-bit product by other projects, where they are installed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from kernels.matmul_int4.problem import GROUPS
+
+
+def gemlite(
+    x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, granularity: str
+) -> torch.Tensor:
+    """gemlite's Triton kernels: it takes one by the rows of x, and tunes it when it is first called."""
+    from gemlite import forward_functional
+
+    meta = _meta(x.dtype, x.shape[1], words.shape[1], GROUPS[granularity])
+    out: torch.Tensor = forward_functional(x.contiguous(), None, [words, scales, zeros], meta)
+    return out
+
+
+@cache
+def _meta(dtype: torch.dtype, k: int, n: int, group: int) -> list[int]:
+    """How gemlite is told of such weights: as of a layer that it packed, eight in a word, whose weight is
+    ``q * scale + zero``."""
+    from gemlite import DType, GemLiteLinear
+
+    name = DType.BF16 if dtype == torch.bfloat16 else DType.FP16
+    layer = GemLiteLinear(4, group, k, n, input_dtype=name, output_dtype=name)
+    layer.elements_per_sample = 8
+    layer.W_group_mode = 4
+    layer.channel_scale_mode = 0
+    layer.data_contiguous = True
+    meta: list[int] = layer.get_meta_args()
+    return meta

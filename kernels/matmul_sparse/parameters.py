@@ -1,0 +1,96 @@
+"""What each provider of the sparse product can be tuned by, and what of it fits a problem and a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels import transposed_tiles
+from kernels.contract import Gpu, one_of
+from kernels.matmul_sparse.problem import TILE_K, TILE_N, Problem
+from kernels.transposed_tiles import Wgmma
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """Which of its kernels cuSPARSELt takes. Which numbers there are depends on the problem."""
+
+    alg_id: int = one_of(*range(10))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """A Triton program's tile of the output, block_k products a step."""
+
+    block_m: int = one_of(16, 32, 64, 128, default=16, unit="")
+    block_n: int = one_of(32, 64, 128, default=64, unit="")
+    block_k: int = one_of(64, 128, default=128, unit="")
+    num_warps: int = one_of(4, 8, unit="w")
+    num_stages: int = one_of(2, 3, 4, default=3, unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warps:
+    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows a warp, ``warps_k`` warps that take
+    turns along k, and ``split_k`` blocks that share k."""
+
+    tiles_n: int = one_of(1, 2, unit="")
+    warps_k: int = one_of(4, 8, 16, default=8, unit="w")
+    split_k: int = one_of(1, 2, 4, unit="k")
+
+
+MOST_ROWS = 32
+"""Rows of x that a CUDA block keeps the sums of."""
+
+FEW_ROWS = 16
+"""Rows of x, times tiles of w a warp, up to which a CUDA block has any number of warps."""
+
+
+def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
+    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    for name, smallest in (("m", 16), ("n", 64), ("k", 128)):
+        extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
+        if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
+            return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
+    # In each stage x, half of w in 16 bits, and a word of metadata for each four of it.
+    needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + 2 * tiles.block_n)
+    if gpu is not None and needed > gpu.shared_memory:
+        return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
+    return None
+
+
+def cusparselt_fits(problem: Problem, parameters: Algorithm, gpu: Gpu | None) -> str | None:
+    """Why cuSPARSELt can't do it, or None when it can."""
+    del parameters, gpu
+    for name in ("m", "n", "k"):
+        if (value := getattr(problem, name)) % 16 or (name != "m" and value % 32):
+            return f"cuSPARSELt takes multiples of 16 for m and of 32 for n and k: {name} is {value}"
+    return None
+
+
+def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
+    """Why a CUDA block can't take it so, or None when it can."""
+    del gpu
+    for name, multiple in (("n", TILE_N * warps.tiles_n), ("k", 2 * TILE_K)):
+        if (value := getattr(problem, name)) % multiple:
+            return f"{name} must be a multiple of {multiple}: {value} is none"
+    if problem.m > MOST_ROWS:
+        return f"keeps the sums of all rows of x in registers: m {problem.m} > {MOST_ROWS}"
+    if problem.m * warps.tiles_n > FEW_ROWS and warps.warps_k > 8:
+        return (
+            f"too much for the registers: tiles_n {warps.tiles_n} x warps_k {warps.warps_k} at m {problem.m}"
+        )
+    steps = problem.k // (2 * TILE_K)
+    if warps.warps_k * warps.split_k > max(4, steps):
+        return f"fewer warps do: warps_k {warps.warps_k} x split_k {warps.split_k} > {steps} steps"
+    return None
+
+
+def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
+    """Why Hopper's kernel can't have such tiles, or why others do the same with less, or None."""
+    shape = problem.m, problem.n, problem.k
+    return transposed_tiles.fits(shape, tiles, wgmma_bytes(tiles), gpu)
+
+
+def wgmma_bytes(tiles: Wgmma) -> int:
+    """Bytes of w in a step of a block: 64 values in 16 bits a row, and 4 bits of metadata for two of them."""
+    return tiles.block_n * (128 + 16)

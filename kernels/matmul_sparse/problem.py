@@ -1,0 +1,81 @@
+"""What a 2:4 sparse product is: its dimensions, its least work, how far an answer may be off."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from kernels.contract import EPSILON, Tolerance, Work, bytes_of, one_of
+
+TILE_N = 16
+"""Rows of w in a tile of the metadata."""
+
+TILE_K = 64
+"""Columns of w in a tile of the metadata."""
+
+
+def up(value: int, multiple: int) -> int:
+    """The least multiple from a value on."""
+    return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A product of an m by k matrix and the transpose of a sparse n by k one."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = one_of("bfloat16", "float16")
+
+    @property
+    def values_shape(self) -> tuple[int, int]:
+        """Of the weights that are kept."""
+        return self.n, up(self.k, TILE_K) // 2
+
+    @property
+    def metadata_shape(self) -> tuple[int, int, int]:
+        """Of the words that say which they are."""
+        return up(self.n, TILE_N) // TILE_N, up(self.k, TILE_K) // TILE_K, 32
+
+
+MOST_INTERPRETED = 72
+"""The largest dimension that Triton's interpreter is given: tiles of 16 to 64, the last in part."""
+
+
+def work(problem: Problem) -> Work:
+    """Each input read once, the output written once, a multiplication and an addition for each product with a
+    weight that is kept."""
+    moved = bytes_of(problem.dtype, (problem.m, problem.k), (problem.m, problem.n), problem.values_shape)
+    moved += bytes_of("int32", problem.metadata_shape)
+    return Work(moved, {problem.dtype: problem.m * problem.n * problem.k})
+
+
+def tolerance(problem: Problem) -> Tolerance:
+    """How far an output may be from the reference, for inputs of about the size of standard normal ones.
+
+    An output is a sum of k / 2 products, about ``sqrt(k / 2)`` large. Below, eps is the dtype's. Limits are
+    for the worst of 1e8 outputs, 6 standard deviations out.
+
+    - *Sums in float32*: 2 eps of float32 for each of k / 2 and 8 products, and ``eps sqrt(k)`` of the output.
+    - *Parts rounded to the dtype* before they are added, as libraries may: ``1.2 eps sqrt(k / 2)``, and an
+      eps of the output.
+    - *The output, rounded once*: half an eps of it.
+
+    At k = 8192 in bfloat16 that is 1 + 0.016 |out|. Two weights of a row that changed places are wrong by
+    about 2.4, a tile of 64 columns left out by 5.7.
+    """
+    eps, single = EPSILON[problem.dtype], EPSILON["float32"]
+    products = problem.k / 2
+    atol = 2 * eps * math.sqrt(products + 8) + 2 * single * (products + 8)
+    return Tolerance(2 * eps + single * math.sqrt(problem.k), atol)
+
+
+def interpreted(problem: Problem) -> Problem:
+    """The problem for Triton's interpreter, which is slow; what was odd stays odd."""
+    small = {
+        name: value if (value := getattr(problem, name)) <= MOST_INTERPRETED else MOST_INTERPRETED + value % 2
+        for name in ("m", "n", "k")
+    }
+    return dataclasses.replace(problem, **small)

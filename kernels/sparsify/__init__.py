@@ -1,0 +1,119 @@
+"""Weights made 2:4 sparse: of every four neighbours in a row of w, n by k, the two of largest magnitude are
+kept, of equal ones the first.
+
+``step`` says what comes of them. ``prune``: w with zeros for the others. ``compress``: what
+``matmul_sparse`` multiplies, the values that are kept, n by k / 2, and their places as its declaration packs
+them. ``transpose``: the same of w's transpose, k by n, whose rows are w's columns, as a backward pass
+multiplies it. Rows are filled up with zeros to a multiple of 64.
+
+Inference does this once, offline. Training does it whenever the weights have changed: once for the product,
+once for the transpose, since neither can be read off the other's compressed form.
+
+Least work: w is read once, the outputs are written once. Six comparisons decide for four neighbours. Nothing
+is rounded: an output is right if it is the same.
+
+The rule is that of Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from kernels.contract import Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from kernels.matmul_sparse.problem import TILE_K, TILE_N, up
+
+MOST_INTERPRETED = 130
+"""The largest dimension that Triton's interpreter is given: two tiles of 64, the last in part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A matrix of weights, and what is to come of it."""
+
+    n: int
+    k: int
+    dtype: str = one_of("bfloat16", "float16")
+    step: str = one_of("compress", "prune", "transpose")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix whose rows are made sparse."""
+        return (self.k, self.n) if self.step == "transpose" else (self.n, self.k)
+
+    @property
+    def values_shape(self) -> tuple[int, int]:
+        """Of the values that are kept."""
+        rows, columns = self.shape
+        return rows, up(columns, TILE_K) // 2
+
+    @property
+    def metadata_shape(self) -> tuple[int, int, int]:
+        """Of the words that say which they are."""
+        rows, columns = self.shape
+        return up(rows, TILE_N) // TILE_N, up(columns, TILE_K) // TILE_K, 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """A Triton program's rows and columns."""
+
+    block_rows: int = one_of(16, 32, 64, default=32, unit="")
+    block_columns: int = one_of(64, 128, 256, default=128, unit="")
+    num_warps: int = one_of(2, 4, 8, default=4, unit="w")
+
+
+def work(problem: Problem) -> Work:
+    """w read once, the outputs written once, six comparisons for four neighbours."""
+    size = problem.n * problem.k
+    moved = bytes_of(problem.dtype, (problem.n, problem.k))
+    if problem.step == "prune":
+        moved *= 2
+    else:
+        moved += bytes_of(problem.dtype, problem.values_shape) + bytes_of("int32", problem.metadata_shape)
+    return Work(moved, {"float32": size * 6 // 4})
+
+
+def tolerance(problem: Problem) -> Tolerance:
+    """None: nothing is computed but which are kept."""
+    del problem
+    return Tolerance(0.0, 0.0)
+
+
+def interpreted(problem: Problem) -> Problem:
+    """The problem for Triton's interpreter, which is slow; what was odd stays odd."""
+    small = {
+        name: value if (value := getattr(problem, name)) <= MOST_INTERPRETED else MOST_INTERPRETED + value % 2
+        for name in ("n", "k")
+    }
+    return dataclasses.replace(problem, **small)
+
+
+def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
+    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    del gpu
+    each = tiles.block_rows * tiles.block_columns // (32 * tiles.num_warps)
+    if each > 64:
+        return f"too much for the registers: {each} weights a thread > 64"
+    for name, extent, smallest in zip(("rows", "columns"), problem.shape, (TILE_N, TILE_K), strict=True):
+        block = getattr(tiles, f"block_{name}")
+        if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
+            return f"a smaller block does: block_{name} {block} > {enough} for {extent} {name}"
+    return None
+
+
+kernel = Kernel(
+    problem=Problem,
+    size=("n", "k"),
+    work=work,
+    tolerance=tolerance,
+    headline="gbps",
+    arguments=("step",),
+    interpreted=interpreted,
+    as_made=True,
+    providers=(
+        Provider("torch", "torch.py:sparsify"),
+        Provider("torch_compile", "torch.py:sparsify", compiled=True),
+        Provider("triton", "triton.py:sparsify", Tiles, tiles_fit),
+    ),
+)

@@ -1,0 +1,43 @@
+"""The weights and what comes of them."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul_sparse.problem import TILE_K, up
+from kernels.matmul_sparse.reference import pack
+from kernels.sparsify import Problem
+from kernels.tensors import dtype_of, normal
+
+
+def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """w, standard normal."""
+    return normal([(problem.n, problem.k)], problem.dtype, device, seed)
+
+
+def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """A matrix like w, or values and metadata."""
+    dtype = dtype_of(problem.dtype)
+    if problem.step == "prune":
+        return [((problem.n, problem.k), dtype)]
+    return [(problem.values_shape, dtype), (problem.metadata_shape, torch.int32)]
+
+
+def filled_up(w: torch.Tensor) -> torch.Tensor:
+    """Rows with zeros up to a multiple of 64, as groups of four neighbours."""
+    rows, columns = w.shape
+    return torch.nn.functional.pad(w, (0, up(columns, TILE_K) - columns)).view(rows, -1, 4)
+
+
+def reference(w: torch.Tensor, step: str) -> tuple[torch.Tensor, ...]:
+    """What is kept, exactly."""
+    of = w.t() if step == "transpose" else w
+    four = filled_up(of.double())
+    # The first of equal ones comes first; two places, in their own order.
+    order = four.abs().sort(dim=2, descending=True, stable=True).indices
+    places = order[..., :2].sort(dim=2).values
+    kept = four.gather(2, places)
+    if step == "prune":
+        made = torch.zeros_like(four).scatter_(2, places, kept)
+        return (made.view(made.shape[0], -1)[:, : of.shape[1]],)
+    return kept.view(kept.shape[0], -1), pack((places[..., 0] + 4 * places[..., 1]).int())

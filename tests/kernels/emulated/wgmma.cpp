@@ -1,0 +1,72 @@
+// Runs matmul's wgmma_persistent on emulated multiprocessors: BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, ELEMENT
+// and PROMOTED are macros, the rest is told by arguments. It reads a and b from a file as they lie in memory, with rows of multiples of 16
+// bytes, and writes out.
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "../matmul/wgmma_kernel.cuh"
+
+namespace {
+
+int aligned(int columns) { return (columns + 7) / 8 * 8; }
+
+CUtensorMap tensor_map(const uint16_t* data, int rows, int columns, int stride, int box_rows) {
+  return {data, {columns, rows, 1, 1}, {1, stride, 0, 0}, box_rows};
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  const auto told = [&](int i) { return std::stoi(argv[i]); };
+  const int m = told(3), n = told(4), k = told(5);
+  matmul::Arguments of{};
+  of.m = m;
+  of.n = n;
+  of.k = k;
+  of.stages = told(6);
+  of.cluster_size = told(7);
+  of.split_k = told(8);
+  of.group = told(9);
+  const int clusters = told(10);
+  const auto seed = static_cast<unsigned>(told(11));
+  of.store_by_tma = n % 8 == 0;
+
+  std::ifstream file(argv[1], std::ios::binary);
+  std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  std::vector<uint16_t> given(bytes.size() / 2);
+  std::memcpy(given.data(), bytes.data(), bytes.size());
+  const int rows_of_a = A_TRANSPOSED ? k : m, columns_of_a = A_TRANSPOSED ? m : k;
+  const int rows_of_b = B_TRANSPOSED ? n : k, columns_of_b = B_TRANSPOSED ? k : n;
+  const size_t of_a = static_cast<size_t>(rows_of_a) * aligned(columns_of_a);
+  std::vector<uint16_t> out(static_cast<size_t>(m) * n, 0x7FFF);  // NaN
+  of.out = out.data();
+  const CUtensorMap map_a = tensor_map(given.data(), rows_of_a, columns_of_a, aligned(columns_of_a),
+                                       A_TRANSPOSED ? 64 : BLOCK_M);
+  const CUtensorMap map_b = tensor_map(given.data() + of_a, rows_of_b, columns_of_b, aligned(columns_of_b),
+                                       (B_TRANSPOSED ? BLOCK_N : 64) / of.cluster_size);
+  const CUtensorMap map_out = tensor_map(out.data(), m, n, n, matmul::kWarpgroupRows);
+  using Tile = matmul::Tile<kernels::Element::ELEMENT, BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, PROMOTED>;
+  const int blocks = of.cluster_size * of.split_k;
+  const int needed = matmul::SharedLayout(BLOCK_M, BLOCK_N, of.stages, of.split_k).bytes();
+  std::vector<std::vector<unsigned char>> shared(static_cast<size_t>(blocks));
+  for (int cluster = 0; cluster < clusters; ++cluster) {
+    std::vector<unsigned char*> memories;
+    for (auto& memory : shared) {
+      memory.assign(emulated::kSharedBytes, 0xFF);  // NaN
+      memories.push_back(memory.data());
+    }
+    emulated::run_cluster(static_cast<unsigned>(cluster * blocks), static_cast<unsigned>(clusters * blocks), memories,
+                          Tile::kThreads, seed, [&] { matmul::wgmma_persistent<Tile>(map_a, map_b, map_out, of); });
+    for (const auto& memory : shared) {
+      for (size_t i = static_cast<size_t>(needed); i < memory.size(); ++i) {
+        if (memory[i] != 0xFF) {
+          emulated::fail("the kernel writes past the shared memory that it asks for");
+        }
+      }
+    }
+  }
+  std::ofstream(argv[2], std::ios::binary)
+      .write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size() * 2));
+  return 0;
+}

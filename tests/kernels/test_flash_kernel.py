@@ -1,0 +1,147 @@
+"""cuda_flash's kernel itself, on a CPU: its source compiled against an emulated multiprocessor."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kernels
+from kernels.attention import CUDA_TILES, Problem, tolerance
+from pipeline.machine.compilers import find_cxx
+
+pytestmark = pytest.mark.slow
+
+ATTENTION = kernels.load("attention")
+HERE = Path(__file__).parent / "emulated"
+CPU = torch.device("cpu")
+ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How it is launched: pipeline stages, blocks of the grid."""
+
+    stages: int = 2
+    grid: int = 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which the kernel's includes find the emulated multiprocessor."""
+    made = tmp_path_factory.mktemp("emulated")
+    for name in ("attention", "include", "run"):
+        (made / name).mkdir()
+    for header in ("flash_kernel.cuh", "flash_layout.h"):
+        shutil.copy(kernels.ROOT / "attention" / header, made / "attention")
+    shutil.copy(kernels.ROOT / "include" / "wgmma_descriptors.h", made / "include")
+    for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
+        (made / "include" / header).write_text('#include "hopper.h"\n')
+    shutil.copy(HERE / "hopper.h", made / "include")
+    shutil.copy(HERE / "flash.cpp", made / "run")
+    return made
+
+
+def program(folder: Path, head_dim: int, tiles: tuple[int, int], dtype: str) -> Path:
+    """The kernel for these tiles, compiled once."""
+    names = {"HEAD_DIM": head_dim, "BLOCK_M": tiles[0], "BLOCK_N": tiles[1], "ELEMENT": ELEMENTS[dtype]}
+    path = folder / "run" / "-".join(str(value) for value in names.values())
+    if not path.exists():
+        defined = [f"-D{name}={value}" for name, value in names.items()]
+        command = [str(find_cxx().path), "-std=c++17", "-O2", *defined, "flash.cpp", "-o", path.name]
+        subprocess.run(command, cwd=path.parent, check=True)
+    return path
+
+
+def check(folder: Path, problem: Problem, tiles: tuple[int, int], launch: Launch, seed: int) -> None:
+    """The kernel gives the reference's answer, and ends."""
+    inputs = ATTENTION.inputs(problem, CPU, seed)
+    given, made = folder / "given", folder / "made"
+    given.write_bytes(b"".join(x.contiguous().view(torch.int16).numpy().tobytes() for x in inputs))
+    lengths = [
+        problem.batch,
+        problem.heads,
+        problem.kv_heads,
+        problem.seq_q,
+        problem.seq_k,
+        int(problem.causal),
+    ]
+    told: list[Any] = [given, made, *lengths, launch.stages, launch.grid, seed]
+    command = [str(program(folder, problem.head_dim, tiles, problem.dtype)), *map(str, told)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    out = torch.frombuffer(bytearray(made.read_bytes()), dtype=inputs[0].dtype).view(problem.shape)
+    (exact,) = ATTENTION.expected(problem, inputs)
+    allowed = tolerance(problem)
+    wrong = ~((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs())
+    assert not wrong.any(), f"{int(wrong.sum())} wrong, the first at {wrong.nonzero()[0].tolist()}"
+
+
+SEEDS = range(4)
+"""Copies and wgmmas as early as they may be, or as late: the lowest two bits say which."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiles_follow_each_other(folder: Path, causal: bool, seed: int) -> None:
+    """A block of the grid does several tiles of several heads, whose lengths are no multiples of a tile."""
+    problem = Problem(
+        batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=289, head_dim=64, causal=causal, dtype="bfloat16"
+    )
+    check(folder, problem, (128, 128), Launch(stages=2, grid=3), seed)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize(
+    ("head_dim", "tiles"), [(head_dim, tiles) for head_dim in CUDA_TILES for tiles in CUDA_TILES[head_dim]]
+)
+def test_every_tile(folder: Path, head_dim: int, tiles: tuple[int, int], dtype: str, causal: bool) -> None:
+    problem = Problem(
+        batch=1, heads=2, kv_heads=2, seq_q=200, seq_k=573, head_dim=head_dim, causal=causal, dtype=dtype
+    )
+    check(folder, problem, tiles, Launch(stages=2, grid=1), seed=3)
+
+
+RELEASE_QUERIES = "release(&barriers->q_empty);"
+RELEASE_VALUES = "release(&barriers->stages[values.stage].v_empty);"
+FAULTS = {
+    "queries are given back before they are used": {
+        f"      if (n == 0) {{\n        {RELEASE_QUERIES}\n      }}\n": "",
+        "      named_barrier_sync(": f"      if (n == 0) {RELEASE_QUERIES}\n      named_barrier_sync(",
+    },
+    "keys are given back before they are used": {"      wgmma_wait_group<1>();\n": ""},
+    "values are given back before they are used": {
+        f"      {RELEASE_VALUES}\n      values": "      values",
+        "      soften<kBlockN>(": f"      {RELEASE_VALUES}\n      soften<kBlockN>(",
+    },
+    "a barrier expects too many warps": {"constexpr int kWarps = kBlockM / 16;": "constexpr int kWarps = 9;"},
+    "no warpgroup gives the first turn": {"if (which == kWarpgroups - 1) {": "if (which == kWarpgroups) {"},
+    "the next tile's queries have the same parity": {"    parity_of_q ^= 1;\n    mbarrier": "    mbarrier"},
+    "sums are not shrunk": {"sums[i] *= rows.shrink[i / 2 % 2];": ""},
+    "probabilities are of the wrong rows": {"scores[i * 2], scores[i * 2 + 1]": "scores[i], scores[i + 1]"},
+    "no key is masked": {"scores[i] = -INFINITY;": ""},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
+    """Or these tests would say nothing."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
+    header = tmp_path / "attention" / "flash_kernel.cuh"
+    text = header.read_text()
+    for before, after in FAULTS[fault].items():
+        assert before in text
+        text = text.replace(before, after)
+    header.write_text(text)
+    problem = Problem(
+        batch=1, heads=3, kv_heads=3, seq_q=150, seq_k=417, head_dim=64, causal=True, dtype="bfloat16"
+    )
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        for seed in SEEDS:
+            check(tmp_path, problem, (128, 128), Launch(stages=2, grid=2), seed)

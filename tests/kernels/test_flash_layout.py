@@ -1,0 +1,176 @@
+"""What cuda_flash works out before it computes, compiled without CUDA: tiles, keys, shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import kernels
+from kernels.attention import CUDA_TILES, WarpSpecialized, cuda_shared_memory
+from pipeline.machine.compilers import find_cxx
+
+SOURCE = """
+#include "flash_layout.h"
+#define SHOWN extern "C" __attribute__((visibility("default")))
+using namespace attention;
+SHOWN void tile(int heads, int blocks, int grid, int causal, int number, int at, int* found) {
+  const TileIndex tile = Schedule(heads, blocks, grid, causal != 0).tile(number, at);
+  found[0] = tile.block;
+  found[1] = tile.head;
+}
+SHOWN void seen(int row, int block_m, int block_n, int seq_q, int seq_k, int causal, int* found) {
+  const KeyBlocks seen = key_blocks(row, block_m, block_n, seq_q, seq_k, causal != 0);
+  found[0] = seen.full;
+  found[1] = seen.end;
+}
+SHOWN int shared_bytes(int head_dim, int block_m, int block_n, int stages) {
+  return SharedLayout(head_dim, block_m, block_n).bytes(stages);
+}
+SHOWN int begins(int head_dim, int block_m, int block_n, int stage, int* found) {
+  const SharedLayout layout(head_dim, block_m, block_n);
+  found[0] = layout.queries();
+  found[1] = layout.keys(stage);
+  found[2] = layout.values(stage);
+  return sizeof(Barriers);
+}
+SHOWN unsigned long long k_major(unsigned tile, int bytes) {
+  return further(k_major_descriptor(tile, 0), bytes);
+}
+SHOWN unsigned long long mn_major(unsigned tile, int bytes, int rows) {
+  return further(mn_major_descriptor(tile, 0, rows), bytes);
+}
+SHOWN int swizzled(int row, int byte) { return kernels::swizzled(row, byte); }
+"""
+
+PAIR = ctypes.c_int * 3
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("layout")
+    (folder / "layout.cpp").write_text(SOURCE)
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-Wall", "-Wextra", "-Werror"]
+    include = f"-I{kernels.ROOT / 'attention'}"
+    command = [str(find_cxx().path), *flags, include, "layout.cpp", "-o", "layout.so"]
+    subprocess.run(command, cwd=folder, check=True)
+    library = ctypes.CDLL(str(Path(folder, "layout.so")))
+    library.k_major.restype = library.mn_major.restype = ctypes.c_ulonglong
+    return library
+
+
+def tiles_of(
+    layout: ctypes.CDLL, heads: int, blocks: int, grid: int, causal: bool
+) -> list[list[tuple[int, int]]]:
+    """Each block's tiles, in their order."""
+    found, every = PAIR(), []
+    for at in range(grid):
+        own = []
+        for number in itertools.count():
+            layout.tile(heads, blocks, grid, causal, number, at, found)
+            if found[1] < 0:
+                break
+            if found[0] >= 0:
+                own.append((found[0], found[1]))
+        every.append(own)
+    return every
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [1, 2, 7, 12, 40])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 8, 11, 12])
+def test_every_tile_is_done_once(layout: ctypes.CDLL, blocks: int, heads: int, causal: bool) -> None:
+    for grid in (1, 2, 5, 6, 13, 24, 132):
+        every = tiles_of(layout, heads, blocks, min(grid, heads * blocks), causal)
+        done = sorted(itertools.chain.from_iterable(every))
+        assert done == [(block, head) for block in range(blocks) for head in range(heads)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "blocks", "least"),
+    [(64, 32, 0.98), (16, 128, 0.98), (128, 16, 0.98), (128, 11, 0.95), (256, 4, 0.96), (20, 16, 0.88)],
+)
+def test_blocks_of_the_grid_have_alike_much_to_do(
+    layout: ctypes.CDLL, heads: int, blocks: int, least: float
+) -> None:
+    """With a mask a tile takes as many steps as its number and one more. The last to end has hardly more of
+    them than others, on as many multiprocessors as an H200 has."""
+    steps = [sum(block + 1 for block, _ in own) for own in tiles_of(layout, heads, blocks, 132, causal=True)]
+    assert sum(steps) / 132 / max(steps) >= least
+
+
+def test_a_head_is_done_by_blocks_that_work_at_the_same_time(layout: ctypes.CDLL) -> None:
+    """So that its keys are in L2: in a round of pairs the grid is at few heads."""
+    every = tiles_of(layout, 64, 32, 132, causal=True)
+    for number in range(12):
+        assert len({own[number][1] for own in every}) <= 10
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("block_m", "block_n"), [(128, 128), (128, 176), (192, 128)])
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (77, 333), (128, 128), (300, 300), (500, 1000)])
+def test_a_tile_masks_the_blocks_that_a_query_does_not_see_whole(
+    layout: ctypes.CDLL, seq_q: int, seq_k: int, block_m: int, block_n: int, causal: bool
+) -> None:
+    found = PAIR()
+    for row in range(0, seq_q, block_m):
+        layout.seen(row, block_m, block_n, seq_q, seq_k, causal, found)
+        queries = range(row, min(row + block_m, seq_q))
+        sees = [min(seq_k, query + seq_k - seq_q + 1) if causal else seq_k for query in queries]
+        assert found[0] * block_n <= min(sees)
+        assert (found[0] + 1) * block_n > min(sees), "a block is masked for nothing"
+        assert found[1] * block_n >= max(sees), "keys are left out"
+        assert 0 <= found[0] <= found[1]
+
+
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+def test_shared_memory_is_what_the_declaration_says(layout: ctypes.CDLL, head_dim: int) -> None:
+    for (block_m, block_n), stages in itertools.product(CUDA_TILES[head_dim], (2, 3, 4)):
+        needed = layout.shared_bytes(head_dim, block_m, block_n, stages)
+        tiles = WarpSpecialized(block_m=block_m, block_n=block_n, stages=stages)
+        assert needed == cuda_shared_memory(head_dim, tiles) + 1024, "with what aligns it"
+        found, end = PAIR(), 0
+        for stage in range(stages):
+            barriers = layout.begins(head_dim, block_m, block_n, stage, found)
+            assert barriers <= found[0]
+            assert not any(begin % 1024 for begin in found), "tiles begin where the swizzle does"
+            assert found[1] >= (end or found[0] + block_m * head_dim * 2)
+            assert found[2] == found[1] + block_n * head_dim * 2
+            end = found[2] + block_n * head_dim * 2
+        assert end + 1024 <= needed
+
+
+def swizzle(address: int) -> int:
+    """Where the hardware looks for an address of a tile with the 128-byte swizzle."""
+    return address ^ ((address >> 7 & 7) << 4)
+
+
+def fields(descriptor: int) -> tuple[int, int, int]:
+    """Address, leading and stride offset in bytes."""
+    address, leading, stride = (((descriptor >> at) & 0x3FFF) << 4 for at in (0, 16, 32))
+    return address, leading, stride
+
+
+TILE = 7 << 13
+
+
+@pytest.mark.parametrize("rows", [128, 160, 176, 192])
+def test_tensor_cores_find_keys_and_values_where_tma_put_them(layout: ctypes.CDLL, rows: int) -> None:
+    """A block of keys or values: two slabs of 64 elements, a row of 128 bytes for each key."""
+
+    def put(row: int, element: int) -> int:
+        return TILE + element // 64 * rows * 128 + int(layout.swizzled(row, element % 64 * 2))
+
+    for step in range(8):  # 16 elements of head_dim: keys, K-major
+        address, _, stride = fields(layout.k_major(TILE, step // 4 * rows * 128 + step % 4 * 32))
+        for row, element in itertools.product(range(rows), range(16)):
+            at = address + row // 8 * stride + row % 8 * 128 + element * 2
+            assert swizzle(at) == put(row, step * 16 + element)
+    for step in range(rows // 16):  # 16 keys: values, MN-major
+        address, leading, stride = fields(layout.mn_major(TILE, step * 16 * 128, rows))
+        for row, element in itertools.product(range(16), range(128)):
+            at = address + element // 64 * leading + element % 64 * 2 + row // 8 * stride + row % 8 * 128
+            assert swizzle(at) == put(step * 16 + row, element)

@@ -1,0 +1,91 @@
+"""What is particular to sparse weights: which are kept, and that matmul_sparse multiplies what comes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import kernels
+from kernels.matmul_sparse.reference import dense
+from kernels.matmul_sparse.reference import reference as product
+from kernels.sparsify import Problem, Tiles, tiles_fit
+from tests.kernels.kernel_cases import Case, cases
+
+SPARSIFY = kernels.load("sparsify")
+CPU = torch.device("cpu")
+CASES = cases(lambda case: case.loaded is SPARSIFY and not case.provider.compiled)
+
+
+def test_by_hand() -> None:
+    w = torch.tensor([[1.0, -3.0, 2.0, 0.5, 0.0, 0.0, 0.0, 0.0, 2.0, -2.0, 2.0, 2.0]])
+    (pruned,) = SPARSIFY.module("reference.py").reference(w, "prune")
+    assert pruned.tolist() == [[0, -3, 2, 0, 0, 0, 0, 0, 2, -2, 0, 0]]
+    values, metadata = SPARSIFY.module("reference.py").reference(w, "compress")
+    assert values[0, :6].tolist() == [-3, 2, 0, 0, 2, -2]
+    # Four bits each: the places 1 and 2, 0 and 1, 0 and 1.
+    assert int(metadata[0, 0, 0]) & 0xFFF == 0x449
+
+
+def run(case: Case, w: torch.Tensor, step: str) -> Any:
+    case.load()
+    parameters = {} if case.provider.parameters is None else dataclasses.asdict(case.provider.parameters())
+    return case.loaded.entry(case.provider)(w, step=step, **parameters)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equal_neighbours_keep_the_first(case: Case) -> None:
+    generator = torch.Generator().manual_seed(2)
+    w = torch.randint(-2, 3, (32, 128), generator=generator).to(torch.bfloat16).to(case.device)
+    for step in ("prune", "compress", "transpose"):
+        made = run(case, w, step)
+        right = SPARSIFY.module("reference.py").reference(w, step)
+        for out, expected in zip(made if isinstance(made, tuple) else (made,), right, strict=True):
+            assert torch.equal(out.double(), expected.double())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_compressed_is_what_is_multiplied(case: Case) -> None:
+    (w,) = SPARSIFY.inputs(Problem(n=48, k=192), case.device, 0)
+    x = torch.randn(8, 192, dtype=torch.float64, device=case.device)
+    pruned = run(case, w, "prune")
+    values, metadata = run(case, w, "compress")
+    assert torch.equal(dense(values, metadata), pruned)
+    torch.testing.assert_close(product(x, values, metadata), x @ pruned.double().t())
+
+    values, metadata = run(case, w, "transpose")
+    turned = run(case, w.t().contiguous(), "prune")
+    assert torch.equal(dense(values, metadata)[:, :48], turned)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "sentence"),
+    [
+        (Tiles(), None),
+        (Tiles(block_rows=64, block_columns=256), "too much for the registers: 128 weights a thread > 64"),
+        (Tiles(block_rows=64), "a smaller block does: block_rows 64 > 32 for 24 rows"),
+    ],
+)
+def test_what_fits(tiles: Tiles, sentence: str | None) -> None:
+    assert tiles_fit(Problem(n=24, k=4096), tiles, None) == sentence
+
+
+@pytest.mark.parametrize("name", ["torch", "triton"])
+@pytest.mark.parametrize(
+    ("w", "sentence"),
+    [(torch.ones(4, 4), "got float32"), (torch.ones(4, dtype=torch.bfloat16), r"needs weights \(n, k\)")],
+)
+def test_refuses(name: str, w: torch.Tensor, sentence: str) -> None:
+    provider = SPARSIFY.kernel.provider(name)
+    entry = getattr(SPARSIFY.module(provider.file), provider.function)
+    parameters = {} if provider.parameters is None else dataclasses.asdict(provider.parameters())
+    with pytest.raises(ValueError, match=sentence):
+        entry(w, step="prune", **parameters)
+
+
+def test_work_counts_what_is_read_and_written() -> None:
+    for step, moved in (("prune", 2.0), ("compress", 1 + 9 / 16), ("transpose", 1 + 9 / 16)):
+        work = SPARSIFY.kernel.work(Problem(n=4096, k=8192, step=step))
+        assert work.bytes == 4096 * 8192 * 2 * moved

@@ -1,0 +1,216 @@
+"""cuda_wgmma's kernel itself, on a CPU: its source compiled against emulated multiprocessors."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+from kernels.matmul.problem import Problem, tolerance
+from pipeline.machine.compilers import find_cxx
+
+MATMUL = kernels.load("matmul")
+HERE = Path(__file__).parent / "emulated"
+CPU = torch.device("cpu")
+ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
+HEADERS = (
+    "aligned_rows.cuh",
+    "wgmma_kernel.cuh",
+    "wgmma_mainloop.cuh",
+    "wgmma_epilogue.cuh",
+    "wgmma_layout.h",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """A tile, what is told at run time, and clusters of the grid; None: as many as there are tiles."""
+
+    block_m: int = 128
+    block_n: int = 128
+    stages: int = 3
+    cluster_size: int = 1
+    split_k: int = 1
+    group: int = 2
+    clusters: int | None = None
+    promoted: bool = False
+
+    def tiles(self, problem: Problem) -> int:
+        """Of a cluster."""
+        return -(-problem.m // (self.block_m * self.cluster_size)) * -(-problem.n // self.block_n)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which the kernel's includes find the emulated multiprocessors."""
+    made = tmp_path_factory.mktemp("emulated")
+    for name in ("matmul", "include", "run"):
+        (made / name).mkdir()
+    for header in HEADERS:
+        shutil.copy(kernels.ROOT / "matmul" / header, made / "matmul")
+    shutil.copy(kernels.ROOT / "include" / "wgmma_descriptors.h", made / "include")
+    for header in ("async.cuh", "common.cuh", "tma.cuh", "wgmma.cuh"):
+        (made / "include" / header).write_text('#include "hopper.h"\n')
+    shutil.copy(HERE / "hopper.h", made / "include")
+    for source in ("aligned.cpp", "wgmma.cpp"):
+        shutil.copy(HERE / source, made / "run")
+    return made
+
+
+def program(folder: Path, launch: Launch, layout: str, dtype: str) -> Path:
+    """The kernel for such tiles, compiled once."""
+    names = {
+        "BLOCK_M": launch.block_m,
+        "BLOCK_N": launch.block_n,
+        "A_TRANSPOSED": str(layout[0] == "t").lower(),
+        "B_TRANSPOSED": str(layout[1] == "t").lower(),
+        "ELEMENT": ELEMENTS[dtype],
+        "PROMOTED": str(launch.promoted).lower(),
+    }
+    path = folder / "run" / "-".join(str(value) for value in names.values())
+    if not path.exists():
+        defined = [f"-D{name}={value}" for name, value in names.items()]
+        command = [str(find_cxx().path), "-std=c++17", "-O2", *defined, "wgmma.cpp", "-o", path.name]
+        subprocess.run(command, cwd=path.parent, check=True)
+    return path
+
+
+def lying(x: torch.Tensor, lies: str) -> bytes:
+    """A matrix as it lies in memory, its rows filled up with NaN to multiples of 16 bytes."""
+    rows = x if lies == "n" else x.t()
+    padded = torch.full((rows.shape[0], -(-rows.shape[1] // 8) * 8), torch.nan, dtype=x.dtype)
+    padded[:, : rows.shape[1]] = rows
+    return padded.view(torch.int16).numpy().tobytes()
+
+
+def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
+    """The kernel gives the reference's answer, and ends."""
+    inputs = MATMUL.inputs(problem, CPU, seed)
+    given, made = folder / "given", folder / "made"
+    given.write_bytes(b"".join(lying(x, lies) for x, lies in zip(inputs, problem.layout, strict=True)))
+    sizes = [
+        problem.m,
+        problem.n,
+        problem.k,
+        launch.stages,
+        launch.cluster_size,
+        launch.split_k,
+        launch.group,
+    ]
+    clusters = launch.tiles(problem) if launch.clusters is None else launch.clusters
+    command = [program(folder, launch, problem.layout, problem.dtype), given, made, *sizes, clusters, seed]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    out = torch.frombuffer(bytearray(made.read_bytes()), dtype=inputs[0].dtype).view(problem.m, problem.n)
+    (exact,) = MATMUL.expected(problem, inputs)
+    allowed = tolerance(problem)
+    wrong = ~((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs())
+    assert not wrong.any(), f"{int(wrong.sum())} wrong, the first at {wrong.nonzero()[0].tolist()}"
+
+
+SEEDS = range(4)
+"""Copies and wgmmas as early as they may be, or as late: the lowest two bits say which."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("problem", "launch"),
+    [
+        # A block takes several tiles, the last of few rows and columns, in more steps than there are buffers.
+        (Problem(m=200, n=136, k=300, layout="nn"), Launch(64, 64, clusters=3)),
+        # A tile's second warpgroup has no row; rows of the output begin anywhere.
+        (Problem(m=130, n=77, k=100, layout="nt"), Launch(clusters=1)),
+        # Two blocks share columns of b, and the second has no row.
+        (Problem(m=120, n=128, k=520, layout="nt"), Launch(cluster_size=2, clusters=1)),
+        (Problem(m=300, n=130, k=330, layout="nn"), Launch(64, cluster_size=2, clusters=2)),
+        # Blocks share a tile, and parts of k are of different lengths.
+        (Problem(m=70, n=72, k=300, layout="nt"), Launch(128, 64, split_k=2)),
+        (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4)),
+        (Problem(m=140, n=64, k=600, layout="nn"), Launch(64, 64, cluster_size=2, split_k=2)),
+        # As float8's sums are in ieee.
+        (Problem(m=150, n=72, k=300, layout="nt"), Launch(128, 64, clusters=1, promoted=True)),
+    ],
+    ids=str,
+)
+def test_the_kernel_multiplies(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
+    check(folder, problem, launch, seed)
+
+
+@pytest.mark.parametrize("row_bytes", [1, 15, 16, 2046, 2048, 2050, 5000])
+def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int) -> None:
+    """Two matrices by one launch: rows behind each other, and those of a wider matrix."""
+    path = folder / "run" / "aligned"
+    if not path.exists():
+        command = [str(find_cxx().path), "-std=c++17", "-O2", "aligned.cpp", "-o", path.name]
+        subprocess.run(command, cwd=path.parent, check=True)
+    for offset in (0, 2, 5, 14):
+        told = [9, row_bytes, row_bytes, offset, 17, row_bytes, row_bytes + 3, 15 - offset]
+        done = subprocess.run(
+            [path, *map(str, told)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("tile", [(64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256)], ids=str)
+def test_every_tile(folder: Path, tile: tuple[int, int], layout: str, dtype: str) -> None:
+    """A tile and a bit of each dimension, stored by TMA and by threads."""
+    if layout[0] == "t" and min(tile) < 128:
+        pytest.skip("there is none")
+    for n, launch in ((tile[1] + 8, Launch(*tile, clusters=1)), (tile[1] + 3, Launch(*tile, split_k=2))):
+        check(folder, Problem(m=tile[0] + 70, n=n, k=150, dtype=dtype, layout=layout), launch, seed=3)
+
+
+SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))
+SHARED_BY_FOUR = (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4))
+SEVERAL = (Problem(m=260, n=200, k=400, layout="nn"), Launch(64, 64, cluster_size=2, clusters=1))
+
+FAULTS = {
+    "a buffer is given back before it is read": (SEVERAL, {"wgmma_wait_group<1>();": ""}),
+    "only one block's warps give a buffer back": (SEVERAL, {"if (lane < of.cluster_size)": "if (lane == 0)"}),
+    "fewer warps are waited for than read": (
+        SEVERAL,
+        {"Tile::kConsumers * kWarpgroup / 32 * of.cluster_size": "Tile::kConsumers * kWarpgroup / 32"},
+    ),
+    "the buffers' parity does not change": (SEVERAL, {"parity ^= 1;": ""}),
+    "what is staged is written over before it is stored": (
+        SEVERAL,
+        {"bulk_wait_group_read<0>();  // what": "//"},
+    ),
+    "a block copies all columns of b": (SEVERAL, {"depth + above * rows);": "depth);"}),
+    "a part of k is left out": (SHARED, {"first_step(place.part + 1,": "-1 + first_step(place.part + 1,"}),
+    "sums are written over buffers that others read": (
+        SHARED,
+        {"consumers_barrier<Tile>();  // the buffers": "//", "cluster_wait();  // the other": "//"},
+    ),
+    "sums are added up before they have arrived": (SHARED, {"mbarrier_wait_parity(arrived, 0);": ""}),
+    "sums go to the wrong slot": (
+        SHARED_BY_FOUR,
+        {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
+    ),
+    "a block ends while others send": (
+        SHARED,
+        {"  if (of.cluster_size * of.split_k > 1) {\n    cluster_arrive_relaxed();": "  if (false) {"},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
+    """Or these tests would say nothing."""
+    (problem, launch), changes = FAULTS[fault]
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
+    for before, after in changes.items():
+        (header,) = [one for one in (tmp_path / "matmul").iterdir() if before in one.read_text()]
+        header.write_text(header.read_text().replace(before, after))
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        for seed in SEEDS:
+            check(tmp_path, problem, launch, seed)

@@ -1,0 +1,137 @@
+"""Libraries that are built while other things go on. The compiler is planted; that it is real is tested with
+the extension's own tests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from threading import Event
+
+import pytest
+
+import kernels
+from pipeline import UserError
+from pipeline.execution.compile_pool import Ahead, Compilers
+from pipeline.execution.libraries import NICENESS, Libraries
+from pipeline.points import plan as plans
+from pipeline.points.catalog import find
+from pipeline.points.point import Point
+from pipeline.toolchain import extension, inductor, ninja_build
+from pipeline.toolchain.extension import Place
+
+MATMUL, SOFTMAX = kernels.load("matmul"), kernels.load("softmax")
+
+Build = Callable[[Place, Sequence[str]], None]
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
+    """What compilers were asked for; ``broken.cu`` does not compile."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+
+    def build(place: Place, sources: Sequence[str]) -> None:
+        found.append((place.name, tuple(sources)))
+        if "broken.cu" in sources:
+            raise UserError("broken.cu does not compile")
+
+    monkeypatch.setattr(extension, "build", build)
+    return found
+
+
+def test_a_source_is_built_once_and_with_the_others_of_its_kernel(built: list[object]) -> None:
+    with Libraries(gives_way=False) as libraries:
+        first = libraries.submit(MATMUL, ["cuda.cu", "gemv.cu"])
+        again = libraries.submit(MATMUL, ["gemv.cu", "wgmma.cu"])
+        other = libraries.submit(SOFTMAX, ["cuda.cu"])
+        libraries.wait()
+        assert again["gemv.cu"] is first["gemv.cu"] and other["cuda.cu"] is not first["cuda.cu"]
+        assert all(one.result() is None for one in (*first.values(), *again.values(), *other.values()))
+    assert sorted(map(str, built)) == sorted(
+        map(str, [("matmul", ("cuda.cu", "gemv.cu")), ("matmul", ("wgmma.cu",)), ("softmax", ("cuda.cu",))])
+    )
+
+
+def test_of_several_that_fail_together_only_the_broken_one_fails(built: list[object]) -> None:
+    with Libraries(gives_way=False) as libraries:
+        found = libraries.submit(MATMUL, ["cuda.cu", "broken.cu", "gemv.cu"])
+        libraries.wait()
+    assert [str(future.exception() or "") for future in found.values()] == [
+        "",
+        "broken.cu does not compile",
+        "",
+    ]
+
+
+def test_compilers_beside_which_something_is_measured_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    seen: list[int] = []
+
+    def build(place: Place, sources: Sequence[str]) -> None:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    monkeypatch.setattr(extension, "build", build)
+    for gives_way in (True, False):
+        with Libraries(gives_way) as libraries:
+            libraries.submit(SOFTMAX, ["cuda.cu"])
+            libraries.wait()
+    assert seen == [max(own, NICENESS), own] and os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+def test_who_leaves_waits_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, stopped = Event(), Event()
+
+    def build(place: Place, sources: Sequence[str]) -> None:
+        begun.set()
+        assert stopped.wait(60)
+        raise UserError("it was ended")
+
+    monkeypatch.setattr(extension, "build", build)
+    monkeypatch.setattr(ninja_build, "stop", stopped.set)
+    with Libraries(gives_way=False) as libraries:
+        (future,) = libraries.submit(SOFTMAX, ["cuda.cu"]).values()
+        begun.wait(60)
+    assert str(future.exception()) == "it was ended"
+
+
+def points(kernel: str, *providers: str) -> list[Point]:
+    gpu = kernels.contract.Gpu((9, 0), 132, 232448, 50 << 20)
+    target = plans.Target("cuda", gpu)
+    return list(plans.plan(find(kernel), "smoke", target, providers=list(providers)).points)
+
+
+def test_points_of_a_library_wait_for_it_and_others_of_nothing(built: list[object]) -> None:
+    cuda, torch = points("softmax", "cuda"), points("softmax", "torch")
+    with Compilers(None) as compilers:
+        ahead = Ahead(SOFTMAX, compilers)
+        ahead.begin([*cuda, *torch])
+        ahead.submit([*cuda, *torch])
+        compilers.wait()
+        assert set(ahead.futures) == set(cuda)
+        assert not any(map(ahead.is_of, cuda)), "a point has no compilation of its own"
+        assert all(future.done() for future in ahead.futures.values())
+    assert built == [("softmax", ("cuda.cu",))]
+
+
+def test_inductor_s_trial_is_over_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Trial:
+        def __enter__(self) -> None:
+            said.append("begins")
+
+        def __exit__(self, *error: object) -> None:
+            said.append("is over")
+
+    monkeypatch.setattr(inductor, "is_tried", lambda: False)
+    monkeypatch.setattr(inductor, "trying", Trial)
+    provider = SOFTMAX.kernel.provider("torch_compile")
+    with Compilers(None) as compilers:
+        compilers.begin(SOFTMAX, [provider])
+        compilers.begin(MATMUL, [provider])
+        assert said == ["begins"]
+        compilers.wait()
+        assert said == ["begins", "is over"]
+    with Compilers("9.0") as compilers:
+        compilers.begin(SOFTMAX, [provider])
+    assert said == ["begins", "is over"], "on a GPU Inductor asks nothing of the CPU"
