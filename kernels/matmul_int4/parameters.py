@@ -54,6 +54,9 @@ class Threads:
     num_warps: int = one_of(4, 8, unit="w")
 
 
+LEAST_OF_WARP = 256
+"""Sums that each warp of a Triton program has at least: two of the tensor cores' 16 x 8 tiles."""
+
 MOST_ROWS = {"triton_gemv": 4, "cuda": 32}
 """Rows of x up to which providers that read all of w for each few of them make sense."""
 
@@ -79,6 +82,9 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
     sums = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
     if sums > MOST_SUMS:
         return f"too much for the registers: {sums} sums a thread > {MOST_SUMS}"
+    # Of 4096 x 8192 sums by 16 x 64 and 8 warps, 347 were wrong on an H100 (Triton 3.6).
+    if tiles.block_m * tiles.block_n < LEAST_OF_WARP * tiles.num_warps:
+        return f"too many warps: {tiles.num_warps} for a tile of {tiles.block_m} x {tiles.block_n}"
     # In each stage x in 16 bits and w in four, and a scale with its zero for each word of eight weights.
     needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + tiles.block_n)
     if gpu is not None and needed > gpu.shared_memory:

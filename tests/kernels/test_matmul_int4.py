@@ -160,6 +160,7 @@ BASE = Problem(m=16, n=8192, k=8192)
             Tiles(block_m=256, block_n=64, block_k=256, num_warps=8),
             "too much for the shared memory: 442368 bytes > 232448",
         ),
+        ({"m": 64}, tiles_fit, Tiles(num_warps=8), "too many warps: 8 for a tile of 16 x 64"),
         ({"k": 256}, split_fits, Split(split_k=4), "fewer parts do: split_k 4 > 2 steps"),
         ({"m": 1}, rows_fit, Rows(), None),
         ({}, rows_fit, Rows(), "reads all weights for each row of x: m 16 > 4"),
