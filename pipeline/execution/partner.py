@@ -110,7 +110,7 @@ class Partner:
                 # What a process takes to start is no part of the time that its first request may take.
                 self._receive(START_TIMEOUT_S, Ready)
                 self._ready = True
-            if self._connection.poll():
+            if self._connection.poll() and _has_spoken(self._connection):
                 raise OutOfTurnError("it spoke before it was asked")
             self._said = os.fstat(self._printed.fileno()).st_size
             send(self._connection, request)
@@ -203,3 +203,11 @@ class Partner:
         # A C++ exception that nobody caught says what it is above its stack.
         told = next((line.strip() for line in words if "what():" in line), words[-1] if words else "")
         return f"the {self.name} {how}" + (f": {told[:400]}" if told else "")
+
+
+def _has_spoken(connection: Connection) -> bool:
+    """Whether there is something to read, which stays there. Raises EOFError where the other end is gone."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as peeked:
+        if not peeked.recv(1, socket.MSG_PEEK):
+            raise EOFError
+    return True

@@ -9,9 +9,9 @@ from pipeline.store.record import Measurement
 MOST_ATTEMPTS = 3
 """So many runs try a point that fails each time in a way that may pass."""
 
-WORKER_ENDED = "the worker "
-"""How the error begins of a point whose worker ended without an answer. That of an exception begins with the
-exception's name."""
+ENDED = ("the worker ", "the judge ")
+"""How the error begins of a point whose worker or judge ended without an answer. That of an exception begins
+with the exception's name."""
 
 Retry = Literal["passing", "failed"]
 """What is tried again: the failures that may pass, or all."""
@@ -23,12 +23,10 @@ def has_failed(row: Measurement) -> bool:
 
 
 def may_pass(row: Measurement) -> bool:
-    """Whether the failure may be the machine's of that moment: too little memory, no time, a worker that was
+    """Whether the failure may be the machine's of that moment: too little memory, no time, a process that was
     killed. A wrong output, a compiler's error and an exception of the provider's come again."""
     status, error = row.outcome.status, row.outcome.error or ""
-    return status in ("timeout", "out_of_memory") or (
-        status == "runtime_error" and error.startswith(WORKER_ENDED)
-    )
+    return status in ("timeout", "out_of_memory") or (status == "runtime_error" and error.startswith(ENDED))
 
 
 def is_due(row: Measurement, retry: Retry) -> bool:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Thread
+from time import sleep
 
 import psutil
 import pytest
@@ -419,6 +420,8 @@ def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor)
     measured(worker, "right")
     (judge,) = processes("pipeline.execution.judging")
     os.kill(judge, signal.SIGKILL)
+    while Path(f"/proc/{judge}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        sleep(0.01)  # it is gone before it is asked
     outcome = measured(worker, "right")
     assert (outcome.status, outcome.error) == ("runtime_error", "the judge was killed by SIGKILL")
     assert measured(worker, "right").status == "ok"
