@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import metadata
 from time import monotonic
 from typing import Any
 
@@ -15,6 +14,7 @@ from pipeline import UserError
 from pipeline.cluster.engine import Cluster, LostError, Node, Remote
 from pipeline.cluster.messages import Assignment, Described, Digests, Placed
 from pipeline.cluster.station import digests
+from pipeline.cluster.tree import installed
 from pipeline.execution.identity import Identity
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
@@ -143,7 +143,7 @@ def agreeing(
     environment, that of most of its members counts; of as many, the first's. Those that differ are said, and
     ended. Raises UserError where none is left.
     """
-    own = _own_packages(assignment.packages)
+    own = installed(assignment.packages)
     models: dict[str, list[Member]] = {}
     for one in found:
         if why := _different(own, one.described.packages) or _stranger(one, entries, assignment):
@@ -191,11 +191,6 @@ def _apart(mine: Environment, usual: Environment) -> str:
 def _leave_out(one: Member, why: str, say: Say) -> None:
     say(f"{one.device} on {one.node.name} is not used: {why}.")
     one.remote.end()
-
-
-def _own_packages(names: Sequence[str]) -> dict[str, str]:
-    installed = {one.name.lower().replace("_", "-"): one.version for one in metadata.distributions()}
-    return {name: installed[name].partition("+")[0] for name in names if name in installed}
 
 
 def _different(own: dict[str, str], there: dict[str, str]) -> str | None:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, suppress
-from importlib import metadata
 from pathlib import Path
 from time import monotonic
 
@@ -29,6 +28,7 @@ from pipeline.cluster.messages import (
     Steady,
     Wanted,
 )
+from pipeline.cluster.tree import installed
 from pipeline.execution import controls
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.identity import Identity
@@ -65,10 +65,6 @@ class Station:
         self._device = _device(self._told.kind)
         self._environment = environment.fingerprint(self._device)
         self._compilers = self._stack.enter_context(Compilers(self._environment.compute_capability))
-        packages = {}
-        for name in self._told.packages:
-            with suppress(metadata.PackageNotFoundError):
-                packages[name] = metadata.version(name).partition("+")[0]
         missing = []
         for where in self._told.kernels:
             try:
@@ -81,7 +77,7 @@ class Station:
             device=self._device,
             gpu=device.capabilities(self._device),
             environment=self._environment,
-            packages=packages,
+            packages=installed(self._told.packages),
             missing=tuple(missing),
         ).model_dump_json()
 

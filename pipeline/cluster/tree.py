@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 
 from pipeline import ROOT, UserError
@@ -65,6 +66,16 @@ def _git(where: Path, *words: str) -> None:
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or ["git says nothing"]
         raise UserError(f"the commits can't be packed for the cluster: {said[0].removeprefix('fatal: ')}.")
+
+
+def installed(names: Sequence[str]) -> dict[str, str]:
+    """The versions of those packages that are there. Of one that is on the path twice Python imports the
+    first, and so that counts."""
+    found = {}
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name).partition("+")[0]
+    return found
 
 
 def locked() -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from pipeline.cluster.engine import Cluster, LostError, Node, Remote
 from pipeline.cluster.messages import Assignment, Described
 from pipeline.cluster.station import digests
 from pipeline.cluster.team import ClusterTeam
+from pipeline.cluster.tree import installed
 from pipeline.execution.identity import Identity
 from pipeline.points import catalog
 from pipeline.store.environment import Environment
@@ -214,3 +216,14 @@ def test_a_single_gpu_is_no_cluster() -> None:
     assert [gathering.kind_of([word]) for word in ("auto", "all", "cuda", "cpu")] == [*["cuda"] * 3, "cpu"]
     with pytest.raises(UserError, match="device=cuda:1 is of one host"):
         gathering.kind_of(["cuda:1"])
+
+
+def test_of_a_package_that_is_on_the_path_twice_the_first_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("2.0", "1.0"):
+        folder = tmp_path / version / f"twice-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: twice\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(tmp_path / version)
+    assert installed(("twice", "absent")) == {"twice": "1.0"}
