@@ -63,7 +63,7 @@ kernel = Kernel(
     interpreted=interpreted,
     providers=(
         Provider("torch", "torch.py:add"),
-        Provider("triton", "triton.py:add", Tile, textbook=True, compile_weight=elements_a_thread),
+        Provider("triton", "triton.py:add", Tile, compile_weight=elements_a_thread),
         Provider("cuda", "cuda.py:add", Threads, extension="cuda.cu"),
         Provider("cpp", "cpp.py:add", extension="cpp.cpp"),
         Provider("numba", "numba.py:add", Threads, numba_fits),
