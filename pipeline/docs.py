@@ -442,9 +442,9 @@ class Figures:
         return gpu if environment is None else environment.name
 
 
-def _largest(problems: Sequence[Sequence[Final]]) -> list[Sequence[Final]]:
+def _largest(problems: Sequence[list[Final]]) -> list[list[Final]]:
     """Of the finals of problems those of the most operations, by kernel and words, in their order."""
-    found: dict[tuple[str, str], Sequence[Final]] = {}
+    found: dict[tuple[str, str], list[Final]] = {}
     for some in problems:
         of = some[0].point.kernel, notation.words(some[0].point)
         if of not in found or some[0].rate.flops > found[of][0].rate.flops:
