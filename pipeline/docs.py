@@ -17,7 +17,8 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     launches        what a call launches, and what it takes on the device and on the host
     counters        what ncu counted, what warps wait for most, and the hint that promises most
     finals          all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how
-                    many times as long the baseline, torch.compile and the fastest peer take
+                    many times as long the baseline, torch.compile and the fastest peer take; with
+                    ``problems=largest`` only of each dtype's problem of the most operations
     gpus            all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their
                     times, what the ceilings explain, and what the one's best costs on the other
 
@@ -64,6 +65,9 @@ NOTHING = "Nothing of this is measured yet."
 
 FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
+
+LARGEST = "problems=largest"
+"""Leaves a table of finals one problem of each kernel and dtype."""
 
 COMMIT = 7
 """Digits of a commit that a page shows."""
@@ -230,8 +234,11 @@ class Figures:
         name, *options = words.split() or [""]
         of_all = {"finals": self.finals, "gpus": self.gpus}
         if name in of_all:
+            if options == [LARGEST] and name == "finals":
+                return "\n\n".join(self.finals(largest=True)) or NOTHING
             if options:
-                raise UserError(f"figures {name} takes no options.")
+                known = f"no option but {LARGEST}" if name == "finals" else "no options"
+                raise UserError(f"figures {name} takes {known}.")
             return "\n\n".join(of_all[name]()) or NOTHING
         if name not in tables:
             raise unknown("figures", name, [*tables, *of_all])
@@ -261,18 +268,21 @@ class Figures:
             copy = f"a copy at {number(ceilings.copy_gbps, 4)} GB/s"
             yield f"*{self._name(gpu)}, {copy}{note}.*\n\n{markdown(header, rows, 1)}"
 
-    def finals(self) -> Iterator[str]:
-        """All kernels' newest finals."""
+    def finals(self, largest: bool = False) -> Iterator[str]:
+        """All kernels' newest finals, or those of each kernel's and dtype's ``largest`` problem."""
         burst = [row for row in self._held if row.power == "burst"]
         for gpu in _gpus(row.origin.gpu for row in burst):
             problems: dict[tuple[str, Values], list[Final]] = {}
             for row in burst:
                 if row.origin.gpu == gpu:
                     problems.setdefault((row.point.kernel, row.point.problem), []).append(row)
-            rows = [_held_line(some) for some in problems.values() if fastest_of_ours(some)]
+            shown = [some for some in problems.values() if fastest_of_ours(some)]
+            if largest:
+                shown = _largest(shown)
+            rows = [_held_line(some) for some in shown]
             if not rows:
                 continue
-            commits = sorted({row.origin.commit or "" for some in problems.values() for row in some})
+            commits = sorted({row.origin.commit or "" for some in shown for row in some})
             at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
             header = ["kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"]
             header += ["baseline's time over ours", "torch.compile's", "best peer's"]
@@ -430,6 +440,16 @@ class Figures:
     def _name(self, gpu: str) -> str:
         environment = self.loaded.environments.get(gpu)
         return gpu if environment is None else environment.name
+
+
+def _largest(problems: Sequence[list[Final]]) -> list[list[Final]]:
+    """Of the finals of problems those of the most operations, by kernel and words, in their order."""
+    found: dict[tuple[str, str], list[Final]] = {}
+    for some in problems:
+        of = some[0].point.kernel, notation.words(some[0].point)
+        if of not in found or some[0].rate.flops > found[of][0].rate.flops:
+            found[of] = some
+    return list(found.values())
 
 
 def _held_line(some: Sequence[Final]) -> list[str]:

@@ -276,5 +276,7 @@ def test_the_notebook_of_experiments_runs(
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
     exec(block, names)  # the documentation's own text
-    assert "softmax bfloat16 nvidia-h200" in " ".join(capsys.readouterr().out.split())
+    # pandas prints the middle of a long table as dots.
+    assert "attention bfloat16 nvidia-h100" in " ".join(capsys.readouterr().out.split())
+    assert ("softmax", "bfloat16", "nvidia-h200") in names["best"].groupby(["kernel", "words", "gpu"]).groups
     assert names["rates"]["cuda"].notna().any()

@@ -124,6 +124,17 @@ def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_i
     assert cells[7:] == [""], "torch.compile had none, and without any peer there is no column for them"
 
 
+def test_a_table_of_finals_can_show_the_largest_problem_alone(figures: Figures) -> None:
+    finals = [factory.final(factory.measurement("softmax", "cuda", size), 2.0) for size in (1024, 4096, 256)]
+    factory.write_finals(figures.input, finals)
+    shown = {words: figures.table(words) for words in ("finals", "finals problems=largest")}
+    extents = {
+        words: re.findall(r"^\| softmax \| (\d+) \|", some, re.MULTILINE) for words, some in shown.items()
+    }
+    assert sorted(extents["finals"], key=int) == ["256", "1024", "4096"]
+    assert extents["finals problems=largest"] == ["4096"]
+
+
 def test_each_pair_of_gpus_has_a_table_and_one_gpu_a_sentence(figures: Figures, tmp_path: Path) -> None:
     table = figures.table("gpus")
     assert table.startswith("*a is NVIDIA H100 80GB HBM3, b is NVIDIA H200.*\n")
@@ -200,6 +211,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
         ),
         ("best kernel=softmax workload=columns dtpe=x", "unknown dimension of softmax 'dtpe'. Did you mean"),
         ("best kernel=softmax workload=columns provider=tri", "unknown provider of softmax 'tri'."),
+        ("finals problems=smallest", "figures finals takes no option but problems=largest."),
     ],
 )
 def test_a_mistake_in_a_block_is_said_with_its_line(figures: Figures, words: str, said: str) -> None:
