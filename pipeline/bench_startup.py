@@ -205,7 +205,7 @@ class Clone:
 
 WAITS = {
     "first": Wait("make repro, nothing built or measured", Clone.repro, {"cpu": 180, "cuda": 240}),
-    "first_table": Wait("its first table is on the screen", Clone.first_table, {"cpu": 180, "cuda": 60}),
+    "first_table": Wait("its first table is on the screen", Clone.first_table, {"cuda": 60}),
     "again": Wait("make repro, nothing to do", Clone.repro, {"cpu": 3, "cuda": 3}),
     "cloned": Wait(
         "make repro in a fresh clone, all of it measured and committed",

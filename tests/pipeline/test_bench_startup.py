@@ -8,8 +8,11 @@ import sys
 from io import StringIO
 from pathlib import Path
 
-from pipeline import ROOT
-from pipeline.bench_startup import CUDA_EDIT, FIRST_TABLE, TRITON_EDIT
+import pytest
+
+from pipeline import ROOT, UserError
+from pipeline.bench_startup import CUDA_EDIT, FIRST_TABLE, TRITON_EDIT, WAITS, Clone
+from pipeline.machine import device
 from pipeline.reporting import closing
 from pipeline.reporting.terminal import Terminal
 from tests import factory
@@ -36,10 +39,12 @@ def test_a_wait_that_is_not_known_is_said() -> None:
     assert done.stderr.startswith("error: unknown wait 'hlp'. Did you mean 'help'?")
 
 
-def test_a_wait_that_needs_another_before_it_says_so() -> None:
-    done = bench("only=first_table")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: nothing was measured here yet; name first, too")
+def test_a_wait_that_needs_another_before_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Clone, "run", lambda *words, **options: None)
+    clone = Clone(tmp_path, device.cpu())
+    for wait in (WAITS["first_table"].do, WAITS["cloned"].before):
+        with pytest.raises(UserError, match="nothing was measured here yet; name first, too"):
+            wait(clone)
 
 
 def test_the_first_table_is_told_by_its_title(tmp_path: Path) -> None:
