@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 from pipeline import UserError
 from pipeline.machine.process import die_with
@@ -37,17 +38,17 @@ class Forked:
     def end(self) -> str | None:
         """Print what it has printed; why it could not be done, by its own words. Raises RuntimeError for one
         that came to no end of its own."""
-        answer: Any = None
-        is_told = False
+        told = b""
         with suppress(EOFError):
-            answer, is_told = self.told.recv(), True
+            told = self.told.recv_bytes()
         self.process.join()
         self.printed.seek(0)
         sys.stdout.write(self.printed.read().decode(errors="replace"))
         sys.stdout.flush()
         self.close()
-        if not is_told:
+        if not told:
             raise RuntimeError(f"a process ended with {self.process.exitcode}; what it said is above")
+        answer = json.loads(told)
         return None if answer is None else str(answer)
 
     def close(self) -> None:
@@ -97,6 +98,6 @@ def _child(do: Callable[[], None], printed: int, told: Connection, parent: int) 
         sys.stderr.flush()
         os._exit(1)
     sys.stdout.flush()
-    told.send(answer)
+    told.send_bytes(json.dumps(answer).encode())
     told.close()
     os._exit(0)

@@ -105,7 +105,7 @@ def test_a_workload_of_the_kernels_own_is_planned_in_the_configurations_of_its_g
     quick = plan(ENTRY, "quick", GPU, written=Path("few_rows"))
     assert problems(quick) == problems(found)
     blocks = {point.parameters["block_size"] for point in quick.points if point.provider == "triton_online"}
-    assert blocks == {4096, 16384}
+    assert blocks == {4096}
 
 
 def test_a_name_that_is_neither_a_file_nor_a_workload_says_which_there_are() -> None:

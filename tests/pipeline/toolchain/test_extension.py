@@ -81,6 +81,7 @@ def cuda(project: Place, architectures: Sequence[str] | None = None) -> extensio
 
 
 @needs_nvcc
+@pytest.mark.slow  # where nothing is built, each takes up to a minute
 @pytest.mark.parametrize(("kernel", "source"), WITH_CUDA)
 def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: str, source: str) -> None:
     """Hopper's where none was built; before the tests, CI builds all for A100, H100 and B200."""
