@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def test_a_file_is_taken_by_its_hash_and_what_no_lock_names_goes(
     for path in (served, locks, folder):
         path.mkdir()
     monkeypatch.setattr(wheelhouse, "LOCKS", locks)
+    # A host's own settings may cap versions.
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(served))
     good = wheel(served, "first", "1.0", first="")

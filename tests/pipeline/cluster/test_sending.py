@@ -168,6 +168,8 @@ def test_it_runs_in_a_copy_with_the_options_that_were_checked() -> None:
         cluster="ray",
         margin=0.01,
         remeasure=False,
+        rounds=None,
+        most_rounds=None,
         output=Path("x"),
         seed=0,
         point_timeout_s=60.0,
