@@ -9,6 +9,7 @@
 
 #include "../include/async.cuh"
 #include "../include/common.cuh"
+#include "shifted.cuh"
 
 namespace matmul {
 
@@ -47,25 +48,6 @@ __device__ inline uint4 chunk_within(const unsigned char* at, const unsigned cha
 __device__ inline uint4 of_lane(const uint4& chunk, int lane) {
   return make_uint4(__shfl_sync(0xffffffffu, chunk.x, lane), __shfl_sync(0xffffffffu, chunk.y, lane),
                     __shfl_sync(0xffffffffu, chunk.z, lane), __shfl_sync(0xffffffffu, chunk.w, lane));
-}
-
-// The 16 bytes from byte `shift` on, less than 16, of two chunks.
-__device__ inline uint4 shifted(const uint4& first, const uint4& second, int shift) {
-  uint32_t words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-  for (int i = 0; i < 7; ++i) {
-    words[i] = shift & 4 ? words[i + 1] : words[i];
-  }
-#pragma unroll
-  for (int i = 0; i < 5; ++i) {
-    words[i] = shift & 8 ? words[i + 2] : words[i];
-  }
-  uint32_t found[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    found[i] = __funnelshift_r(words[i], words[i + 1], static_cast<unsigned>(shift % 4 * 8));
-  }
-  return make_uint4(found[0], found[1], found[2], found[3]);
 }
 
 // The first `blocks_of_first` blocks copy `first`, the others `second`, whose rows are of so many pieces. What is past a

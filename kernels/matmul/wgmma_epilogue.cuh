@@ -2,6 +2,7 @@
 // share the tile.
 #pragma once
 
+#include "shifted.cuh"
 #include "wgmma_mainloop.cuh"
 
 namespace matmul {
@@ -72,47 +73,59 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
   }
 }
 
-// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows one after the
-// other, a lane 8 aligned bytes; what is at a row's ends goes element by element.
+// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows, two at a time:
+// of each, half of its lanes store the whole aligned 16 bytes, which they shift out of two pieces of what is staged. What
+// is before them at a row's left end and after them at its right one, less than 8 elements each, goes element by element,
+// both ends of all 16 rows at once.
 template <typename Tile>
 __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
-                                 uint16_t* out, int row, int column, int m, int n) {
+                                 const Arguments& of, int row, int column) {
   constexpr int kColumns = kStoredColumns<Tile>;
+  constexpr int kPieces = kColumns / 8;  // of 16 bytes
+  constexpr int kRows = 32 / kPieces;    // at a time
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rows = min(16, of.m - row - warp * 16);  // of the warp, and negative where it has none
+  const auto piece_at = [&](int within, int piece) {
+    return *reinterpret_cast<const uint4*>(staged + piece / 8 * kWarpgroupRows * kSwizzle +
+                                           swizzled(warp * 16 + within, piece % 8 * 16));
+  };
 #pragma unroll
   for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
     __syncwarp();
     stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged);
     __syncwarp();
     const int left = column + part * kColumns;
-    const int width = min(kColumns, n - left);
+    const int width = min(kColumns, of.n - left);
+    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{row + warp * 16} * of.out_row + left;
+    // Elements before a row's first multiple of 16 bytes.
+    const auto before = [&](const uint16_t* to) {
+      return static_cast<int>((16 - reinterpret_cast<std::uintptr_t>(to) % 16) % 16 / 2);
+    };
 #pragma unroll 4
-    for (int i = 0; i < 16; ++i) {
-      const int within = warp * 16 + i;
-      if (row + within >= m) {
-        break;
+    for (int i = 0; i < 16; i += kRows) {
+      const int within = i + lane / kPieces;
+      const int piece = lane % kPieces;
+      uint16_t* const to = out + int64_t{within} * of.out_row;
+      const int first = before(to);
+      const uint4 whole = shifted(piece_at(within, piece), piece_at(within, min(piece + 1, kPieces - 1)), first * 2);
+      const int from = first + piece * 8;
+      if (within < rows && from + 8 <= width) {
+        *reinterpret_cast<uint4*>(to + from) = whole;
       }
-      uint16_t* const to = out + int64_t{row + within} * n + left;
-      const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(to) / 2 % 4);  // a multiple of 8 bytes
-      for (int first = lane * 4 - past; first < width; first += 128) {
-        uint16_t four[4];
+    }
+    // A lane has the left end of row lane % 16, or the right one.
+    const int within = lane % 16;
+    uint16_t* const to = out + int64_t{within} * of.out_row;
+    const int first = before(to);
+    const int from = lane < 16 ? 0 : first + max(width - first, 0) / 8 * 8;
+    const int end = within >= rows ? 0 : lane < 16 ? min(first, width) : width;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = min(max(first + j, 0), kColumns - 1);
-          four[j] = *reinterpret_cast<const uint16_t*>(staged + at / kBoxColumns * kWarpgroupRows * kSwizzle +
-                                                       swizzled(within, at % kBoxColumns * 2));
-        }
-        if (first >= 0 && first + 4 <= width) {
-          *reinterpret_cast<uint2*>(to + first) = make_uint2(four[0] | four[1] << 16, four[2] | four[3] << 16);
-        } else {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            if (first + j >= 0 && first + j < width) {
-              to[first + j] = four[j];
-            }
-          }
-        }
+    for (int j = 0; j < 7; ++j) {
+      const int at = from + j;
+      if (at < end) {
+        to[at] = *reinterpret_cast<const uint16_t*>(staged + at / kBoxColumns * kWarpgroupRows * kSwizzle +
+                                                    swizzled(warp * 16 + within, at % kBoxColumns * 2));
       }
     }
   }
@@ -158,7 +171,7 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
 
   constexpr int kAcross = Tile::kBlockN / 4;  // pieces of 4 columns
   const int first = place.part * layout.rows_of_part();
-  const bool whole = of.n % 4 == 0;  // a piece is inside or outside as a whole, and aligned to 8 bytes
+  const bool whole = of.out_row % 4 == 0;  // a piece is inside or outside as a whole, and aligned to 8 bytes
   for (int i = thread; i < layout.rows_of_part() * kAcross; i += Tile::kConsumers * kWarpgroup) {
     const int row = i / kAcross;
     const int within = i % kAcross * 4;
@@ -177,7 +190,7 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
     const int to_row = top + first + row;
     const int to_column = column + within;
     if (to_row < of.m && to_column < of.n) {
-      uint16_t* const to = static_cast<uint16_t*>(of.out) + int64_t{to_row} * of.n + to_column;
+      uint16_t* const to = static_cast<uint16_t*>(of.out) + int64_t{to_row} * of.out_row + to_column;
       if (whole) {
         *reinterpret_cast<uint2*>(to) = four;
       } else {

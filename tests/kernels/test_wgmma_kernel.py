@@ -20,6 +20,7 @@ CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 HEADERS = (
     "aligned_rows.cuh",
+    "shifted.cuh",
     "wgmma_kernel.cuh",
     "wgmma_mainloop.cuh",
     "wgmma_epilogue.cuh",

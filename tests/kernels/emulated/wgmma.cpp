@@ -24,6 +24,7 @@ int main(int, char** argv) {
   of.m = m;
   of.n = n;
   of.k = k;
+  of.out_row = n;
   of.stages = told(6);
   of.cluster_size = told(7);
   of.split_k = told(8);
