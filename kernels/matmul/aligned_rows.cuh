@@ -50,18 +50,24 @@ __device__ inline uint4 of_lane(const uint4& chunk, int lane) {
                     __shfl_sync(0xffffffffu, chunk.z, lane), __shfl_sync(0xffffffffu, chunk.w, lane));
 }
 
-// The first `blocks_of_first` blocks copy `first`, the others `second`, whose rows are of so many pieces. What is past a
-// row's end, up to a multiple of 16 bytes, gets any bytes.
-__global__ void __launch_bounds__(kCopyWarps * 32)
-    copy_to_aligned_rows(const RowsCopy first, const RowsCopy second, int blocks_of_first, int pieces_of_first,
-                         int pieces_of_second) {
-  kernels::launch_dependent_grids();
-  const bool is_first = static_cast<int>(blockIdx.x) < blocks_of_first;
-  const RowsCopy of = is_first ? first : second;
-  const int pieces = is_first ? pieces_of_first : pieces_of_second;
+// Two of them, by so many blocks, the first by the first of these. Rows are of so many pieces each.
+struct RowsCopies {
+  RowsCopy first;
+  RowsCopy second;
+  int blocks_of_first;
+  int blocks;
+  int pieces_of_first;
+  int pieces_of_second;
+};
+
+// Block `block` copies its pieces, a warp each. What is past a row's end, up to a multiple of 16 bytes, gets any bytes.
+__device__ inline void copy_pieces(const RowsCopies& both, int block) {
+  const bool is_first = block < both.blocks_of_first;
+  const RowsCopy of = is_first ? both.first : both.second;
+  const int pieces = is_first ? both.pieces_of_first : both.pieces_of_second;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int which = (static_cast<int>(blockIdx.x) - (is_first ? 0 : blocks_of_first)) * kCopyWarps + warp;
+  const int which = (block - (is_first ? 0 : both.blocks_of_first)) * kCopyWarps + warp;
   const int64_t row = which / pieces;
   if (row >= of.rows) {
     return;  // a whole warp
@@ -103,6 +109,11 @@ __global__ void __launch_bounds__(kCopyWarps * 32)
       *reinterpret_cast<uint4*>(of.to + row * of.to_stride + begin + i * 512) = found;
     }
   }
+}
+
+__global__ void __launch_bounds__(kCopyWarps * 32) copy_to_aligned_rows(const __grid_constant__ RowsCopies both) {
+  kernels::launch_dependent_grids();
+  copy_pieces(both, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace matmul

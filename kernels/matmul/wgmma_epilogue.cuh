@@ -83,6 +83,8 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
   constexpr int kColumns = kStoredColumns<Tile>;
   constexpr int kPieces = kColumns / 8;  // of 16 bytes
   constexpr int kRows = 32 / kPieces;    // at a time
+  using Sixteen = Vector<uint32_t, 4>;
+  const uint64_t policy = create_policy<EvictionPriority::kEvictNormal>();
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int rows = min(16, of.m - row - warp * 16);  // of the warp, and negative where it has none
@@ -102,7 +104,7 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
     const auto before = [&](const uint16_t* to) {
       return static_cast<int>((16 - reinterpret_cast<std::uintptr_t>(to) % 16) % 16 / 2);
     };
-#pragma unroll 4
+#pragma unroll 2
     for (int i = 0; i < 16; i += kRows) {
       const int within = i + lane / kPieces;
       const int piece = lane % kPieces;
@@ -111,7 +113,7 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
       const uint4 whole = shifted(piece_at(within, piece), piece_at(within, min(piece + 1, kPieces - 1)), first * 2);
       const int from = first + piece * 8;
       if (within < rows && from + 8 <= width) {
-        *reinterpret_cast<uint4*>(to + from) = whole;
+        store(reinterpret_cast<Sixteen*>(to + from), Sixteen{whole.x, whole.y, whole.z, whole.w}, policy);
       }
     }
     // A lane has the left end of row lane % 16, or the right one.
@@ -120,12 +122,17 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
     const int first = before(to);
     const int from = lane < 16 ? 0 : first + max(width - first, 0) / 8 * 8;
     const int end = within >= rows ? 0 : lane < 16 ? min(first, width) : width;
+    uint16_t ends[7];
 #pragma unroll
     for (int j = 0; j < 7; ++j) {
-      const int at = from + j;
-      if (at < end) {
-        to[at] = *reinterpret_cast<const uint16_t*>(staged + at / kBoxColumns * kWarpgroupRows * kSwizzle +
-                                                    swizzled(warp * 16 + within, at % kBoxColumns * 2));
+      const int at = min(from + j, kColumns - 1);
+      ends[j] = *reinterpret_cast<const uint16_t*>(staged + at / kBoxColumns * kWarpgroupRows * kSwizzle +
+                                                   swizzled(warp * 16 + within, at % kBoxColumns * 2));
+    }
+#pragma unroll
+    for (int j = 0; j < 7; ++j) {
+      if (from + j < end) {
+        to[from + j] = ends[j];
       }
     }
   }
