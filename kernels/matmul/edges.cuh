@@ -57,15 +57,16 @@ __device__ void multiply_strip(const Edge& of, int strip, unsigned char* shared)
   const int depth = is_along_k ? thread % kDepths : thread / kStrip;
   const int own = is_along_k ? thread / kDepths : thread % kStrip;
   const int which = strip * kStrip + own;
-  const bool is_inside = which < of.count_of_many;
-  const uint16_t* const from = of.many + (is_inside ? which : 0) * of.many_step;
+  const uint16_t* next = of.many + which * of.many_step + depth * of.many_k_step;
+  const int64_t step = kDepths * of.many_k_step;
   float sums[kFew] = {};
   for (int first = 0; first < of.k; first += kEdgeChunk) {
+    const int left = which < of.count_of_many ? of.k - first - depth : 0;
     uint16_t loaded[kEdgeLoads];
 #pragma unroll
     for (int i = 0; i < kEdgeLoads; ++i) {
-      const int at = first + i * kDepths + depth;
-      loaded[i] = is_inside && at < of.k ? from[at * of.many_k_step] : uint16_t{0};
+      loaded[i] = i * kDepths < left ? *next : uint16_t{0};
+      next += step;
     }
     __syncthreads();  // the last chunk is read
     for (int i = thread; i < kEdgeChunk * kFew; i += kEdgeThreads) {

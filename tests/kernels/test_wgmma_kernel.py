@@ -219,11 +219,11 @@ FAULTS = {
     ),
     "the last strip of leftover rows is cut short": (
         LEFT_OVER,
-        {"is_inside = which < of.count_of_many": "is_inside = which + 1 < of.count_of_many"},
+        {"left = which < of.count_of_many": "left = which + 1 < of.count_of_many"},
     ),
     "the last product of leftover rows is left out": (
         LEFT_OVER,
-        {"is_inside && at < of.k": "is_inside && at + 1 < of.k"},
+        {"of.k - first - depth : 0": "of.k - 1 - first - depth : 0"},
     ),
     "leftover rows' chunks are written over before they are read": (
         LEFT_OVER,
