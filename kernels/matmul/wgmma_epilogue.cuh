@@ -73,10 +73,15 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
   }
 }
 
-// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows, two at a time:
-// of each, half of its lanes store the whole aligned 16 bytes, which they shift out of two pieces of what is staged. What
-// is before them at a row's left end and after them at its right one, less than 8 elements each, goes element by element,
-// both ends of all 16 rows at once.
+// Elements from `to` to the next multiple of 16 bytes.
+__device__ inline int elements_before(const uint16_t* to) {
+  return static_cast<int>((0u - static_cast<uint32_t>(reinterpret_cast<std::uintptr_t>(to)) / 2) % 8);
+}
+
+// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows, some at a time:
+// of each, as many lanes as it has pieces of 16 bytes store the whole aligned 16 bytes, which they shift out of two pieces of
+// what is staged. What is before them at a row's left end and after them at its right one, less than 8 elements each, goes
+// element by element, both ends of all 16 rows at once.
 template <typename Tile>
 __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
                                  const Arguments& of, int row, int column) {
@@ -85,13 +90,17 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
   constexpr int kRows = 32 / kPieces;    // at a time
   using Sixteen = Vector<uint32_t, 4>;
   const uint64_t policy = create_policy<EvictionPriority::kEvictNormal>();
-  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int rows = min(16, of.m - row - warp * 16);  // of the warp, and negative where it has none
-  const auto piece_at = [&](int within, int piece) {
-    return *reinterpret_cast<const uint4*>(staged + piece / 8 * kWarpgroupRows * kSwizzle +
-                                           swizzled(warp * 16 + within, piece % 8 * 16));
+  const int of_warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;  // its first row, where the swizzle begins
+  const int rows = of.m - row - of_warp;  // that it has, more or fewer than 16
+  const unsigned char* const rows_staged = staged + of_warp * kSwizzle;
+  const auto place = [&](int within, int piece) {
+    return piece / 8 * kWarpgroupRows * kSwizzle + swizzled(within, piece % 8 * 16);
   };
+  const auto piece_at = [&](int offset) { return *reinterpret_cast<const uint4*>(rows_staged + offset); };
+  const int piece = lane % kPieces;
+  const int own = place(lane / kPieces, piece);  // of the first rows; of later ones other bits of it are exchanged
+  const int next = place(lane / kPieces, min(piece + 1, kPieces - 1));
 #pragma unroll
   for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
     __syncwarp();
@@ -99,40 +108,38 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
     __syncwarp();
     const int left = column + part * kColumns;
     const int width = min(kColumns, of.n - left);
-    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{row + warp * 16} * of.out_row + left;
-    // Elements before a row's first multiple of 16 bytes.
-    const auto before = [&](const uint16_t* to) {
-      return static_cast<int>((16 - reinterpret_cast<std::uintptr_t>(to) % 16) % 16 / 2);
-    };
-#pragma unroll 2
-    for (int i = 0; i < 16; i += kRows) {
-      const int within = i + lane / kPieces;
-      const int piece = lane % kPieces;
-      uint16_t* const to = out + int64_t{within} * of.out_row;
-      const int first = before(to);
-      const uint4 whole = shifted(piece_at(within, piece), piece_at(within, min(piece + 1, kPieces - 1)), first * 2);
-      const int from = first + piece * 8;
-      if (within < rows && from + 8 <= width) {
-        store(reinterpret_cast<Sixteen*>(to + from), Sixteen{whole.x, whole.y, whole.z, whole.w}, policy);
+    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{row + of_warp} * of.out_row + left;
+    uint16_t* to = out + int64_t{lane / kPieces} * of.out_row;
+#pragma unroll 1
+    for (int eight = 0; eight < 16; eight += kSwizzleRows) {
+#pragma unroll
+      for (int i = 0; i < kSwizzleRows; i += kRows) {
+        const int below = (eight + i) * kSwizzle;
+        const int first = elements_before(to);
+        const uint4 whole =
+            shifted(piece_at((own ^ i * 16) + below), piece_at((next ^ i * 16) + below), first * 2);
+        const int from = first + piece * 8;
+        if (eight + i + lane / kPieces < rows && from + 8 <= width) {
+          store(reinterpret_cast<Sixteen*>(to + from), Sixteen{whole.x, whole.y, whole.z, whole.w}, policy);
+        }
+        to += int64_t{kRows} * of.out_row;
       }
     }
-    // A lane has the left end of row lane % 16, or the right one.
+    // A lane has the left end of row lane % 16, which no shift precedes, or the right one.
     const int within = lane % 16;
-    uint16_t* const to = out + int64_t{within} * of.out_row;
-    const int first = before(to);
-    const int from = lane < 16 ? 0 : first + max(width - first, 0) / 8 * 8;
-    const int end = within >= rows ? 0 : lane < 16 ? min(first, width) : width;
-    uint16_t ends[7];
-#pragma unroll
-    for (int j = 0; j < 7; ++j) {
-      const int at = min(from + j, kColumns - 1);
-      ends[j] = *reinterpret_cast<const uint16_t*>(staged + at / kBoxColumns * kWarpgroupRows * kSwizzle +
-                                                   swizzled(warp * 16 + within, at % kBoxColumns * 2));
-    }
+    const bool is_left = lane < 16;
+    to = out + int64_t{within} * of.out_row;
+    const int first = elements_before(to);
+    const int whole = is_left ? 0 : max(width - first, 0) / 8;  // pieces before it
+    const uint4 ends = shifted(piece_at(place(within, min(whole, kPieces - 1))),
+                               piece_at(place(within, min(whole + 1, kPieces - 1))), is_left ? 0 : first * 2);
+    const int from = is_left ? 0 : first + whole * 8;
+    const int end = within >= rows ? 0 : is_left ? min(first, width) : width;
+    const uint32_t words[4] = {ends.x, ends.y, ends.z, ends.w};
 #pragma unroll
     for (int j = 0; j < 7; ++j) {
       if (from + j < end) {
-        to[from + j] = ends[j];
+        to[from + j] = static_cast<uint16_t>(words[j / 2] >> j % 2 * 16);
       }
     }
   }

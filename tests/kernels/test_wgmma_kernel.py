@@ -211,7 +211,8 @@ FAULTS = {
         SHARED_BY_FOUR,
         {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
     ),
-    "a row's right end is not stored": (ODD, {": width;\n    uint16_t ends": ": 0;\n    uint16_t ends"}),
+    "a row's right end is not stored": (ODD, {"min(first, width) : width;": "min(first, width) : 0;"}),
+    "a row's left end is not stored": (ODD, {"min(first, width) : width;": "0 : width;"}),
     "a row's elements are stored one further": (ODD, {"first * 2);": "first * 2 + 2);"}),
     "the last leftover row is not computed": (
         LEFT_OVER,
