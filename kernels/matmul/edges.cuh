@@ -65,7 +65,7 @@ __device__ void multiply_strip(const Edge& of, int strip, unsigned char* shared)
     uint16_t loaded[kEdgeLoads];
 #pragma unroll
     for (int i = 0; i < kEdgeLoads; ++i) {
-      loaded[i] = i * kDepths < left ? *next : uint16_t{0};
+      loaded[i] = i * kDepths < left ? load_of_line(next) : uint16_t{0};
       next += step;
     }
     __syncthreads();  // the last chunk is read

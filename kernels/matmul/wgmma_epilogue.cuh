@@ -90,8 +90,10 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
   constexpr int kRows = 32 / kPieces;    // at a time
   using Sixteen = Vector<uint32_t, 4>;
   const uint64_t policy = create_policy<EvictionPriority::kEvictNormal>();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int of_warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;  // its first row, where the swizzle begins
+  uint32_t thread[] = {threadIdx.x};
+  fence_registers(thread);  // where it stores is not worked out before the products, which need the registers
+  const int lane = static_cast<int>(thread[0]) % 32;
+  const int of_warp = static_cast<int>(thread[0]) % kWarpgroup / 32 * 16;  // its first row, where the swizzle begins
   const int rows = of.m - row - of_warp;  // that it has, more or fewer than 16
   const unsigned char* const rows_staged = staged + of_warp * kSwizzle;
   const auto place = [&](int within, int piece) {

@@ -1,4 +1,4 @@
-// An element of 2 bytes as a number.
+// An element of 2 bytes: how it is loaded where neighbours follow, and as a number.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,13 @@
 #include "../include/wgmma.cuh"
 
 namespace kernels {
+
+// Has L2 fetch all 128 bytes of the line from device memory, whose other elements are read next by others.
+__device__ inline uint16_t load_of_line(const uint16_t* from) {
+  uint16_t bits;
+  asm("ld.global.nc.L2::128B.u16 %0, [%1];" : "=h"(bits) : "l"(from));
+  return bits;
+}
 
 template <Element kElement>
 __device__ inline float widened(uint16_t bits) {

@@ -391,6 +391,7 @@ inline unsigned char* shared_pointer(uint32_t address) {
 inline float exp2_(float x) { return std::exp2(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 
+inline uint16_t load_of_line(const uint16_t* from) { return *from; }
 template <Element kElement>
 float widened(uint16_t bits) {
   if constexpr (kElement == Element::kFloat16) {
