@@ -3,12 +3,16 @@
 //
 // A warp copies a piece of a row. It loads the aligned 16 bytes that hold it, a lane each; what a lane stores lies in its
 // own and in the next lane's, and is shifted out of both. So loads and stores are of 16 bytes, wherever rows begin.
+//
+// The matrix as it is given is not read again: its lines are marked evict_first, so that they leave L2 to the copies, which
+// are read next, and to outputs that are still to be written to device memory.
 #pragma once
 
 #include <cstdint>
 
 #include "../include/async.cuh"
 #include "../include/common.cuh"
+#include "shifted.cuh"
 
 namespace matmul {
 
@@ -49,65 +53,66 @@ __device__ inline uint4 of_lane(const uint4& chunk, int lane) {
                     __shfl_sync(0xffffffffu, chunk.z, lane), __shfl_sync(0xffffffffu, chunk.w, lane));
 }
 
-// The 16 bytes from byte `shift` on, less than 16, of two chunks.
-__device__ inline uint4 shifted(const uint4& first, const uint4& second, int shift) {
-  uint32_t words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-  for (int i = 0; i < 7; ++i) {
-    words[i] = shift & 4 ? words[i + 1] : words[i];
-  }
-#pragma unroll
-  for (int i = 0; i < 5; ++i) {
-    words[i] = shift & 8 ? words[i + 2] : words[i];
-  }
-  uint32_t found[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    found[i] = __funnelshift_r(words[i], words[i + 1], static_cast<unsigned>(shift % 4 * 8));
-  }
-  return make_uint4(found[0], found[1], found[2], found[3]);
-}
+// Two of them, by so many blocks, the first by the first of these. Rows are of so many pieces each.
+struct RowsCopies {
+  RowsCopy first;
+  RowsCopy second;
+  int blocks_of_first;
+  int blocks;
+  int pieces_of_first;
+  int pieces_of_second;
+};
 
-// The first `blocks_of_first` blocks copy `first`, the others `second`, whose rows are of so many pieces. What is past a
-// row's end, up to a multiple of 16 bytes, gets any bytes.
-__global__ void __launch_bounds__(kCopyWarps * 32)
-    copy_to_aligned_rows(const RowsCopy first, const RowsCopy second, int blocks_of_first, int pieces_of_first,
-                         int pieces_of_second) {
-  kernels::launch_dependent_grids();
-  const bool is_first = static_cast<int>(blockIdx.x) < blocks_of_first;
-  const RowsCopy of = is_first ? first : second;
-  const int pieces = is_first ? pieces_of_first : pieces_of_second;
+// Block `block` copies its pieces, a warp each. What is past a row's end, up to a multiple of 16 bytes, gets any bytes.
+__device__ inline void copy_pieces(const RowsCopies& both, int block) {
+  const bool is_first = block < both.blocks_of_first;
+  const RowsCopy of = is_first ? both.first : both.second;
+  const int pieces = is_first ? both.pieces_of_first : both.pieces_of_second;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int which = (static_cast<int>(blockIdx.x) - (is_first ? 0 : blocks_of_first)) * kCopyWarps + warp;
+  const int which = (block - (is_first ? 0 : both.blocks_of_first)) * kCopyWarps + warp;
   const int64_t row = which / pieces;
   if (row >= of.rows) {
     return;  // a whole warp
   }
   const unsigned char* const from = of.from + row * of.from_stride;
   const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) % 16);
-  const unsigned char* const end = of.from + (of.rows - 1) * of.from_stride + of.row_bytes;
-  const int64_t begin = int64_t{which % pieces} * kPieceBytes + lane * 16;  // in the row
-  const unsigned char* const aligned = from - shift + begin;
-  // The row's bytes end in chunk row_bytes / 16, or in the one after it. The last chunk, of lane 0, is what lane 31 needs
-  // beside its own.
-  const auto is_needed = [&](int i) { return begin + i * 512 < of.row_bytes + shift && (i < kCopyChunks || lane == 0); };
-  const auto is_whole = [&](int i) { return aligned + i * 512 >= of.from && aligned + i * 512 + 16 <= end; };
+  const int64_t begin = int64_t{which % pieces} * kPieceBytes;  // of the piece in the row
+  const int bytes = static_cast<int>(min(of.row_bytes - begin, int64_t{kPieceBytes}));
+  const unsigned char* const aligned = from - shift + begin + lane * 16;
+  // The last chunk, of lane 0, is what lane 31 needs beside its own.
+  const auto is_needed = [&](int i) { return i * 512 + lane * 16 < bytes + shift && (i < kCopyChunks || lane == 0); };
+  using Sixteen = kernels::Vector<uint32_t, 4>;
+  const uint64_t policy = kernels::create_policy<kernels::EvictionPriority::kEvictFirst>();
+  const auto load_whole = [&](int i) {
+    const Sixteen found = kernels::load(reinterpret_cast<const Sixteen*>(aligned + i * 512), policy);
+    return make_uint4(found.values[0], found.values[1], found.values[2], found.values[3]);
+  };
   uint4 loaded[kCopyChunks + 1];
 #pragma unroll
   for (int i = 0; i <= kCopyChunks; ++i) {
     loaded[i] = make_uint4(0, 0, 0, 0);
-    if (is_needed(i) && is_whole(i)) {
-      loaded[i] = *reinterpret_cast<const uint4*>(aligned + i * 512);
-    }
   }
+  // Of nearly all rows, the same for the whole warp, every chunk lies in the matrix.
+  const unsigned char* const end = of.from + (of.rows - 1) * of.from_stride + of.row_bytes;
+  if (from - 15 >= of.from && from + of.row_bytes + 15 <= end) {
 #pragma unroll
-  for (int i = 0; i <= kCopyChunks; ++i) {
-    if (is_needed(i) && !is_whole(i)) {
-      loaded[i] = chunk_within(aligned + i * 512, of.from, end);
+    for (int i = 0; i <= kCopyChunks; ++i) {
+      if (is_needed(i)) {
+        loaded[i] = load_whole(i);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i <= kCopyChunks; ++i) {
+      if (is_needed(i)) {
+        const unsigned char* const at = aligned + i * 512;
+        loaded[i] = at >= of.from && at + 16 <= end ? load_whole(i) : chunk_within(at, of.from, end);
+      }
     }
   }
   __syncwarp();
+  unsigned char* const to = of.to + row * of.to_stride + begin + lane * 16;
 #pragma unroll
   for (int i = 0; i < kCopyChunks; ++i) {
     // Lane 31's next chunk is lane 0's next but one.
@@ -117,10 +122,15 @@ __global__ void __launch_bounds__(kCopyWarps * 32)
     const uint4 given = make_uint4(ahead ? next.x : one.x, ahead ? next.y : one.y, ahead ? next.z : one.z,
                                    ahead ? next.w : one.w);
     const uint4 found = shifted(loaded[i], of_lane(given, (lane + 1) % 32), shift);
-    if (begin + i * 512 < of.row_bytes) {
-      *reinterpret_cast<uint4*>(of.to + row * of.to_stride + begin + i * 512) = found;
+    if (i * 512 + lane * 16 < bytes) {
+      *reinterpret_cast<uint4*>(to + i * 512) = found;
     }
   }
+}
+
+__global__ void __launch_bounds__(kCopyWarps * 32, 6) copy_to_aligned_rows(const __grid_constant__ RowsCopies both) {
+  kernels::launch_dependent_grids();
+  copy_pieces(both, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace matmul

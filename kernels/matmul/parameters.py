@@ -15,7 +15,7 @@ class Tiles:
 
     block_m: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
     block_n: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
-    block_k: int = one_of(32, 64, 128, default=64, unit="")
+    block_k: int = one_of(32, 64, 128, 256, default=64, unit="")
     group_m: int = one_of(1, 4, 8, default=8, unit="g")
     num_warps: int = one_of(4, 8, default=8, unit="w")
     num_stages: int = one_of(2, 3, 4, default=3, unit="s")

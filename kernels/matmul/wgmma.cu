@@ -1,4 +1,5 @@
-// The operator cuda_wgmma: tells TMA where the matrices lie, and launches the kernel of wgmma_kernel.cuh.
+// The operator cuda_wgmma: tells TMA where the matrices lie, and launches the kernel of wgmma_kernel.cuh, after that of
+// edges.cuh where there is something to do before.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -7,7 +8,8 @@
 #include <tuple>
 #include <type_traits>
 
-#include "aligned_rows.cuh"
+#include "edges.cuh"
+#include "peel.h"
 #include "wgmma_kernel.cuh"
 
 namespace matmul {
@@ -68,19 +70,20 @@ Lying aligned(const kernels::Tensor& x, int item_bytes, std::optional<kernels::T
   return {copy.to, of.rows, of.columns, stride};
 }
 
-// Starts the copies; a matrix without rows is none.
-void launch_copies(const RowsCopy& first, const RowsCopy& second, cudaStream_t stream) {
+// How the blocks of a launch share two copies; a matrix without rows is none.
+RowsCopies shared_out(const RowsCopy& first, const RowsCopy& second) {
   const auto pieces = [](const RowsCopy& of) {
     return std::max<int64_t>(1, kernels::ceil_div(of.row_bytes, int64_t{kPieceBytes}));
   };
   const auto blocks = [&](const RowsCopy& of) { return kernels::ceil_div(of.rows * pieces(of), int64_t{kCopyWarps}); };
   kernels::require((blocks(first) + blocks(second)) * kCopyWarps <= INT32_MAX,
                    "matrices whose rows begin at no multiple of 16 bytes are too large to be copied");
-  const dim3 grid(static_cast<unsigned>(blocks(first) + blocks(second)));
-  const dim3 block(kCopyWarps * 32);
-  copy_to_aligned_rows<<<grid, block, 0, stream>>>(first, second, static_cast<int>(blocks(first)),
-                                                   static_cast<int>(pieces(first)), static_cast<int>(pieces(second)));
-  kernels::record_launch("copy_to_aligned_rows", "a warp a piece of a row", grid, block);
+  return {first,
+          second,
+          static_cast<int>(blocks(first)),
+          static_cast<int>(blocks(first) + blocks(second)),
+          static_cast<int>(pieces(first)),
+          static_cast<int>(pieces(second))};
 }
 
 template <Element kElement>
@@ -91,10 +94,71 @@ constexpr CUtensorMapDataType kMapType = kElement == Element::kBFloat16  ? CU_TE
 // How a kernel is launched: what is asked for, and where.
 struct Launch {
   Arguments of;
-  bool after_copies;  // it may start while they are under way
+  Lying a;  // as they are given
+  Lying b;
+  bool a_transposed;
+  bool b_transposed;
+  RowsCopies copies;
   int device;
   cudaStream_t stream;
 };
+
+// The leftover rows and columns that are peeled off, and what they are multiplied with.
+BeforeTiles before(const Launch& asked, const Peeled& peeled) {
+  const Arguments& of = asked.of;
+  const int64_t a_row = asked.a.row_bytes / 2;
+  const int64_t b_row = asked.b.row_bytes / 2;
+  const int64_t a_step = asked.a_transposed ? 1 : a_row, a_k_step = asked.a_transposed ? a_row : 1;
+  const int64_t b_step = asked.b_transposed ? b_row : 1, b_k_step = asked.b_transposed ? 1 : b_row;
+  const int64_t m = of.m - peeled.rows;
+  const int64_t n = of.n - peeled.columns;
+  const auto* const a = static_cast<const uint16_t*>(asked.a.data);
+  const auto* const b = static_cast<const uint16_t*>(asked.b.data);
+  auto* const out = static_cast<uint16_t*>(of.out);
+  const auto strips = [](int few, int64_t many) {
+    return few == 0 ? 0 : static_cast<int>(kernels::ceil_div(many, int64_t{kStrip}));
+  };
+  return {{a + m * a_step, b, out + m * of.out_row, peeled.rows, of.n, of.k, a_step, a_k_step, b_step, b_k_step,
+           of.out_row, 1},
+          {b + n * b_step, a, out + n, peeled.columns, static_cast<int>(m), of.k, b_step, b_k_step, a_step, a_k_step, 1,
+           of.out_row},
+          strips(peeled.rows, of.n),
+          strips(peeled.columns, m),
+          asked.copies};
+}
+
+template <Element kElement, int kFew>
+void launch_edges(const BeforeTiles& of, unsigned blocks, cudaStream_t stream) {
+  before_tiles<kElement, kFew><<<dim3(blocks), dim3(kEdgeThreads), kEdgeBytes<kFew>, stream>>>(of);
+  const bool copies = of.copies.blocks > 0;
+  kernels::record_launch("before_tiles", copies ? "leftover rows and columns, copies" : "leftover rows and columns",
+                         dim3(blocks), dim3(kEdgeThreads), 1, kEdgeBytes<kFew>);
+}
+
+// What comes before the tiles. Returns whether there is something.
+template <Element kElement>
+bool launch_before(const Launch& asked, const Peeled& peeled) {
+  const int few = std::max(peeled.rows, peeled.columns);
+  if (few == 0) {
+    if (asked.copies.blocks > 0) {
+      const dim3 grid(static_cast<unsigned>(asked.copies.blocks));
+      const dim3 block(kCopyWarps * 32);
+      copy_to_aligned_rows<<<grid, block, 0, asked.stream>>>(asked.copies);
+      kernels::record_launch("copy_to_aligned_rows", "a warp a piece of a row", grid, block);
+    }
+    return asked.copies.blocks > 0;
+  }
+  if constexpr (kElement != Element::kFloat8) {
+    const BeforeTiles of = before(asked, peeled);
+    const int64_t blocks = int64_t{of.strips_of_rows} + of.strips_of_columns + of.copies.blocks;
+    kernels::require(blocks <= INT32_MAX, "matmul::cuda_wgmma has too many leftover rows for a launch");
+    const auto launch = few == 1   ? launch_edges<kElement, 1>
+                        : few <= 4 ? launch_edges<kElement, 4>
+                                   : launch_edges<kElement, kMostPeeled>;
+    launch(of, static_cast<unsigned>(blocks), asked.stream);
+  }
+  return true;
+}
 
 // Clusters of a kernel that are on the device at the same time. The driver is asked once for each shape of them.
 int64_t resident_clusters(const void* function, const cudaLaunchConfig_t& config, int cluster, int device) {
@@ -112,18 +176,22 @@ int64_t resident_clusters(const void* function, const cudaLaunchConfig_t& config
   return clusters;
 }
 
+int multiprocessors(int device) {
+  int found = 0;
+  kernels::require(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device) == cudaSuccess,
+                   "matmul::cuda_wgmma: the driver does not say how many multiprocessors the GPU has");
+  return found;
+}
+
 template <typename Tile>
 void launch(const Lying& a, const Lying& b, const Launch& asked) {
-  const Arguments& of = asked.of;
+  Arguments of = asked.of;
   constexpr int kItem = kItemBytes<Tile::kElement>;
   constexpr int kSlabRows = kSwizzle / kItem;  // of k, where rows do not go along it
   const CUtensorMap map_a = tensor_map(kMapType<Tile::kElement>, kItem, a.data, a.rows, a.columns, a.row_bytes,
                                        Tile::kATransposed ? kSlabRows : Tile::kBlockM);
   const CUtensorMap map_b = tensor_map(kMapType<Tile::kElement>, kItem, b.data, b.rows, b.columns, b.row_bytes,
                                        (Tile::kBTransposed ? Tile::kBlockN : kSlabRows) / of.cluster_size);
-  const CUtensorMap map_out =
-      of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n, int64_t{of.n} * 2, kWarpgroupRows) : CUtensorMap{};
-
   const auto* const function = reinterpret_cast<const void*>(wgmma_persistent<Tile>);
   const int shared_bytes = SharedLayout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k).bytes();
   kernels::require(
@@ -142,15 +210,28 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   config.stream = asked.stream;
   config.attrs = attributes;
   config.numAttrs = 1;
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  Peeled peeled{0, 0};
+  const int64_t resident = resident_clusters(function, config, cluster, asked.device);
+  if constexpr (Tile::kElement != Element::kFloat8) {
+    const Tiling tiling{of.m, of.n, of.k, Tile::kBlockM, Tile::kBlockN, of.cluster_size, resident,
+                        multiprocessors(asked.device), Tile::kConsumers == 2 && of.split_k == 1,
+                        asked.copies.blocks > 0};
+    peeled = peel(tiling);
+  }
+  const bool is_after = launch_before<Tile::kElement>(asked, peeled);
+  of.m -= peeled.rows;
+  of.n -= peeled.columns;
+  const CUtensorMap map_out = of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n,
+                                                           int64_t{of.out_row} * 2, kWarpgroupRows)
+                                              : CUtensorMap{};
   const int64_t tiles = kernels::ceil_div(of.m, int64_t{Tile::kBlockM} * of.cluster_size) *
                         kernels::ceil_div(of.n, int64_t{Tile::kBlockN});
   kernels::require(tiles <= INT32_MAX / 16, "matmul::cuda_wgmma has too many tiles for a launch");
-  config.gridDim = dim3(static_cast<unsigned>(cluster));
   // Blocks that share a tile take one.
-  const int64_t clusters =
-      of.split_k > 1 ? tiles : std::min(tiles, resident_clusters(function, config, cluster, asked.device));
+  const int64_t clusters = of.split_k > 1 ? tiles : std::min(tiles, resident);
   config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
-  config.numAttrs = asked.after_copies ? 2 : 1;
+  config.numAttrs = is_after ? 2 : 1;
   const void* arguments[] = {&map_a, &map_b, &map_out, &of};
   // What it returns, check_launched() asks for.
   cudaLaunchKernelExC(&config, function, const_cast<void**>(arguments));
@@ -242,6 +323,7 @@ kernels::Tensor cuda_wgmma(const kernels::Tensor& a, bool a_transposed, const ke
   of.m = static_cast<int>(m);
   of.n = static_cast<int>(n);
   of.k = static_cast<int>(k);
+  of.out_row = static_cast<int>(n);
   of.group = static_cast<int>(std::max<int64_t>(1, group_m / cluster_size));
   of.stages = static_cast<int>(stages);
   of.cluster_size = static_cast<int>(cluster_size);
@@ -263,9 +345,12 @@ kernels::Tensor cuda_wgmma(const kernels::Tensor& a, bool a_transposed, const ke
     RowsCopy copy_of_a{}, copy_of_b{};
     const Lying left = aligned(a, kItem, memory_of_a, copy_of_a);
     const Lying right = aligned(b, kItem, memory_of_b, copy_of_b);
-    asked.after_copies = memory_of_a.has_value() || memory_of_b.has_value();
-    if (asked.after_copies) {
-      launch_copies(copy_of_a, copy_of_b, asked.stream);
+    asked.a = lying(a, kItem);
+    asked.b = lying(b, kItem);
+    asked.a_transposed = a_transposed;
+    asked.b_transposed = b_transposed;
+    if (memory_of_a.has_value() || memory_of_b.has_value()) {
+      asked.copies = shared_out(copy_of_a, copy_of_b);
     }
     const auto run = block_m == 64 ? with_columns<kElement, 64>(block_n) : with_columns<kElement, 128>(block_n);
     run(left, a_transposed, right, b_transposed, promoted, asked);

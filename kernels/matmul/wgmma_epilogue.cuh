@@ -2,6 +2,7 @@
 // share the tile.
 #pragma once
 
+#include "shifted.cuh"
 #include "wgmma_mainloop.cuh"
 
 namespace matmul {
@@ -72,47 +73,75 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
   }
 }
 
-// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows one after the
-// other, a lane 8 aligned bytes; what is at a row's ends goes element by element.
+// Elements from `to` to the next multiple of 16 bytes.
+__device__ inline int elements_before(const uint16_t* to) {
+  return static_cast<int>((0u - static_cast<uint32_t>(reinterpret_cast<std::uintptr_t>(to)) / 2) % 8);
+}
+
+// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows, some at a time:
+// of each, as many lanes as it has pieces of 16 bytes store the whole aligned 16 bytes, which they shift out of two pieces of
+// what is staged. What is before them at a row's left end and after them at its right one, less than 8 elements each, goes
+// element by element, both ends of all 16 rows at once.
 template <typename Tile>
 __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
-                                 uint16_t* out, int row, int column, int m, int n) {
+                                 const Arguments& of, int row, int column) {
   constexpr int kColumns = kStoredColumns<Tile>;
-  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kPieces = kColumns / 8;  // of 16 bytes
+  constexpr int kRows = 32 / kPieces;    // at a time
+  using Sixteen = Vector<uint32_t, 4>;
+  const uint64_t policy = create_policy<EvictionPriority::kEvictNormal>();
+  uint32_t thread[] = {threadIdx.x};
+  fence_registers(thread);  // where it stores is not worked out before the products, which need the registers
+  const int lane = static_cast<int>(thread[0]) % 32;
+  const int of_warp = static_cast<int>(thread[0]) % kWarpgroup / 32 * 16;  // its first row, where the swizzle begins
+  const int rows = of.m - row - of_warp;  // that it has, more or fewer than 16
+  const unsigned char* const rows_staged = staged + of_warp * kSwizzle;
+  const auto place = [&](int within, int piece) {
+    return piece / 8 * kWarpgroupRows * kSwizzle + swizzled(within, piece % 8 * 16);
+  };
+  const auto piece_at = [&](int offset) { return *reinterpret_cast<const uint4*>(rows_staged + offset); };
+  const int piece = lane % kPieces;
+  const int own = place(lane / kPieces, piece);  // of the first rows; of later ones other bits of it are exchanged
+  const int next = place(lane / kPieces, min(piece + 1, kPieces - 1));
 #pragma unroll
   for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
     __syncwarp();
     stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged);
     __syncwarp();
     const int left = column + part * kColumns;
-    const int width = min(kColumns, n - left);
-#pragma unroll 4
-    for (int i = 0; i < 16; ++i) {
-      const int within = warp * 16 + i;
-      if (row + within >= m) {
-        break;
+    const int width = min(kColumns, of.n - left);
+    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{row + of_warp} * of.out_row + left;
+    uint16_t* to = out + int64_t{lane / kPieces} * of.out_row;
+#pragma unroll 1
+    for (int eight = 0; eight < 16; eight += kSwizzleRows) {
+#pragma unroll
+      for (int i = 0; i < kSwizzleRows; i += kRows) {
+        const int below = (eight + i) * kSwizzle;
+        const int first = elements_before(to);
+        const uint4 whole =
+            shifted(piece_at((own ^ i * 16) + below), piece_at((next ^ i * 16) + below), first * 2);
+        const int from = first + piece * 8;
+        if (eight + i + lane / kPieces < rows && from + 8 <= width) {
+          store(reinterpret_cast<Sixteen*>(to + from), Sixteen{whole.x, whole.y, whole.z, whole.w}, policy);
+        }
+        to += int64_t{kRows} * of.out_row;
       }
-      uint16_t* const to = out + int64_t{row + within} * n + left;
-      const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(to) / 2 % 4);  // a multiple of 8 bytes
-      for (int first = lane * 4 - past; first < width; first += 128) {
-        uint16_t four[4];
+    }
+    // A lane has the left end of row lane % 16, which no shift precedes, or the right one.
+    const int within = lane % 16;
+    const bool is_left = lane < 16;
+    to = out + int64_t{within} * of.out_row;
+    const int first = elements_before(to);
+    const int whole = is_left ? 0 : max(width - first, 0) / 8;  // pieces before it
+    const uint4 ends = shifted(piece_at(place(within, min(whole, kPieces - 1))),
+                               piece_at(place(within, min(whole + 1, kPieces - 1))), is_left ? 0 : first * 2);
+    const int from = is_left ? 0 : first + whole * 8;
+    const int end = within >= rows ? 0 : is_left ? min(first, width) : width;
+    const uint32_t words[4] = {ends.x, ends.y, ends.z, ends.w};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = min(max(first + j, 0), kColumns - 1);
-          four[j] = *reinterpret_cast<const uint16_t*>(staged + at / kBoxColumns * kWarpgroupRows * kSwizzle +
-                                                       swizzled(within, at % kBoxColumns * 2));
-        }
-        if (first >= 0 && first + 4 <= width) {
-          *reinterpret_cast<uint2*>(to + first) = make_uint2(four[0] | four[1] << 16, four[2] | four[3] << 16);
-        } else {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            if (first + j >= 0 && first + j < width) {
-              to[first + j] = four[j];
-            }
-          }
-        }
+    for (int j = 0; j < 7; ++j) {
+      if (from + j < end) {
+        to[from + j] = static_cast<uint16_t>(words[j / 2] >> j % 2 * 16);
       }
     }
   }
@@ -158,7 +187,7 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
 
   constexpr int kAcross = Tile::kBlockN / 4;  // pieces of 4 columns
   const int first = place.part * layout.rows_of_part();
-  const bool whole = of.n % 4 == 0;  // a piece is inside or outside as a whole, and aligned to 8 bytes
+  const bool whole = of.out_row % 4 == 0;  // a piece is inside or outside as a whole, and aligned to 8 bytes
   for (int i = thread; i < layout.rows_of_part() * kAcross; i += Tile::kConsumers * kWarpgroup) {
     const int row = i / kAcross;
     const int within = i % kAcross * 4;
@@ -177,7 +206,7 @@ __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float s
     const int to_row = top + first + row;
     const int to_column = column + within;
     if (to_row < of.m && to_column < of.n) {
-      uint16_t* const to = static_cast<uint16_t*>(of.out) + int64_t{to_row} * of.n + to_column;
+      uint16_t* const to = static_cast<uint16_t*>(of.out) + int64_t{to_row} * of.out_row + to_column;
       if (whole) {
         *reinterpret_cast<uint2*>(to) = four;
       } else {

@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), &map_out, row,
                            column, which);
       } else {
-        store_by_threads<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(),
-                               static_cast<uint16_t*>(of.out), row, column, of.m, of.n);
+        store_by_threads<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), of,
+                               row, column);
       }
     }
     if (threadIdx.x % kWarpgroup == 0) {

@@ -12,9 +12,10 @@
 namespace matmul {
 
 struct Arguments {
-  int m;
+  int m;  // rows and columns that are computed by tiles
   int n;
   int k;
+  int out_row;  // elements from row to row of the output
   int group;  // rows of a cluster's tiles
   int stages;
   int cluster_size;

@@ -88,6 +88,67 @@ def test_wgmma_pipelines(group_m: int, stages: int, block_n: int) -> None:
     agrees("cuda_wgmma", problem, group_m=group_m, stages=stages, block_n=block_n)
 
 
+# A few rows, columns or both more than whole tiles, where tiles for them would be a wave more; rows at
+# multiples of 16 bytes and at none.
+LEFT_OVER = [
+    (2049, 4095, 1023),
+    (2049, 4096, 1024),
+    (2056, 4096, 1024),
+    (2050, 4095, 1000),
+    (2048, 4097, 1024),
+    (2053, 4099, 1029),
+    (4225, 1031, 2048),
+    (1025, 8193, 520),
+]
+
+
+@pytest.mark.parametrize("pinned", [{"cluster_size": 1}, {"cluster_size": 2}, {"block_n": 128}], ids=str)
+@pytest.mark.parametrize("shape", LEFT_OVER, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_wgmma_leftover_rows_and_columns(
+    dtype: str, layout: str, shape: tuple[int, int, int], pinned: dict[str, Any]
+) -> None:
+    m, n, k = shape
+    agrees("cuda_wgmma", Problem(m=m, n=n, k=k, dtype=dtype, layout=layout), **pinned)
+
+
+@pytest.mark.parametrize("m", [2049, 2048])
+@pytest.mark.parametrize("step", [1, 3, 8])
+@pytest.mark.parametrize("offset", [0, 1, 5])
+def test_wgmma_takes_strided_matrices_that_begin_anywhere(offset: int, step: int, m: int) -> None:
+    """Rows of wider matrices, from an element of their first row on."""
+    problem = Problem(m=m, n=4096, k=1024, dtype="bfloat16")
+    case = CASES["cuda_wgmma"]
+    if not case.runs_here:
+        pytest.skip("needs Hopper")
+    a, b = MATMUL.inputs(problem, CUDA, 0)
+    wide = [
+        torch.full((x.shape[0], x.shape[1] + step + offset), torch.nan, device=CUDA, dtype=x.dtype)
+        for x in (a, b)
+    ]
+    views = tuple(x[:, offset : offset + of.shape[1]].copy_(of) for x, of in zip(wide, (a, b), strict=True))
+    parameters = {one: variable.default for one, variable in case.provider.variables().items()}
+    (out,) = case.call(problem, views, parameters)
+    (exact,) = MATMUL.expected(problem, (a, b))
+    allowed = tolerance(problem)
+    assert ((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs()).all()
+
+
+def test_wgmma_leftover_rows_give_the_same_bits_each_time_and_are_done_before_the_stream_goes_on() -> None:
+    """What follows on the stream reads all of the output, leftover rows too, in each of many calls."""
+    problem = Problem(m=2055, n=4095, k=1023, dtype="bfloat16")
+    first = agrees("cuda_wgmma", problem)
+    inputs = MATMUL.inputs(problem, CUDA, 0)
+    case = CASES["cuda_wgmma"]
+    parameters = {one: variable.default for one, variable in case.provider.variables().items()}
+    for _ in range(100):
+        (out,) = case.call(problem, inputs, parameters)
+        copied = out.clone()
+        out.fill_(torch.nan)
+        assert torch.equal(copied, first)
+
+
 @pytest.mark.parametrize("arithmetic", ["ieee", "fast_accum"])
 @pytest.mark.parametrize("split_k", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -20,6 +20,8 @@ CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 HEADERS = (
     "aligned_rows.cuh",
+    "edges.cuh",
+    "shifted.cuh",
     "wgmma_kernel.cuh",
     "wgmma_mainloop.cuh",
     "wgmma_epilogue.cuh",
@@ -39,10 +41,13 @@ class Launch:
     group: int = 2
     clusters: int | None = None
     promoted: bool = False
+    peeled: tuple[int, int] = (0, 0)
+    """Rows and columns that are computed before the tiles."""
 
     def tiles(self, problem: Problem) -> int:
         """Of a cluster."""
-        return -(-problem.m // (self.block_m * self.cluster_size)) * -(-problem.n // self.block_n)
+        rows, columns = problem.m - self.peeled[0], problem.n - self.peeled[1]
+        return -(-rows // (self.block_m * self.cluster_size)) * -(-columns // self.block_n)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(kernels.ROOT / "include" / "wgmma_descriptors.h", made / "include")
     for header in ("async.cuh", "common.cuh", "tma.cuh", "wgmma.cuh"):
         (made / "include" / header).write_text('#include "hopper.h"\n')
+    (made / "matmul" / "widened.cuh").write_text('#include "../include/hopper.h"\n')
     shutil.copy(HERE / "hopper.h", made / "include")
     for source in ("aligned.cpp", "wgmma.cpp"):
         shutil.copy(HERE / source, made / "run")
@@ -103,7 +109,8 @@ def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
         launch.group,
     ]
     clusters = launch.tiles(problem) if launch.clusters is None else launch.clusters
-    command = [program(folder, launch, problem.layout, problem.dtype), given, made, *sizes, clusters, seed]
+    told = [*sizes, clusters, seed, *launch.peeled]
+    command = [program(folder, launch, problem.layout, problem.dtype), given, made, *told]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout
     out = torch.frombuffer(bytearray(made.read_bytes()), dtype=inputs[0].dtype).view(problem.m, problem.n)
@@ -132,6 +139,13 @@ SEEDS = range(4)
         (Problem(m=70, n=72, k=300, layout="nt"), Launch(128, 64, split_k=2)),
         (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4)),
         (Problem(m=140, n=64, k=600, layout="nn"), Launch(64, 64, cluster_size=2, split_k=2)),
+        # Rows, columns or both are left over from whole tiles.
+        (Problem(m=65, n=200, k=530, layout="nn"), Launch(64, 64, clusters=2, peeled=(1, 0))),
+        (Problem(m=130, n=77, k=100, layout="nt"), Launch(clusters=1, peeled=(2, 0))),
+        (Problem(m=136, n=67, k=70, layout="nn"), Launch(128, 64, cluster_size=2, peeled=(8, 3))),
+        (Problem(m=70, n=69, k=600, layout="nt"), Launch(64, 64, split_k=2, peeled=(6, 5))),
+        (Problem(m=133, n=129, k=90, layout="tt"), Launch(clusters=1, peeled=(5, 1))),
+        (Problem(m=129, n=130, k=90, layout="tn"), Launch(clusters=1, peeled=(0, 2))),
         # As float8's sums are in ieee.
         (Problem(m=150, n=72, k=300, layout="nt"), Launch(128, 64, clusters=1, promoted=True)),
     ],
@@ -170,6 +184,8 @@ def test_every_tile(folder: Path, tile: tuple[int, int], layout: str, dtype: str
 
 SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))
 SHARED_BY_FOUR = (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4))
+ODD = (Problem(m=130, n=77, k=100, layout="nt"), Launch(clusters=1))
+LEFT_OVER = (Problem(m=136, n=67, k=700, layout="nn"), Launch(128, 64, cluster_size=2, peeled=(8, 3)))
 SEVERAL = (Problem(m=260, n=200, k=400, layout="nn"), Launch(64, 64, cluster_size=2, clusters=1))
 
 FAULTS = {
@@ -194,6 +210,31 @@ FAULTS = {
     "sums go to the wrong slot": (
         SHARED_BY_FOUR,
         {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
+    ),
+    "a row's right end is not stored": (ODD, {"min(first, width) : width;": "min(first, width) : 0;"}),
+    "a row's left end is not stored": (ODD, {"min(first, width) : width;": "0 : width;"}),
+    "a row's elements are stored one further": (ODD, {"first * 2);": "first * 2 + 2);"}),
+    "the last leftover row is not computed": (
+        LEFT_OVER,
+        {"if (one < of.count_of_few &&": "if (one + 1 < of.count_of_few &&"},
+    ),
+    "the last strip of leftover rows is cut short": (
+        LEFT_OVER,
+        {"left = which < of.count_of_many": "left = which + 1 < of.count_of_many"},
+    ),
+    "the last product of leftover rows is left out": (
+        LEFT_OVER,
+        {"of.k - first - depth : 0": "of.k - 1 - first - depth : 0"},
+    ),
+    "leftover rows' chunks are written over before they are read": (
+        LEFT_OVER,
+        {"__syncthreads();  // the last chunk is read": ""},
+    ),
+    "leftover columns are computed as rows": (
+        LEFT_OVER,
+        {
+            "kFew>(of.columns, strip -": "kFew>(of.rows, strip -",
+        },
     ),
     "a block ends while others send": (
         SHARED,

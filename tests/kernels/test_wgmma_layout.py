@@ -14,6 +14,7 @@ from kernels.matmul.parameters import Wgmma, wgmma_shared_memory
 from pipeline.machine.compilers import find_cxx
 
 SOURCE = """
+#include "peel.h"
 #include "wgmma_layout.h"
 #define SHOWN extern "C" __attribute__((visibility("default")))
 SHOWN int tile(int place, int tiles_m, int tiles_n, int group) {
@@ -33,6 +34,12 @@ SHOWN int first_step(int part, int parts, int steps) {
 }
 SHOWN unsigned long long further(unsigned long long descriptor, int bytes) {
   return matmul::further(descriptor, bytes);
+}
+SHOWN int peel(int m, int n, int k, int block_m, int block_n, int cluster_size, int clusters, int skips_half,
+               int copies) {
+  const matmul::Peeled found =
+      matmul::peel({m, n, k, block_m, block_n, cluster_size, clusters, 132, skips_half != 0, copies != 0});
+  return found.rows * 1000 + found.columns;
 }
 SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int from, int to) {
   const matmul::SharedLayout layout(block_m, block_n, stages, parts);
@@ -93,6 +100,51 @@ def test_short_tiles_that_come_last_cost_no_wave_of_their_own(layout: ctypes.CDL
         for block in range(132)
     ]
     assert max(cost) == 2
+
+
+PEELED = {
+    "a row more is half a wave more of pairs of blocks": ((2049, 4095, 1023), {"cluster_size": 2}, (1, 0)),
+    "a row more goes into the last wave": ((2049, 4095, 1023), {}, (0, 0)),
+    "a column more is a wave more": ((2048, 4097, 1024), {}, (0, 1)),
+    "rows and columns": ((2056, 4097, 1024), {"cluster_size": 2}, (8, 1)),
+    "nine rows are too many": ((2057, 4096, 1024), {"cluster_size": 2}, (0, 0)),
+    "nothing is left over": ((2048, 4096, 1024), {"cluster_size": 2}, (0, 0)),
+    "no wave is saved": ((8193, 8192, 8192), {"cluster_size": 2}, (0, 0)),
+    "all rows are fewer than a tile": ((5, 4096, 1024), {"cluster_size": 1}, (0, 0)),
+    "a launch more takes longer than a wave of a short k": (
+        (2049, 4096, 64),
+        {"cluster_size": 2, "copies": False},
+        (0, 0),
+    ),
+    "the same beside copies": ((2049, 4096, 64), {"cluster_size": 2}, (1, 0)),
+    "a wave of a wide product is less than reading all of b": (
+        (257, 1 << 16, 1024),
+        {"cluster_size": 2, "block_m": 64, "block_n": 64},
+        (0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PEELED)
+def test_leftover_rows_are_peeled_off_where_that_saves_time(layout: ctypes.CDLL, case: str) -> None:
+    (m, n, k), pinned, expected = PEELED[case]
+    told = {"block_m": 128, "block_n": 256, "cluster_size": 1, "copies": True, **pinned}
+    clusters = 132 // told["cluster_size"]
+    skips_half = told["block_m"] == 128
+    found = layout.peel(
+        *(
+            m,
+            n,
+            k,
+            told["block_m"],
+            told["block_n"],
+            told["cluster_size"],
+            clusters,
+            skips_half,
+            told["copies"],
+        )
+    )
+    assert divmod(found, 1000) == expected
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4, 8])

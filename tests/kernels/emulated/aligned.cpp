@@ -45,7 +45,7 @@ int main(int, char** argv) {
   const int blocks = first.blocks + second.blocks;
   for (int block = 0; block < blocks; ++block) {
     emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(blocks), matmul::kCopyWarps * 32, 0, [&] {
-      matmul::copy_to_aligned_rows(first.copy, second.copy, first.blocks, first.pieces, second.pieces);
+      matmul::copy_to_aligned_rows({first.copy, second.copy, first.blocks, blocks, first.pieces, second.pieces});
     });
   }
   first.check();

@@ -350,6 +350,34 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, unsigned shift) {
 
 namespace kernels {
 
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Vector {
+  T values[N];
+};
+enum class EvictionPriority { kEvictNormal, kEvictFirst, kEvictLast };
+template <EvictionPriority>
+uint64_t create_policy() {
+  return 0;
+}
+template <typename T>
+void check_alignment(const T* at) {
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(T) != 0) {
+    emulated::fail("a vector begins at no multiple of its size");
+  }
+}
+template <typename T, int N>
+Vector<T, N> load(const Vector<T, N>* from, uint64_t) {
+  check_alignment(from);
+  Vector<T, N> vector;
+  std::memcpy(&vector, static_cast<const void*>(from), sizeof(vector));
+  return vector;
+}
+template <typename T, int N>
+void store(Vector<T, N>* to, const Vector<T, N>& vector, uint64_t) {
+  check_alignment(to);
+  std::memcpy(static_cast<void*>(to), &vector, sizeof(vector));
+}
+
 enum class Element { kBFloat16, kFloat16, kFloat8 };
 
 inline uint32_t shared_address(const void* pointer) {
@@ -363,6 +391,7 @@ inline unsigned char* shared_pointer(uint32_t address) {
 inline float exp2_(float x) { return std::exp2(x); }
 inline float reciprocal(float x) { return 1.0f / x; }
 
+inline uint16_t load_of_line(const uint16_t* from) { return *from; }
 template <Element kElement>
 float widened(uint16_t bits) {
   if constexpr (kElement == Element::kFloat16) {
