@@ -158,7 +158,7 @@ class Codegen:
         found = [point for point in points if (sources[point] or point) in self._seen]
         if len(found) < len(points):
             self.left_out = [
-                "No GPU here runs what Triton, Numba and nvcc would compile: it is left out until asked for by "
+                "No GPU here runs what Triton, Numba and nvcc would compile: it is left out until asked for, "
                 f"python -m pipeline.codegen kernel={self.loaded.where} output={self.config.output} "
                 f"artifacts={self.config.artifacts}"
             ]
