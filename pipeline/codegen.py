@@ -6,7 +6,8 @@
 
 Compiles every Triton and Numba variant of the kernel's plan and takes its CUDA libraries apart, for each
 architecture and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed
-of is kept. One provider alone prints its annotated listing as well.
+of is kept. One provider alone prints its annotated listing as well. With lazily=true a host without a GPU
+compiles for none: of what a GPU would run, the rows that are there stay, and are kept up to date.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     if config.a or config.b:
         stage.compare()
         return
-    rows = stage.rows(*stage.points())
+    points, shown = stage.points()
+    rows = stage.rows(points, shown) if points or shown else []
     write_lines(stage.path, rows)
     stage.made.texts.remove_others()
     if stage.scope.shows:
         stage.listing(rows)
-    else:
+    elif points:
         print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
     for line in stage.left_out:
         console.print(line, highlight=False, soft_wrap=True)
@@ -103,6 +105,7 @@ class Codegen:
         output = results.folder_for(config.output, self.device.kind)
         self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
         known = self.known()
+        self._seen = {row.source or row.point for row in known}
         self.made = CodeRows(self.scope, known, committed(self.path, known), warn)
         self.left_out: list[str] = []
 
@@ -142,10 +145,24 @@ class Codegen:
             wanted = choice.largest(for_gpus, self.config.pin)
             points = [point for point in points if point.problem in wanted]
         shown = [middle(here, name) for name in names if name in compiled]
+        if self.config.lazily and self.device.kind == "cpu":
+            return self._looked_at_before(points), [point for point in shown if point is not None]
         self.left_out = refusals(for_gpus, set(names) - compiled) + refusals(here, compiled)
         if not points and not any(shown):
             raise UserError("; ".join(self.left_out) or f"{self.loaded.name} has no points here.")
         return points, [point for point in shown if point is not None]
+
+    def _looked_at_before(self, points: Sequence[Point]) -> list[Point]:
+        """Those whose code was compiled here for a GPU that is not here."""
+        sources = {point: self.loaded.kernel.provider(point.provider).extension for point in points}
+        found = [point for point in points if (sources[point] or point) in self._seen]
+        if len(found) < len(points):
+            self.left_out = [
+                "No GPU here runs what Triton, Numba and nvcc would compile: it is left out until asked for, "
+                f"python -m pipeline.codegen kernel={self.loaded.where} output={self.config.output} "
+                f"artifacts={self.config.artifacts}"
+            ]
+        return found
 
     def _plan(self, names: Sequence[str], target: Target) -> Plan:
         return plan(self.entry, self.config.preset.name, target, self.config.pin, names)

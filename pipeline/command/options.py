@@ -141,6 +141,7 @@ class CodegenConfig(PointsConfig):
     function: str | None
     a: str | None
     b: str | None
+    lazily: bool
     artifacts: Place
     wait_s: float | None = Field(ge=0)
 
