@@ -2,7 +2,13 @@
 
 A call goes through ``torch.ops`` where something else looks at it: autograd, torch.compile, a mode, a
 subclass of Tensor. Under ``torch.func`` and forward-mode differentiation, which take no operator's own
-derivative, it is torch's function. All other calls look up the plan of their form and run it.
+derivative, it is torch's function. All other calls run the plan of their form.
+
+A call like an earlier one is recognised by ``TensorGuards``, by which torch.compile recognises the inputs of
+a graph. In one step it compares of each tensor the Python type, dtype, device, shape, strides,
+``requires_grad``, and the dispatch keys, those of the thread included. So it also fails where a dispatch
+mode, a trace or a transformation of ``torch.func`` has begun since, or a tensor is of another kind. Then all
+is looked at one by one, which takes longer (``Function._looked_at``).
 """
 
 from __future__ import annotations
@@ -10,18 +16,39 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
 from kernels import Loaded
+from kernels.ops.asked import Asked
 from kernels.ops.declaration import Op, Result
 from kernels.ops.plans import MOST_PLANS, Plan, first, form_of
 from kernels.ops.registration import register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types whose tensors are no more than their data."""
+
+MOST_KNOWN = 4
+"""Kinds of call that are recognised for one shape of the first tensor; the latest are kept."""
+
+
+class Known(NamedTuple):
+    """A kind of call that was looked at, and how it runs.
+
+    ``check(*tensors)`` recognises the ``count`` tensors that lead the arguments, ``others`` are the further
+    ones. ``trains`` says whether a gradient would be wanted if it were not switched off. ``run(*tensors)``
+    gives the answer, ``asked`` counts the calls.
+    """
+
+    check: Callable[..., bool]
+    count: int
+    others: tuple[Any, ...]
+    trains: bool
+    run: Callable[..., Result]
+    asked: Asked
 
 
 class Function:
@@ -32,7 +59,10 @@ class Function:
         self.loaded = loaded
         self.signature = inspect.signature(op.definition)
         self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._defaults = tuple(one.default for one in self.signature.parameters.values())
+        self._known: dict[torch.Size, tuple[Known, ...]] = {}
+        parameters = self.signature.parameters.values()
+        self._defaults = tuple(one.default for one in parameters)
+        self._required = sum(one.default is one.empty for one in parameters)
         self.operator = register(op, self.run)
         if op.training is not None:
             Function(op.training, loaded)
@@ -40,25 +70,21 @@ class Function:
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """The answer, whoever looks."""
-        args = self.filled(args, kwargs)
-        plan = self._plans.get(form_of(args))
-        if plan is None:
-            return self._first(form_of(args), args)
-        plan.asked.calls += 1
-        return plan.run(*args)
+        return self._planned(self.filled(args, kwargs))[1]
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of such calls, after one of them if there was none before."""
         args = self.filled(args, kwargs)
-        with torch.no_grad():
-            if form_of(args) not in self._plans:
-                self._first(form_of(args), args)
-        return self._plans[form_of(args)]
+        plan = self._plans.get(form_of(args))
+        if plan is None:
+            with torch.no_grad():
+                plan, _ = self._planned(args)
+        return plan
 
     def filled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, those that were left out at their defaults. Raises TypeError for
-        arguments that the function does not have."""
-        if kwargs:
+        arguments that the function does not have, and for one that is missing."""
+        if kwargs or not self._required <= len(args) <= len(self._defaults):
             bound = self.signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return bound.args
@@ -67,68 +93,94 @@ class Function:
     def forget(self) -> None:
         """Choose again for every form."""
         self._plans.clear()
+        self._known.clear()
 
-    def _named(self, form: tuple[Any, ...], args: tuple[Any, ...]) -> Result:
-        """The answer to a call that leaves arguments out, whose form gets a plan of its own."""
-        out = self.run(*args)
-        filled = self.filled(args, {})
-        if len(filled) > len(args):
-            plan, missing = self._plans[form_of(filled)], filled[len(args) :]
-            run = plan.run
-            if plan.whole:
-                plan = Plan(lambda *args: run(*args, *missing), plan.choice, plan.asked)
+    def _planned(self, args: tuple[Any, ...]) -> tuple[Plan, Result]:
+        """The plan of a call with all its arguments, and its answer."""
+        form = form_of(args)
+        plan = self._plans.get(form)
+        if plan is not None:
+            out = plan.run(*args[: plan.takes])
+        else:
+            plan, out = first(self.op, self.loaded, args)
+            if len(self._plans) >= MOST_PLANS:
+                self.forget()
             self._plans[form] = plan
+        plan.asked.calls += 1
+        return plan, out
+
+    def _looked_at(self, args: tuple[Any, ...]) -> Result:
+        """The answer to a call that is not known, which becomes known if nothing but the answer is wanted."""
+        if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+            return self.op.definition(*args)
+        if torch.compiler.is_compiling() or self._is_watched(args):
+            return self.operator(*args)
+        filled = self.filled(args, {})
+        plan, out = self._planned(filled)
+        self._know(args, filled, plan)
         return out
 
-    def _first(self, form: tuple[Any, ...], args: tuple[Any, ...]) -> Result:
-        plan, out = first(self.op, self.loaded, args)
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        self._plans[form] = plan
-        plan.asked.calls += 1
-        return out
+    def _is_watched(self, args: tuple[Any, ...]) -> bool:
+        """Whether the dispatcher has to see a call: a mode or a trace is on, a gradient is wanted, or a tensor
+        is more than its data or stands for the negative or the conjugate of it."""
+        if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+            return True
+        if torch._C._get_tracing_state() is not None:
+            return True
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        return any(
+            type(one) not in PLAIN
+            or (one.requires_grad and torch.is_grad_enabled())
+            or one.is_neg()
+            or one.is_conj()
+            for one in tensors
+        )
+
+    def _know(self, args: tuple[Any, ...], filled: tuple[Any, ...], plan: Plan) -> None:
+        """Recognise calls like this one from now on. Not those that are given a tensor twice, which a check
+        never passes, nor those with a tensor behind another argument."""
+        is_tensor = [isinstance(one, torch.Tensor) for one in args]
+        count = sum(is_tensor)
+        tensors, rest, run = args[:count], filled[count:], plan.run
+        if not all(is_tensor[:count]) or len({id(one) for one in tensors}) < count:
+            return
+        if plan.takes != count and rest:
+            taken = rest if plan.takes is None else rest[: plan.takes - count]
+            run = lambda *tensors: plan.run(*tensors, *taken)  # noqa: E731
+        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        trains = any(one.requires_grad for one in tensors)
+        known = Known(guards.check, count, args[count:], trains, run, plan.asked)
+        shape = args[0].shape
+        self._known[shape] = (known, *self._known.get(shape, ())[: MOST_KNOWN - 1])
 
     def _caller(self) -> Callable[..., Result]:
         """The function that users call. All that it uses is a local name, which Python looks up fastest."""
-        operator, plans, plain = self.operator, self._plans, PLAIN
-        definition = self.op.definition
+        operator, plain, required = self.operator, PLAIN, self._required
+        known_of, looked_at = self._known.get, self._looked_at
         parameters = list(self.signature.parameters)
-        is_compiling = torch.compiler.is_compiling
-        grad_enabled = torch.is_grad_enabled
+        is_compiling = torch.compiler.is_dynamo_compiling
         dispatch_modes = torch._C._len_torch_dispatch_stack
-        function_modes = torch._C._len_torch_function_stack
-        functorch = torch._C._functorch.peek_interpreter_stack
-        traced = torch._C._get_tracing_state
-        dual = forward_ad
+        is_overridden = torch._C._has_torch_function_unary  # by a function mode, too
+        grad_enabled, dual = torch.is_grad_enabled, forward_ad
 
-        def call(*args: Any, **kwargs: Any) -> Result:  # noqa: PLR0911  # each is a case of its own
+        def call(*args: Any, **kwargs: Any) -> Result:
             if is_compiling():
                 return operator(*args, **kwargs)
-            if kwargs:
+            if kwargs or len(args) < required:
                 args = by_position(args, kwargs)
-            if functorch() is not None or dual._current_level >= 0:
-                return definition(*args)
-            if dispatch_modes() or function_modes() or traced() is not None:
-                return operator(*args)
-            form: list[Any] = []
-            for one in args:
-                if type(one) in plain:
-                    if one.requires_grad and grad_enabled():
-                        return operator(*args)
-                    form += (one.shape, one.is_contiguous() or one.stride(), one.dtype, one.device)
-                elif isinstance(one, torch.Tensor):
-                    return operator(*args)
-                else:
-                    form.append(one)
-            plan = plans.get(tuple(form))
-            if plan is None:
-                return self._named(tuple(form), args)
-            plan.asked.calls += 1
-            return plan.run(*args)
+            x = args[0]
+            # What no check sees comes first. A shape under a mode may be of symbols, which have no hash.
+            if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
+                for check, count, others, trains, run, asked in known_of(x.shape, ()):
+                    tensors = args[:count]
+                    if args[count:] == others and check(*tensors) and not (trains and grad_enabled()):
+                        asked.calls += 1
+                        return run(*tensors)
+            return looked_at(args)
 
         def by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
             names = parameters[len(args) : len(args) + len(kwargs)]
-            if names == list(kwargs):
+            if names == list(kwargs) and len(args) + len(kwargs) >= required:
                 return (*args, *kwargs.values())
             return self.filled(args, kwargs)
 
