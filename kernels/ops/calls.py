@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._C._dynamo.guards import TensorGuards
@@ -35,7 +36,8 @@ MOST_KNOWN = 4
 """Kinds of call that are recognised for one shape of the first tensor; the latest are kept."""
 
 
-class Known(NamedTuple):
+@dataclass(slots=True)
+class Known:
     """A kind of call that was looked at, and how it runs.
 
     ``check(*tensors)`` recognises the ``count`` tensors that lead the arguments, ``others`` are the further
@@ -121,8 +123,8 @@ class Function:
         return out
 
     def _is_watched(self, args: tuple[Any, ...]) -> bool:
-        """Whether the dispatcher has to see a call: a mode or a trace is on, a gradient is wanted, or a tensor
-        is more than its data or stands for the negative or the conjugate of it."""
+        """Whether the dispatcher has to see a call: a mode or a trace is on, a gradient is wanted, or a
+        tensor is more than its data or stands for their negative or conjugate."""
         if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
             return True
         if torch._C._get_tracing_state() is not None:
@@ -171,11 +173,12 @@ class Function:
             x = args[0]
             # What no check sees comes first. A shape under a mode may be of symbols, which have no hash.
             if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
-                for check, count, others, trains, run, asked in known_of(x.shape, ()):
-                    tensors = args[:count]
-                    if args[count:] == others and check(*tensors) and not (trains and grad_enabled()):
-                        asked.calls += 1
-                        return run(*tensors)
+                for one in known_of(x.shape, ()):
+                    tensors = args[: one.count]
+                    same = args[one.count :] == one.others and one.check(*tensors)
+                    if same and not (one.trains and grad_enabled()):
+                        one.asked.calls += 1
+                        return one.run(*tensors)
             return looked_at(args)
 
         def by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
