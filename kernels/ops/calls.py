@@ -4,28 +4,23 @@ A call goes through ``torch.ops`` where something else looks at it: autograd, to
 subclass of Tensor. Under ``torch.func`` and forward-mode differentiation, which take no operator's own
 derivative, it is torch's function. All other calls run the plan of their form.
 
-A call like an earlier one is recognised by ``TensorGuards``, by which torch.compile recognises the inputs of
-a graph. In one step it compares of each tensor the Python type, dtype, device, shape, strides,
-``requires_grad``, and the dispatch keys, those of the thread included. So it also fails where a dispatch
-mode, a trace or a transformation of ``torch.func`` has begun since, or a tensor is of another kind. Then all
-is looked at one by one, which takes longer (``Function._looked_at``).
+A call like an earlier one is recognised in one step (``kernels/ops/known.py``). At others all is looked at
+one by one, which takes longer (``Function._looked_at``).
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
 from kernels import Loaded
-from kernels.ops.asked import Asked
 from kernels.ops.declaration import Op, Result
+from kernels.ops.known import Known, known
 from kernels.ops.plans import MOST_PLANS, Plan, first, form_of
 from kernels.ops.registration import register
 
@@ -34,23 +29,6 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 MOST_KNOWN = 4
 """Kinds of call that are recognised for one shape of the first tensor; the latest are kept."""
-
-
-@dataclass(slots=True)
-class Known:
-    """A kind of call that was looked at, and how it runs.
-
-    ``check(*tensors)`` recognises the ``count`` tensors that lead the arguments, ``others`` are the further
-    ones. ``trains`` says whether a gradient would be wanted if it were not switched off. ``run(*tensors)``
-    gives the answer, ``asked`` counts the calls.
-    """
-
-    check: Callable[..., bool]
-    count: int
-    others: tuple[Any, ...]
-    trains: bool
-    run: Callable[..., Result]
-    asked: Asked
 
 
 class Function:
@@ -119,7 +97,9 @@ class Function:
             return self.operator(*args)
         filled = self.filled(args, {})
         plan, out = self._planned(filled)
-        self._know(args, filled, plan)
+        if (kind := known(args, filled, plan)) is not None:
+            shape = args[0].shape
+            self._known[shape] = (kind, *self._known.get(shape, ())[: MOST_KNOWN - 1])
         return out
 
     def _is_watched(self, args: tuple[Any, ...]) -> bool:
@@ -129,31 +109,13 @@ class Function:
             return True
         if torch._C._get_tracing_state() is not None:
             return True
-        tensors = [one for one in args if isinstance(one, torch.Tensor)]
-        return any(
-            type(one) not in PLAIN
-            or (one.requires_grad and torch.is_grad_enabled())
-            or one.is_neg()
-            or one.is_conj()
-            for one in tensors
-        )
-
-    def _know(self, args: tuple[Any, ...], filled: tuple[Any, ...], plan: Plan) -> None:
-        """Recognise calls like this one from now on. Not those that are given a tensor twice, which a check
-        never passes, nor those with a tensor behind another argument."""
-        is_tensor = [isinstance(one, torch.Tensor) for one in args]
-        count = sum(is_tensor)
-        tensors, rest, run = args[:count], filled[count:], plan.run
-        if not all(is_tensor[:count]) or len({id(one) for one in tensors}) < count:
-            return
-        if plan.takes != count and rest:
-            taken = rest if plan.takes is None else rest[: plan.takes - count]
-            run = lambda *tensors: plan.run(*tensors, *taken)  # noqa: E731
-        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        trains = any(one.requires_grad for one in tensors)
-        known = Known(guards.check, count, args[count:], trains, run, plan.asked)
-        shape = args[0].shape
-        self._known[shape] = (known, *self._known.get(shape, ())[: MOST_KNOWN - 1])
+        trains = torch.is_grad_enabled()
+        for one in args:
+            if isinstance(one, torch.Tensor) and (
+                type(one) not in PLAIN or (trains and one.requires_grad) or one.is_neg() or one.is_conj()
+            ):
+                return True
+        return False
 
     def _caller(self) -> Callable[..., Result]:
         """The function that users call. All that it uses is a local name, which Python looks up fastest."""

@@ -17,6 +17,7 @@ from kernels import Loaded
 from kernels.contract import Gpu, Provider
 from kernels.ops import asked, device, native, tuned
 from kernels.ops.declaration import NotServedError, Op, Result
+from kernels.ops.known import Known
 from kernels.ops.tuned import Choice
 
 MOST_PLANS = 1 << 14
@@ -29,9 +30,9 @@ SWITCHING = frozenset({"torch", "cuda"})
 
 class Plan:
     """How calls of one form run: ``run(*args[:takes])``, with all arguments where ``takes`` is None.
-    ``asked`` counts the calls."""
+    ``asked`` counts the calls, and ``known`` is the last kind of them that was looked at."""
 
-    __slots__ = ("asked", "choice", "run", "takes")
+    __slots__ = ("asked", "choice", "known", "run", "takes")
 
     def __init__(
         self, run: Callable[..., Result], choice: Choice, counted: asked.Asked, takes: int | None = None
@@ -40,6 +41,7 @@ class Plan:
         self.takes = takes
         self.choice = choice
         self.asked = counted
+        self.known: Known | None = None
 
 
 def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
