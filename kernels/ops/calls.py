@@ -28,7 +28,7 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types whose tensors are no more than their data."""
 
 MOST_KNOWN = 4
-"""Kinds of call that are recognised for one shape of the first tensor; the latest are kept."""
+"""Kinds of call that are recognised for the same shapes (``Function._shape``); the latest are kept."""
 
 
 class Function:
@@ -39,7 +39,7 @@ class Function:
         self.loaded = loaded
         self.signature = inspect.signature(op.definition)
         self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._known: dict[torch.Size, tuple[Known, ...]] = {}
+        self._known: dict[Any, tuple[Known, ...]] = {}
         parameters = self.signature.parameters.values()
         self._defaults = tuple(one.default for one in parameters)
         self._required = sum(one.default is one.empty for one in parameters)
@@ -98,7 +98,7 @@ class Function:
         filled = self.filled(args, {})
         plan, out = self._planned(filled)
         if (kind := known(args, filled, plan)) is not None:
-            shape = args[0].shape
+            shape = self._shape(args)
             self._known[shape] = (kind, *self._known.get(shape, ())[: MOST_KNOWN - 1])
         return out
 
@@ -117,9 +117,14 @@ class Function:
                 return True
         return False
 
+    def _shape(self, args: tuple[Any, ...]) -> Any:
+        """By what kinds of call are looked up: the shapes of the first and of the last tensor that each call
+        has, as of queries and values, which are of another length at each step of a language model."""
+        return args[0].shape if self._required == 1 else (args[0].shape, args[self._required - 1].shape)
+
     def _caller(self) -> Callable[..., Result]:
         """The function that users call. All that it uses is a local name, which Python looks up fastest."""
-        operator, plain, required = self.operator, PLAIN, self._required
+        operator, plain, required, last = self.operator, PLAIN, self._required, self._required - 1
         known_of, looked_at = self._known.get, self._looked_at
         parameters = list(self.signature.parameters)
         is_compiling = torch.compiler.is_dynamo_compiling
@@ -135,7 +140,7 @@ class Function:
             x = args[0]
             # What no check sees comes first. A shape under a mode may be of symbols, which have no hash.
             if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
-                for one in known_of(x.shape, ()):
+                for one in known_of(x.shape if last == 0 else (x.shape, args[last].shape), ()):
                     tensors = args[: one.count]
                     same = args[one.count :] == one.others and one.check(*tensors)
                     if same and not (one.trains and grad_enabled()):

@@ -47,20 +47,26 @@ class Known:
 def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: Plan) -> Known | None:
     """The kind of a call whose plan there is, ``filled`` being all its arguments.
 
-    None for a call that is given a tensor twice, which no check passes, and for one with a tensor behind
-    another argument.
+    None for a call with a tensor behind another argument.
     """
     is_tensor = [isinstance(one, torch.Tensor) for one in args]
     count = sum(is_tensor)
     tensors, rest, run = args[:count], filled[count:], plan.run
-    if not all(is_tensor[:count]) or len({id(one) for one in tensors}) < count:
+    if not all(is_tensor[:count]):
         return None
     if plan.known is not None and plan.known.count == count and plan.known.recognises(args):
         return plan.known
     if plan.takes != count and rest:
         taken = rest if plan.takes is None else rest[: plan.takes - count]
         run = lambda *tensors: plan.run(*tensors, *taken)  # noqa: E731
-    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     trains = any(one.requires_grad for one in tensors)
-    plan.known = Known(guards.check, count, args[count:], trains, run, plan.asked)
+    plan.known = Known(_check(tensors), count, args[count:], trains, run, plan.asked)
     return plan.known
+
+
+def _check(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
+    """The check of such tensors. Guards pass no tensor that is given twice: each has its own then."""
+    if len({id(one) for one in tensors}) < len(tensors):
+        checks = [_check((one,)) for one in tensors]
+        return lambda *given: all(check(one) for check, one in zip(checks, given, strict=True))
+    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
