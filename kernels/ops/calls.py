@@ -142,8 +142,8 @@ class Function:
             if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
                 for one in known_of(x.shape if last == 0 else (x.shape, args[last].shape), ()):
                     tensors = args[: one.count]
-                    same = args[one.count :] == one.others and one.check(*tensors)
-                    if same and not (one.trains and grad_enabled()):
+                    as_many = len(tensors) == one.count and args[one.count :] == one.others
+                    if as_many and one.check(*tensors) and not (one.trains and grad_enabled()):
                         one.asked.calls += 1
                         return one.run(*tensors)
             return looked_at(args)

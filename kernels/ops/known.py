@@ -40,8 +40,9 @@ class Known:
     asked: Asked
 
     def recognises(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call with so many tensors is of this kind, while gradients are switched off."""
-        return args[self.count :] == self.others and self.check(*args[: self.count])
+        """Whether a call is of this kind, while gradients are switched off."""
+        tensors, others = args[: self.count], args[self.count :]
+        return len(tensors) == self.count and others == self.others and self.check(*tensors)
 
 
 def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: Plan) -> Known | None:
@@ -54,7 +55,7 @@ def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: Plan) -> Known |
     tensors, rest, run = args[:count], filled[count:], plan.run
     if not all(is_tensor[:count]):
         return None
-    if plan.known is not None and plan.known.count == count and plan.known.recognises(args):
+    if plan.known is not None and plan.known.recognises(args):
         return plan.known
     if plan.takes != count and rest:
         taken = rest if plan.takes is None else rest[: plan.takes - count]

@@ -184,6 +184,17 @@ def test_arguments_that_are_no_tensors_count(chosen: Callable[..., list[Any]]) -
     assert len(problems) == 2, "of the product, and of the eps that providers have"
 
 
+def test_scales_may_come_or_not() -> None:
+    a, b = torch.randn(16, 32), torch.randn(32, 16)
+    small = a.to(torch.float8_e4m3fn), b.t().contiguous().to(torch.float8_e4m3fn).t()
+    one = torch.ones(())
+    with torch.no_grad():
+        right = (small[0].float() @ small[1].float()).bfloat16()
+        for _ in range(3):
+            torch.testing.assert_close(ops.matmul(*small, one, one.clone()), right, rtol=2e-2, atol=1e-1)
+            torch.testing.assert_close(ops.matmul(a, b), a @ b)
+
+
 def test_forgotten_calls_are_chosen_for_again(chosen: Callable[..., list[Any]], x: torch.Tensor) -> None:
     problems = chosen("torch")
     ops.softmax(x)
