@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 ROOT = Path(__file__).parents[1]
 BLOCK = ROOT / "examples" / "transformer_block.py"
@@ -35,6 +38,34 @@ def test_a_block_of_these_kernels_is_as_exact_as_torchs(
     assert "largest error" in capsys.readouterr().out
     ours.functions = example["Functions"](**{**vars(ours.functions), "gelu": torch.nn.functional.relu})
     assert not example["check"](ours, torchs, x), "another function in its place shows"
+
+
+class Largest(TorchDispatchMode):
+    """Keeps the number of elements of the largest tensor that any operator gives."""
+
+    elements = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [one.numel() for one in tree_leaves(out) if isinstance(one, torch.Tensor)]
+        self.elements = max(self.elements, *made, 0)
+        return out
+
+
+def test_the_exact_block_never_has_the_scores_of_all_heads(example: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    batch, tokens, hidden, heads = 2, 128, 32, 8
+    block = example["Block"](hidden, heads, example["TORCHS"])
+    x, grad = torch.randn(2, batch, tokens, hidden)
+    with Largest() as largest, sdpa_kernel(SDPBackend.MATH):
+        made = example["exactly"](block, x, grad)
+    assert largest.elements == batch * tokens * 4 * hidden < batch * heads * tokens**2
+    whole = block.double()
+    for mine, right in zip(made, example["gradients"](whole, x.double(), grad.double()), strict=True):
+        assert mine.dtype == torch.float64
+        torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -2,7 +2,10 @@
 
 A call goes through ``torch.ops`` where something else looks at it: autograd, torch.compile, a mode, a
 subclass of Tensor. Under ``torch.func`` and forward-mode differentiation, which take no operator's own
-derivative, it is torch's function. All other calls look up the plan of their form and run it.
+derivative, it is torch's function. All other calls run the plan of their form.
+
+A call like an earlier one is recognised in one step (``kernels/ops/known.py``). At others all is looked at
+one by one, which takes longer (``Function._looked_at``).
 """
 
 from __future__ import annotations
@@ -17,11 +20,15 @@ from torch.autograd import forward_ad
 
 from kernels import Loaded
 from kernels.ops.declaration import Op, Result
+from kernels.ops.known import Known, known
 from kernels.ops.plans import MOST_PLANS, Plan, first, form_of
 from kernels.ops.registration import register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types whose tensors are no more than their data."""
+
+MOST_KNOWN = 4
+"""Kinds of call that are recognised for the same shapes (``Function._shape``); the latest are kept."""
 
 
 class Function:
@@ -32,7 +39,10 @@ class Function:
         self.loaded = loaded
         self.signature = inspect.signature(op.definition)
         self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._defaults = tuple(one.default for one in self.signature.parameters.values())
+        self._known: dict[Any, tuple[Known, ...]] = {}
+        parameters = self.signature.parameters.values()
+        self._defaults = tuple(one.default for one in parameters)
+        self._required = sum(one.default is one.empty for one in parameters)
         self.operator = register(op, self.run)
         if op.training is not None:
             Function(op.training, loaded)
@@ -40,25 +50,21 @@ class Function:
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """The answer, whoever looks."""
-        args = self.filled(args, kwargs)
-        plan = self._plans.get(form_of(args))
-        if plan is None:
-            return self._first(form_of(args), args)
-        plan.asked.calls += 1
-        return plan.run(*args)
+        return self._planned(self.filled(args, kwargs))[1]
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of such calls, after one of them if there was none before."""
         args = self.filled(args, kwargs)
-        with torch.no_grad():
-            if form_of(args) not in self._plans:
-                self._first(form_of(args), args)
-        return self._plans[form_of(args)]
+        plan = self._plans.get(form_of(args))
+        if plan is None:
+            with torch.no_grad():
+                plan, _ = self._planned(args)
+        return plan
 
     def filled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, those that were left out at their defaults. Raises TypeError for
-        arguments that the function does not have."""
-        if kwargs:
+        arguments that the function does not have, and for one that is missing."""
+        if kwargs or not self._required <= len(args) <= len(self._defaults):
             bound = self.signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return bound.args
@@ -67,68 +73,84 @@ class Function:
     def forget(self) -> None:
         """Choose again for every form."""
         self._plans.clear()
+        self._known.clear()
 
-    def _named(self, form: tuple[Any, ...], args: tuple[Any, ...]) -> Result:
-        """The answer to a call that leaves arguments out, whose form gets a plan of its own."""
-        out = self.run(*args)
-        filled = self.filled(args, {})
-        if len(filled) > len(args):
-            plan, missing = self._plans[form_of(filled)], filled[len(args) :]
-            run = plan.run
-            if plan.whole:
-                plan = Plan(lambda *args: run(*args, *missing), plan.choice, plan.asked)
+    def _planned(self, args: tuple[Any, ...]) -> tuple[Plan, Result]:
+        """The plan of a call with all its arguments, and its answer."""
+        form = form_of(args)
+        plan = self._plans.get(form)
+        if plan is not None:
+            out = plan.run(*args[: plan.takes])
+        else:
+            plan, out = first(self.op, self.loaded, args)
+            if len(self._plans) >= MOST_PLANS:
+                self.forget()
             self._plans[form] = plan
+        plan.asked.calls += 1
+        return plan, out
+
+    def _looked_at(self, args: tuple[Any, ...]) -> Result:
+        """The answer to a call that is not known, which becomes known if nothing but the answer is wanted."""
+        if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+            return self.op.definition(*args)
+        if torch.compiler.is_compiling() or self._is_watched(args):
+            return self.operator(*args)
+        filled = self.filled(args, {})
+        plan, out = self._planned(filled)
+        if (kind := known(args, filled, plan)) is not None:
+            shape = self._shape(args)
+            self._known[shape] = (kind, *self._known.get(shape, ())[: MOST_KNOWN - 1])
         return out
 
-    def _first(self, form: tuple[Any, ...], args: tuple[Any, ...]) -> Result:
-        plan, out = first(self.op, self.loaded, args)
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        self._plans[form] = plan
-        plan.asked.calls += 1
-        return out
+    def _is_watched(self, args: tuple[Any, ...]) -> bool:
+        """Whether the dispatcher has to see a call: a mode or a trace is on, a gradient is wanted, or a
+        tensor is more than its data or stands for their negative or conjugate."""
+        if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+            return True
+        if torch._C._get_tracing_state() is not None:
+            return True
+        trains = torch.is_grad_enabled()
+        for one in args:
+            if isinstance(one, torch.Tensor) and (
+                type(one) not in PLAIN or (trains and one.requires_grad) or one.is_neg() or one.is_conj()
+            ):
+                return True
+        return False
+
+    def _shape(self, args: tuple[Any, ...]) -> Any:
+        """By what kinds of call are looked up: the shapes of the first and of the last tensor that each call
+        has, as of queries and values, which are of another length at each step of a language model."""
+        return args[0].shape if self._required == 1 else (args[0].shape, args[self._required - 1].shape)
 
     def _caller(self) -> Callable[..., Result]:
         """The function that users call. All that it uses is a local name, which Python looks up fastest."""
-        operator, plans, plain = self.operator, self._plans, PLAIN
-        definition = self.op.definition
+        operator, plain, required, last = self.operator, PLAIN, self._required, self._required - 1
+        known_of, looked_at = self._known.get, self._looked_at
         parameters = list(self.signature.parameters)
-        is_compiling = torch.compiler.is_compiling
-        grad_enabled = torch.is_grad_enabled
+        is_compiling = torch.compiler.is_dynamo_compiling
         dispatch_modes = torch._C._len_torch_dispatch_stack
-        function_modes = torch._C._len_torch_function_stack
-        functorch = torch._C._functorch.peek_interpreter_stack
-        traced = torch._C._get_tracing_state
-        dual = forward_ad
+        is_overridden = torch._C._has_torch_function_unary  # by a function mode, too
+        grad_enabled, dual = torch.is_grad_enabled, forward_ad
 
-        def call(*args: Any, **kwargs: Any) -> Result:  # noqa: PLR0911  # each is a case of its own
+        def call(*args: Any, **kwargs: Any) -> Result:
             if is_compiling():
                 return operator(*args, **kwargs)
-            if kwargs:
+            if kwargs or len(args) < required:
                 args = by_position(args, kwargs)
-            if functorch() is not None or dual._current_level >= 0:
-                return definition(*args)
-            if dispatch_modes() or function_modes() or traced() is not None:
-                return operator(*args)
-            form: list[Any] = []
-            for one in args:
-                if type(one) in plain:
-                    if one.requires_grad and grad_enabled():
-                        return operator(*args)
-                    form += (one.shape, one.is_contiguous() or one.stride(), one.dtype, one.device)
-                elif isinstance(one, torch.Tensor):
-                    return operator(*args)
-                else:
-                    form.append(one)
-            plan = plans.get(tuple(form))
-            if plan is None:
-                return self._named(tuple(form), args)
-            plan.asked.calls += 1
-            return plan.run(*args)
+            x = args[0]
+            # What no check sees comes first. A shape under a mode may be of symbols, which have no hash.
+            if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
+                for one in known_of(x.shape if last == 0 else (x.shape, args[last].shape), ()):
+                    tensors = args[: one.count]
+                    as_many = len(tensors) == one.count and args[one.count :] == one.others
+                    if as_many and one.check(*tensors) and not (one.trains and grad_enabled()):
+                        one.asked.calls += 1
+                        return one.run(*tensors)
+            return looked_at(args)
 
         def by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
             names = parameters[len(args) : len(args) + len(kwargs)]
-            if names == list(kwargs):
+            if names == list(kwargs) and len(args) + len(kwargs) >= required:
                 return (*args, *kwargs.values())
             return self.filled(args, kwargs)
 

@@ -2,13 +2,15 @@
 
 A line a function, for a problem so small that the host's time is all there is: the entry of the chosen
 provider called directly, the function, the operator that torch.compile and autograd call, in microseconds.
-The least of some batches, which take turns, is what nothing disturbed.
+Batches of each take turns, in an order that alternates. The entry's time is the least of its batches, and
+what is added the median of what batches of one turn differ by.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -40,12 +42,16 @@ def small(loaded: kernels.Loaded) -> Any:
 
 
 def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[float]:
-    """Of one call each, the least of ``BATCHES`` batches that take turns."""
-    best = [timed(call, FEWEST, device) for call in calls]
-    count = max(FEWEST, min(MOST, int(BATCH_S / max(best))))
-    for _ in range(BATCHES):
-        best = [min(known, timed(call, count, device)) for known, call in zip(best, calls, strict=True)]
-    return [1e6 * seconds for seconds in best]
+    """What one of the first calls takes, and what one of each of the others takes more."""
+    longest = max(timed(call, FEWEST, device) for call in calls)
+    count = max(FEWEST, min(MOST, int(BATCH_S / longest)))
+    turns: list[list[float]] = []
+    for turn in range(BATCHES):
+        step = 1 if turn % 2 else -1
+        turns.append([timed(call, count, device) for call in calls[::step]][::step])
+    added = ([times[0], *(one - times[0] for one in times[1:])] for times in turns)
+    entry, *others = zip(*added, strict=True)
+    return [1e6 * min(entry), *(1e6 * median(one) for one in others)]
 
 
 def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
@@ -60,7 +66,8 @@ def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
 
 
 def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
-    """The provider of a function, and the microseconds of its entry, the function and the operator."""
+    """The provider of a function, and the microseconds of its entry, and those that the function and the
+    operator add."""
     loaded, function = kernels.load(name), ops.function(name)
     problem = small(loaded)
     inputs, arguments = loaded.inputs(problem, device, 0), loaded.arguments(problem)
@@ -83,7 +90,7 @@ def main(words: Sequence[str]) -> None:
     print(f"{'function':<20} {'provider':<16} {'entry us':>9} {'call adds':>10} {'operator adds':>14}")
     for name in words or ops.names():
         provider, (entry, call, operator) = measure(name, device)
-        print(f"{name:<20} {provider:<16} {entry:9.2f} {call - entry:10.2f} {operator - entry:14.2f}")
+        print(f"{name:<20} {provider:<16} {entry:9.2f} {call:10.2f} {operator:14.2f}")
 
 
 if __name__ == "__main__":

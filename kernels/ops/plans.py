@@ -17,25 +17,31 @@ from kernels import Loaded
 from kernels.contract import Gpu, Provider
 from kernels.ops import asked, device, native, tuned
 from kernels.ops.declaration import NotServedError, Op, Result
+from kernels.ops.known import Known
 from kernels.ops.tuned import Choice
 
 MOST_PLANS = 1 << 14
 """Plans of an op that are kept; past it all are made again."""
 
 
-class Plan:
-    """How calls of one form run: ``run(*args)``, with all arguments if it is ``whole``, or with the tensors
-    alone. ``asked`` counts the calls."""
+SWITCHING = frozenset({"torch", "cuda"})
+"""Languages whose entries make the tensors' GPU the current one themselves."""
 
-    __slots__ = ("asked", "choice", "run", "whole")
+
+class Plan:
+    """How calls of one form run: ``run(*args[:takes])``, with all arguments where ``takes`` is None.
+    ``asked`` counts the calls, and ``known`` is the last kind of them that was looked at."""
+
+    __slots__ = ("asked", "choice", "known", "run", "takes")
 
     def __init__(
-        self, run: Callable[..., Result], choice: Choice, counted: asked.Asked, whole: bool = True
+        self, run: Callable[..., Result], choice: Choice, counted: asked.Asked, takes: int | None = None
     ) -> None:
         self.run = run
-        self.whole = whole
+        self.takes = takes
         self.choice = choice
         self.asked = counted
+        self.known: Known | None = None
 
 
 def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -61,8 +67,9 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Plan, Result]:
         of = next(one.device for one in args if isinstance(one, torch.Tensor))
         try:
             entry = ready(loaded, problem, choice, of)
-            run, whole, out = _fitted(op, _bound(loaded, problem, choice, entry), args, of)
-            return Plan(run, choice, asked.of(loaded.name, problem, choice), whole), out
+            provider = loaded.kernel.provider(choice.provider)
+            run, takes, out = _fitted(op, _on(of, _bound(loaded, problem, choice, entry), provider), args)
+            return Plan(run, choice, asked.of(loaded.name, problem, choice), takes), out
         except (native.NotThereError, ValueError) as refusal:
             # That a default does not fit every problem, as sparse weights a dense product, needs no warning.
             if choice.how not in ("default", "torch"):
@@ -126,32 +133,28 @@ def _bound(loaded: Loaded, problem: Any, choice: Choice, entry: Callable[..., An
 
 
 def _fitted(
-    op: Op, entry: Callable[..., Any], args: tuple[Any, ...], of: torch.device
-) -> tuple[Callable[..., Result], bool, Result]:
-    """An entry as a function of the op's arguments, whether it wants all of them, and the answer to these.
+    op: Op, entry: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Callable[..., Result], int | None, Result]:
+    """An entry as a function of so many of the op's arguments, None for all, and the answer to these.
 
     The form fixes shapes and strides. So where the op only views a tensor otherwise, its view is made in
     place of asking the op again, and where it does nothing, nothing is done.
     """
     given = op.inputs(*args)
-    made = _on(of, entry)(*given)
+    made = entry(*given)
     out = op.result(made, *args)
     count = len(given)
     views = [_viewed(one, arg) for one, arg in zip(given, args, strict=False)]
     back = _viewed(out, made)
-    run: Callable[..., Result]
-    whole = count > len(args) or None in views or back is None
-    if whole:
+    if count > len(args) or None in views or back is None:
         inputs, result = op.inputs, op.result
-        run = lambda *args: result(entry(*inputs(*args)), *args)  # noqa: E731
-    elif not any(views) and not back:
-        run = entry if count == len(args) else lambda *args: entry(*args[:count])
-    elif not any(views[1:]) and views[0] and back:
-        shape, rest = views[0], count - 1
-        run = lambda x, *others: entry(x.view(*shape), *others[:rest]).view(*back)  # noqa: E731
-    else:
-        run = _through_views(entry, views, back or ())
-    return _on(of, run), whole, out
+        return lambda *args: result(entry(*inputs(*args)), *args), None, out
+    if not any(views) and not back:
+        return entry, count, out
+    if not any(views[1:]) and views[0] and back:
+        shape = views[0]
+        return lambda x, *others: entry(x.view(shape), *others).view(back), count, out
+    return _through_views(entry, views, back), count, out
 
 
 def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
@@ -178,20 +181,20 @@ def _through_views(
     return run
 
 
-def _is(left: object, right: object) -> bool:
-    return left is right
+def _on(of: torch.device, entry: Callable[..., Any], provider: Provider) -> Callable[..., Any]:
+    """The entry with the tensors' GPU as the current one, where there are several. torch's functions and the
+    operators in CUDA change to it themselves, and Triton, Numba and what a package brings may not."""
+    switches = provider.package is None and provider.language in SWITCHING
+    if of.type != "cuda" or switches or device.one_gpu():
+        return entry
+    index = of.index
+    current = torch._C._cuda_getDevice  # torch.cuda.current_device looks first whether CUDA has begun
 
-
-def _on(of: torch.device, run: Callable[..., Result]) -> Callable[..., Result]:
-    """The function with the tensors' GPU as the current one, where there are several."""
-    if of.type != "cuda" or device.one_gpu():
-        return run
-
-    def there(*args: Any) -> Result:
-        if torch.cuda.current_device() == of.index:
-            return run(*args)
-        with torch.cuda.device(of):
-            return run(*args)
+    def there(*args: Any) -> Any:
+        if current() == index:
+            return entry(*args)
+        with torch.cuda.device(index):
+            return entry(*args)
 
     return there
 

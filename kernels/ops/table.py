@@ -163,7 +163,8 @@ def read(path: Path, gpu: str) -> Table:
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise TableError("is no table of tuned configurations")
     if content["format"] != FORMAT:
-        raise TableError(f"has format {content['format']}, and this version reads {FORMAT}: tune again")
+        mend = "update it, or tune again" if content["format"] > FORMAT else "tune again"
+        raise TableError(f"has format {content['format']}, and this version reads {FORMAT}: {mend}")
     if content.get("gpu") != gpu:
         raise TableError(f"is of {content.get('gpu')}, not of {gpu}")
     try:

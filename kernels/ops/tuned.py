@@ -63,7 +63,9 @@ def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -
         return _baseline(loaded.kernel, "tables are of GPUs, and these tensors are on a CPU.")
     found = table_of(slug)
     if found is None:
-        return _baseline(loaded.kernel, f"there is no table of tuned configurations of {slug}.")
+        return _baseline(
+            loaded.kernel, f"there is no table of tuned configurations of {slug} that can be used."
+        )
     return choose_by(found, loaded, problem, gpu)
 
 
@@ -213,7 +215,8 @@ def _read(told: Path | None, slug: str) -> Table | None:
     file = next((one for one in files if one.is_file()), None)
     if file is None:
         if told is not None:
-            _warn(f"{VARIABLE}={told} is not there; torch is called.")
+            lacks = f"holds no {files[0].name}" if told.is_dir() else "is not there"
+            _warn(f"{VARIABLE}={told} {lacks}; torch is called.")
         return None
     try:
         return table.read(file, slug)

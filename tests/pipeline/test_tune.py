@@ -344,7 +344,11 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
         (lambda text: "[]", "is no table of tuned configurations"),
         (
             lambda text: text.replace('"format": 2', '"format": 3'),
-            "has format 3, and this version reads 2: tune again",
+            "has format 3, and this version reads 2: update it, or tune again",
+        ),
+        (
+            lambda text: text.replace('"format": 2', '"format": 1'),
+            "has format 1, and this version reads 2: tune again",
         ),
         (lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'), "is of nvidia-b200, not of"),
         (lambda text: text.replace('"best": "cuda 2048x8w"', '"best": "cuda 9x9w"'), "is not whole"),
@@ -385,6 +389,9 @@ def test_without_a_table_and_on_a_cpu_torch_is_called(
     assert (nowhere.provider, nowhere.how) == ("torch", "torch") and "nvidia-b200" in nowhere.reason
     monkeypatch.setenv(tuned.VARIABLE, str(tmp_path / "none.json"))
     with pytest.warns(RuntimeWarning, match="is not there"):
+        assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
+    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    with pytest.warns(RuntimeWarning, match=r"holds no nvidia-b200\.json; torch is called"):
         assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import kernels
 from kernels import ops
 from kernels.ops import device, plans
 from pipeline.machine.device import Device
@@ -282,8 +284,8 @@ def test_another_gpu_is_the_current_one_while_its_tensors_are_worked_on(
     current = [0]
 
     class Guard:
-        def __init__(self, of: torch.device) -> None:
-            self.index = of.index
+        def __init__(self, index: int) -> None:
+            self.index = index
 
         def __enter__(self) -> None:
             current.append(self.index)
@@ -292,8 +294,20 @@ def test_another_gpu_is_the_current_one_while_its_tensors_are_worked_on(
             current.pop()
 
     monkeypatch.setattr(device, "one_gpu", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[-1], raising=False)
     monkeypatch.setattr(torch.cuda, "device", Guard)
-    run = plans._on(torch.device("cuda:1"), lambda: current[-1])
+    provider = ops.function("softmax").loaded.kernel.provider("triton_row")
+    run = plans._on(torch.device("cuda:1"), lambda: current[-1], provider)
     assert run() == 1 and current == [0]
-    assert plans._on(torch.device("cuda:0"), lambda: current[-1])() == 0
+    assert plans._on(torch.device("cuda:0"), lambda: current[-1], provider)() == 0
+
+
+def test_an_operator_in_cuda_makes_its_tensors_gpu_the_current_one() -> None:
+    """For no other does a plan leave that out (``plans.SWITCHING``), torch's own functions aside."""
+    includes = kernels.ROOT / "include"
+    for name in kernels.names():
+        for source in (kernels.ROOT / name).glob("*.cu"):
+            text = source.read_text()
+            headers = [includes / header for header in re.findall(r'#include "(\S+)"', text)]
+            texts = [text, *(one.read_text() for one in headers if one.is_file())]
+            assert any("DeviceGuard guard(" in one for one in texts), f"{name}/{source.name}"
