@@ -140,6 +140,13 @@ class Merge:
             return
         ours = self._place(theirs)
         before = results.read(model, ours) if ours.exists() else None
+        if (
+            isinstance(before, Ceilings)
+            and isinstance(found, Ceilings)
+            and before.environment == found.environment
+        ):
+            # What comparisons found of equal kernels is no rate, and newer rates do not replace it.
+            found = found.model_copy(update={"noise": before.noise | found.noise})
         self._take(theirs, before is not None, before == found, encoded(found), self._is_newer(theirs))
 
     def _settings(self, theirs: Path) -> None:

@@ -82,6 +82,20 @@ def test_the_newer_row_of_a_point_counts_and_nothing_else_is_lost(here: Path, th
     assert results.load(here, pytest.fail, local=False).gpus == [H100, H200]
 
 
+def test_newer_ceilings_keep_the_noise_that_comparisons_found(here: Path, there: Path) -> None:
+    def noted(folder: Path, **noise: float) -> dict[str, Any]:
+        path = results.ceilings_path(folder, H200)
+        known = json.loads(path.read_text()) | {"noise": noise}
+        path.write_text(json.dumps(known))
+        return known
+
+    noted(here, launch=0.004, compute=0.001)
+    theirs = noted(there, launch=0.003)
+    merged(there, here)
+    found = json.loads(results.ceilings_path(here, H200).read_text())
+    assert found == theirs | {"noise": {"launch": 0.003, "compute": 0.001}}
+
+
 def test_a_second_merge_changes_nothing_and_the_other_way_round_gives_the_same_rows(
     here: Path, there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
