@@ -404,11 +404,21 @@ def with_words(
     return found
 
 
+SLOWLY = () if ON_GPU else (pytest.mark.slow,)
+"""The marks of what differs from other tests in its numbers alone, where it is interpreted."""
+
+
 def slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
-    """The same as parameters of slow tests: what differs from others in its numbers alone. On a GPU, where
-    nothing is interpreted, as they are."""
-    marks = () if ON_GPU else (pytest.mark.slow,)
-    return [pytest.param(*one.values, id=one.id, marks=(*one.marks, *marks)) for one in some]
+    """The same as parameters of slow tests, as ``SLOWLY`` says."""
+    return [pytest.param(*one.values, id=one.id, marks=(*one.marks, *SLOWLY)) for one in some]
+
+
+def other_words_slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
+    """Each case with each of its kernel's words, the first of them alone as a fast test."""
+    some = list(some)
+    first = {one.id for case in some for one in with_words([case])[:1]}
+    every = with_words(some)
+    return [one if one.id in first else slowly([one])[0] for one in every]
 
 
 def with_values(
