@@ -14,6 +14,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from pipeline.points.mentions import Mentions, chain
@@ -56,6 +57,22 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
+# Many closures reach the same definitions, of modules that are read once.
+_imports_in = cache(imports_in)
+
+
+@cache
+def _digest_of_statements(statements: tuple[ast.AST, ...]) -> str:
+    return _digest(plain(list(statements)))
+
+
+@cache
+def _mentions(node: ast.AST, lazy_annotations: bool) -> Mentions:
+    found = Mentions(lazy_annotations)
+    found.visit(node)
+    return found
+
+
 class _Walk:
     """One closure while it grows."""
 
@@ -90,19 +107,19 @@ class _Walk:
                 continue
             self._count(module, name, statements)
             for statement in statements:
-                for imported in imports_in(statement).get(name, []):
+                for imported in _imports_in(statement).get(name, []):
                     self._import(module, imported, attributes)
                 self._follow(module, statement)
         return dict(sorted(self._definitions.items()))
 
-    def _count(self, module: Module, name: str, nodes: Sequence[object]) -> None:
-        self._definitions[f"{module.name}:{name}"] = _digest(plain(nodes))
+    def _count(self, module: Module, name: str, statements: Sequence[ast.AST]) -> None:
+        self._definitions[f"{module.name}:{name}"] = _digest_of_statements(tuple(statements))
 
     def _count_methods(self, module: Module, definition: ast.ClassDef) -> None:
         """Count a class without its fields, and reach what it mentions and its bases' methods."""
         around = [*definition.decorator_list, *definition.keywords]
         parts = [definition.bases, definition.decorator_list, definition.keywords]
-        self._count(module, f"{definition.name}.{METHODS}", parts)
+        self._definitions[f"{module.name}:{definition.name}.{METHODS}"] = _digest(plain(parts))
         for name, statements in members(definition).items():
             self._count(module, f"{definition.name}.{name}", statements)
             around += statements
@@ -183,13 +200,12 @@ class _Walk:
         if id(node) in self._followed:
             return
         self._followed.add(id(node))
-        imports = imports_in(node)
+        imports = _imports_in(node)
         for imported in (each for group in imports.values() for each in group):
             self._touch_imported(module, imported)
         for imported in imports.get("*", []):
             self._import(module, imported, ())
-        mentions = Mentions(module.lazy_annotations)
-        mentions.visit(node)
+        mentions = _mentions(node, module.lazy_annotations)
         for name, *attributes in mentions.chains:
             for imported in imports.get(name, []):
                 self._import(module, imported, tuple(attributes))

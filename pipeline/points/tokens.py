@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 _TOKEN = re.compile(
@@ -48,15 +49,21 @@ def closure(source: Path, roots: Sequence[Path]) -> dict[str, str]:
     folders = [root.resolve() for root in roots]
     if _root_of(source.resolve(), folders) is None:
         raise LookupError(f"{source} lies in none of the folders whose sources are followed.")
-    found: dict[Path, list[str]] = {}
+    found: dict[Path, tuple[str, ...]] = {}
     pending = [source.resolve()]
     while pending:
         file = pending.pop()
         if file not in found:
-            found[file] = tokens(file.read_text(encoding="utf-8", errors="surrogateescape"))
+            found[file] = _tokens(file.read_text(encoding="utf-8", errors="surrogateescape"))
             included = _included(found[file], file.parent, folders)
             pending += filter(None, (_resolve(name, places, folders) for name, places in included))
     return _named({file: _digest(found[file]) for file in sorted(found)}, folders)
+
+
+@cache
+def _tokens(text: str) -> tuple[str, ...]:
+    """Headers are shared by many sources."""
+    return tuple(tokens(text))
 
 
 def tokens(text: str) -> list[str]:
@@ -91,7 +98,9 @@ def _names_macro(line: list[str]) -> bool:
     return line[:2] == ["#", "define"] and len(line) == 3
 
 
-def _included(read: list[str], beside: Path, roots: Sequence[Path]) -> Iterator[tuple[str, Sequence[Path]]]:
+def _included(
+    read: Sequence[str], beside: Path, roots: Sequence[Path]
+) -> Iterator[tuple[str, Sequence[Path]]]:
     """The names that a file's tokens include, each with the folders where it is looked for."""
     for place, (sign, word, name) in enumerate(zip(read, read[1:], read[2:], strict=False)):
         if sign == "#" and word in ("include", "include_next"):
@@ -99,7 +108,7 @@ def _included(read: list[str], beside: Path, roots: Sequence[Path]) -> Iterator[
                 yield name[1:-1], (beside, *roots)
             elif name == "<":
                 rest = read[place + 3 :]
-                yield "".join(rest[: rest.index(">")] if ">" in rest else []), roots
+                yield "".join(rest[: rest.index(">")] if ">" in rest else ()), roots
 
 
 def _resolve(name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path | None:
@@ -127,5 +136,6 @@ def _named(digests: dict[Path, str], roots: Sequence[Path]) -> dict[str, str]:
     return dict(sorted(named.items()))
 
 
-def _digest(read: list[str]) -> str:
+@cache
+def _digest(read: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(read).encode()).hexdigest()[:16]

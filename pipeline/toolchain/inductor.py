@@ -2,8 +2,8 @@
 
 Before its first kernel for a CPU, Inductor compiles and loads a trial of each vector instruction set that
 the CPU has: eight seconds the first time, one in every process after it (torch/_inductor/cpu_vec_isa.py).
-Where all passed, ``TORCHINDUCTOR_VEC_ISA_OK=1`` says so to later processes. With that kernel it compiles its
-own headers, five seconds, and keeps them in its cache for every kernel after it.
+Where the best of them passes, ``TORCHINDUCTOR_VEC_ISA_OK=1`` says so to later processes. With that kernel it
+compiles its own headers, five seconds, and keeps them in its cache for every kernel after it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ TRIAL = """
 from contextlib import suppress
 
 import torch
-from torch._inductor import cpu_vec_isa
+from torch._inductor import config, cpu_vec_isa
 
 have = cpu_vec_isa.x86_isa_checker()
 sets = [one for one in cpu_vec_isa.supported_vec_isa_list if all(name in have for name in str(one).split())]
-passed = sets and all(map(bool, sets))
+if not (sets and sets[0]):
+    raise SystemExit(1)
+config.cpp.vec_isa_ok = True
 with suppress(Exception):
     torch.compile(torch.square)(torch.ones(64, 64))
-raise SystemExit(not passed)
 """
-"""Exits with 0 where all that the CPU has pass; then there is a first kernel, too."""
+"""Exits with 0 where the best that the CPU has passes, which is the one that is taken; then there is a first
+kernel, too."""
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -59,7 +61,7 @@ def is_tried() -> bool:
 
 @contextmanager
 def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Try the instruction sets in a process of its own meanwhile, and note it if all pass. Left by an
+    """Try the instruction sets in a process of its own meanwhile, and note it if the best passes. Left by an
     exception, it waits for nothing."""
     process = subprocess.Popen(
         under_warden([sys.executable, "-c", TRIAL]),
@@ -79,7 +81,7 @@ def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 def _note() -> Path:
-    """The file that says that all passed, for this torch, compiler and CPU."""
+    """The file that says that it passed, for this torch, compiler and CPU."""
     try:
         # Inductor takes this one whatever c++ is.
         compiler = str(find_cxx({"CXX": "g++", **os.environ}))

@@ -385,20 +385,40 @@ def _chosen(some: Iterable[Some], where: Callable[[Some], bool], slow: bool) -> 
 
 
 def with_words(
-    some: Iterable[ParameterSet], values: tuple[Any, ...] | None = None, *, others: tuple[Any, ...] = ()
+    some: Iterable[ParameterSet],
+    values: tuple[Any, ...] | None = None,
+    *,
+    others: tuple[Any, ...] | None = None,
 ) -> list[ParameterSet]:
     """Each case with each of its kernel's words; where there are values, the first words with each of them
-    and the other words with ``others`` alone, or with the same if none are given."""
+    and the other words with ``others`` alone, or with the same if that is None."""
     found = []
     for one in some:
         for case in one.values:
             for index, words in enumerate(words_of(case.loaded)):
-                chosen = [(value,) for value in (others if index and others else values or ())]
+                chosen = [(value,) for value in (values or () if not index or others is None else others)]
                 for value in [()] if values is None else chosen:
                     shown_as = (getattr(part, "__name__", part) for part in value)
                     name = "-".join(map(str, (one.id, words.id, *shown_as)))
                     found.append(pytest.param(case, words.values[0], *value, id=name, marks=one.marks))
     return found
+
+
+SLOWLY = () if ON_GPU else (pytest.mark.slow,)
+"""The marks of what differs from other tests in its numbers alone, where it is interpreted."""
+
+
+def slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
+    """The same as parameters of slow tests, as ``SLOWLY`` says."""
+    return [pytest.param(*one.values, id=one.id, marks=(*one.marks, *SLOWLY)) for one in some]
+
+
+def other_words_slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
+    """Each case with each of its kernel's words, the first of them alone as a fast test."""
+    some = list(some)
+    first = {one.id for case in some for one in with_words([case])[:1]}
+    every = with_words(some)
+    return [one if one.id in first else slowly([one])[0] for one in every]
 
 
 def with_values(

@@ -17,6 +17,7 @@ from tests.kernels.kernel_cases import (
     MatrixCase,
     cases,
     extremes,
+    slowly,
     with_values,
     with_words,
 )
@@ -29,7 +30,9 @@ HERE = [case for one in cases(slow=True) for case in one.values if isinstance(ca
 @pytest.mark.parametrize(
     ("case", "words", "size"),
     [
-        *with_words(cases(), SIZES, others=SIZES if ON_GPU else (128, 781)),
+        *with_words(cases(), (1, 37, 128, 781), others=(781,)),
+        *slowly(with_words(cases(), SIZES[4:], others=(128,))),
+        *(with_words(cases(), (), others=(1, 37, *SIZES[4:])) if ON_GPU else ()),
         *with_words(cases(lambda case: case.compiles_slowly, slow=True), (37,)),
     ],
 )
@@ -78,10 +81,16 @@ LAYOUTS = (transposed, every_second_column, every_second_row, padded_rows, unali
 
 
 # How many bytes an element has decides what is aligned, and nothing else about a layout.
-ALIGNED_OTHERWISE = LAYOUTS if ON_GPU else (padded_rows, unaligned)
+OTHERS = tuple(layout for layout in LAYOUTS if layout not in (padded_rows, unaligned)) if ON_GPU else ()
 
 
-@pytest.mark.parametrize(("case", "words", "layout"), with_words(cases(), LAYOUTS, others=ALIGNED_OTHERWISE))
+@pytest.mark.parametrize(
+    ("case", "words", "layout"),
+    [
+        *with_words(cases(), LAYOUTS, others=(unaligned, *OTHERS)),
+        *slowly(with_words(cases(), (), others=(padded_rows,))),
+    ],
+)
 def test_any_layout(
     case: Case, words: dict[str, Value], layout: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
@@ -107,8 +116,15 @@ def test_the_first_and_the_last_value_of_a_parameter(case: Case, name: str, valu
     case.verify(problem, case.inputs(problem), parameters)
 
 
-@pytest.mark.parametrize(("case", "words"), with_words(cases(slow=True)))
-def test_one_extreme_value_in_each_input(case: Case, words: dict[str, Value]) -> None:
+@pytest.mark.parametrize(
+    ("case", "words", "every"),
+    [
+        *with_words(cases(slow=True), (2,), others=(5,)),
+        *slowly(with_words(cases(slow=True), (), others=(2,))),
+    ],
+)
+def test_one_extreme_value_in_each_input(case: Case, words: dict[str, Value], every: int) -> None:
+    """``every`` second or fifth of them."""
     if case.kernel.as_made:
         pytest.skip("its tolerance is for inputs as they are made")
     problem = case.problem(37, **words)
@@ -120,7 +136,7 @@ def test_one_extreme_value_in_each_input(case: Case, words: dict[str, Value]) ->
             continue
         # The tolerance is for what is large in the first input: a large weight makes any error larger.
         largest = case.kernel.largest if which == 0 else 1.0
-        for value in extremes(case.kernel, x.dtype)[::2]:
+        for value in extremes(case.kernel, x.dtype)[::every]:
             if math.isfinite(value) and abs(value) > largest:
                 continue
             inputs = case.inputs(problem)

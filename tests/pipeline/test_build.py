@@ -107,6 +107,7 @@ def command(*words: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_every_source_of_a_kernel_outside_of_the_repository_is_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -159,6 +159,7 @@ def test_a_point_that_the_compiler_refuses_says_why() -> None:
     assert one.error is not None and "num_warps" in one.error
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("square/cuda.cu")  # as those that wait for it to be built
 @needs_nvcc
 def test_the_assemblers_own_report_and_the_library_agree() -> None:

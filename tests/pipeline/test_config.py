@@ -368,15 +368,15 @@ def planned(options: list[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def test_a_pin_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["preset=cpu", "block_size=[256,512]", "num_warps=8", "dtype=float32,float16"]
+    options = ["preset=quick", "block_size=[256,512]", "num_warps=8", "dtype=float32,float16"]
     config = parsed(options, monkeypatch)
     assert config.pin == {"block_size": (256, 512), "num_warps": (8,), "dtype": ("float32", "float16")}
     points = planned([*options, "provider=cuda"], monkeypatch).points
     found = {name: {point.parameters[name] for point in points} for name in ("block_size", "num_warps")}
     assert found == {"block_size": {256, 512}, "num_warps": {8}}
     assert {point.problem["dtype"] for point in points} == {"float32", "float16"}
-    assert {point.problem["columns"] for point in points} == {256, 1024}, "not pinned"
-    assert {point.problem["rows"] for point in points} == {1024}
+    assert {point.problem["columns"] for point in points} == {1024, 16384}, "not pinned"
+    assert {point.problem["rows"] for point in points} == {4096}
 
 
 def test_a_preset_may_hold_several_groups_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:

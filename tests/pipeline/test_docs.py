@@ -56,14 +56,23 @@ def test_a_stale_figure_is_caught_by_its_page_and_put_right(tmp_path: Path) -> N
     assert run("check=true").returncode == 0
 
 
-@pytest.fixture
-def figures(tmp_path: Path) -> Figures:
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of results and of their report."""
+    folder = tmp_path_factory.mktemp("reported")
     rows = factory.grid(
         gpus=(H200, H100, CPU), sizes=(256, 1024), block_sizes=(1024,), providers=("torch", "cuda")
     )
-    results = factory.write_results(tmp_path / "results", rows)
-    report.run(ReportConfig(input=results, output=tmp_path / "reports", device="cpu"))
-    return Figures(results, tmp_path / "reports")
+    results = factory.write_results(folder / "results", rows)
+    report.run(ReportConfig(input=results, output=folder / "reports", device="cpu"))
+    return folder
+
+
+@pytest.fixture
+def figures(reported: Path, tmp_path: Path) -> Figures:
+    """Of a copy of both, to write to."""
+    shutil.copytree(reported, tmp_path, dirs_exist_ok=True)
+    return Figures(tmp_path / "results", tmp_path / "reports")
 
 
 def test_each_machines_figures_are_there_and_no_cpus(figures: Figures) -> None:

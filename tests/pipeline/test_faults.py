@@ -247,8 +247,8 @@ def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Si
         (signal.SIGINT, "while it imports"),
         (signal.SIGINT, "while the worker starts"),
         (signal.SIGINT, "while it measures"),
-        (signal.SIGTERM, "while it measures"),
-        (signal.SIGHUP, "while it measures"),
+        pytest.param(signal.SIGTERM, "while it measures", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, "while it measures", marks=pytest.mark.slow),
     ],
 )
 def test_a_sweep_that_is_stopped_says_so_in_a_line_and_keeps_what_was_measured(

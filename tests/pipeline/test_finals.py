@@ -32,8 +32,8 @@ def runs(rows: Sequence[Final]) -> set[str]:
     return {row.origin.run for row in rows}
 
 
-# What they look at is measured once.
-pytestmark = pytest.mark.xdist_group("finals")
+# What they look at is measured once, which takes long.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("finals")]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,6 @@ def test_every_round_is_kept_in_alternating_order(tree: Tree) -> None:
         assert tuple(timing.median_us for timing in timings if timing is not None) == medians
 
 
-@pytest.mark.slow
 def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alone(
     tree: Tree, tmp_path: Path
 ) -> None:
@@ -127,7 +126,6 @@ def test_rows_that_are_old_are_no_finalists(tree: Tree, tmp_path: Path) -> None:
     assert (code, out) == (2, "") and "has times to go by" in err
 
 
-@pytest.mark.slow
 def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree, tmp_path: Path) -> None:
     """Preset cpu holds finals at the largest problem alone."""
     made = tree.copy(tmp_path)
@@ -149,7 +147,6 @@ def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree
     assert alone.stderr == f"error: {clause}; run {command} first.\n"
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_the_rounds_that_are_whole(tree: Tree, tmp_path: Path) -> None:
     made = tree.copy(tmp_path)
     shutil.rmtree(made.root / "outputs/finals")
@@ -169,7 +166,6 @@ def test_ctrl_c_keeps_the_rounds_that_are_whole(tree: Tree, tmp_path: Path) -> N
     assert {len(row.rounds_us) for row in finals.newest(read(made, "quick"))} == {2}
 
 
-@pytest.mark.slow
 def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, tmp_path: Path) -> None:
     """The preset says at which problems, and has blocks of 256 alone."""
     made = tree.copy(tmp_path)

@@ -14,7 +14,8 @@ from tests.planted.tree import Tree, cpu_tree
 
 SEARCH = ("kernel=tuned", "size=64", "search=tpe")
 
-pytestmark = pytest.mark.xdist_group("search")
+# What they look at is measured once, which takes long.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("search")]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,6 @@ def test_a_search_measures_its_trials_and_the_baseline_as_rows_like_others(first
     )
 
 
-@pytest.mark.slow
 def test_a_finished_search_has_nothing_to_do_and_imports_no_optuna(
     searched: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +74,6 @@ def test_a_finished_search_has_nothing_to_do_and_imports_no_optuna(
     assert searched.ledger("tuned").read_bytes() == ledger
 
 
-@pytest.mark.slow
 def test_a_sweep_of_every_point_goes_on_from_a_search_and_imports_no_optuna(
     searched: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +89,6 @@ def test_a_sweep_of_every_point_goes_on_from_a_search_and_imports_no_optuna(
     assert "holds every point" in done.stdout, "and of a whole grid nothing is left to search"
 
 
-@pytest.mark.slow
 def test_pins_bind_and_a_search_that_is_stopped_goes_on_by_the_same_command(tmp_path: Path) -> None:
     tree = cpu_tree(tmp_path, "tuned")
     pinned = ("kernel=tuned", "size=64,128", "search=tpe", "trials=7", "stages=2,3", "order=rows")
@@ -110,7 +108,6 @@ def test_pins_bind_and_a_search_that_is_stopped_goes_on_by_the_same_command(tmp_
     assert {row.point.parameters["order"] for row in rows} == {"rows"}
 
 
-@pytest.mark.slow
 def test_a_search_ends_by_time(searched: Tree) -> None:
     """A point takes longer than the time that there is."""
     before = {row.point for row in trials(searched)}
@@ -120,7 +117,6 @@ def test_a_search_ends_by_time(searched: Tree) -> None:
     assert len({row.point for row in trials(searched)} - before) == 1
 
 
-@pytest.mark.slow
 def test_a_mistake_about_a_search_is_said(first: tuple[Tree, str]) -> None:
     tree, _ = first
     done = tree.sweep(*SEARCH, "trials=4", "debug=true")

@@ -17,8 +17,8 @@ from tests.kernels.kernel_cases import (
     Case,
     cases,
     interpreted,
+    other_words_slowly,
     problem_of,
-    with_words,
 )
 
 CALLED = [loaded for loaded in EVERY_KERNEL if loaded.name in ops.names()]
@@ -51,7 +51,9 @@ def test_a_function_says_what_it_takes(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize(
     ("case", "words"),
-    with_words(cases(lambda case: case.provider.reference is None and case.loaded.name in ops.names())),
+    other_words_slowly(
+        cases(lambda case: case.provider.reference is None and case.loaded.name in ops.names())
+    ),
 )
 def test_a_function_gives_what_its_provider_gives(
     case: Case, words: dict[str, Any], chosen: Callable[..., list[Any]]
