@@ -159,6 +159,22 @@ def test_a_point_that_the_compiler_refuses_says_why() -> None:
     assert one.error is not None and "num_warps" in one.error
 
 
+def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
+    tmp_path: Path, said_here: Run
+) -> None:
+    lazy = said_here("lazily=true", kernel="vector_add")
+    assert (lazy.code, rows(tmp_path, "vector_add")) == (0, []), lazy.err
+    assert (
+        f"left out until asked for, python -m pipeline.codegen kernel=vector_add output={tmp_path}"
+        in lazy.out
+    )
+    assert said_here("provider=triton", "size=37", kernel="vector_add").code == 0
+    made = rows(tmp_path, "vector_add")
+    assert [row["architecture"] for row in made] == ["90"]
+    again = said_here("lazily=true", kernel="vector_add")
+    assert rows(tmp_path, "vector_add") == made and "1 rows, 1 of them from before" in again.out
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("square/cuda.cu")  # as those that wait for it to be built
 @needs_nvcc
