@@ -1,0 +1,43 @@
+"""What the presets promise of each other, by the ledgers that the repository keeps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+import kernels
+from kernels.contract import Gpu
+from pipeline import ROOT
+from pipeline.points import catalog
+from pipeline.points.frozen import Values
+from pipeline.points.plan import Target, plan
+from pipeline.store import results
+from pipeline.store.finals import written_by
+
+H100 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)
+SLUG = "nvidia-h100-80gb-hbm3"
+
+NEAR = 1.03
+"""The best of preset ``quick`` is within 3 % of the best of all that was measured at its problems."""
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_the_best_of_quick_is_near_the_best(name: str) -> None:
+    entry = catalog.find(name)
+    quick = {(p.provider, p.problem, p.parameters) for p in plan(entry, "quick", Target("cuda", H100)).points}
+    own = {one.name for one in entry.loaded.kernel.providers if written_by(one) == "own"}
+    every: dict[Values, list[float]] = defaultdict(list)
+    of_quick: dict[Values, list[float]] = defaultdict(list)
+    for row in results.own_rows(results.ledger_path(ROOT / "results", name, SLUG), pytest.fail):
+        point = row.point
+        if point.provider not in own or row.outcome.timing is None:
+            continue
+        every[point.problem].append(row.outcome.timing.median_us)
+        if (point.provider, point.problem, point.parameters) in quick:
+            of_quick[point.problem].append(row.outcome.timing.median_us)
+    assert of_quick, "quick was measured there"
+    far = {str(dict(at)): min(some) / min(every[at]) for at, some in of_quick.items()}
+    assert {at: ratio for at, ratio in far.items() if ratio > NEAR} == {}
+    missing = {str(dict(problem)) for _, problem, _ in quick} - set(far)
+    assert not missing, f"no time of quick's at {missing}"
