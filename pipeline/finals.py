@@ -16,6 +16,7 @@ On a cluster one GPU of each model holds them, by the ledgers that are here.
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -59,6 +60,9 @@ WORK_S = 2.0
 
 LONG_US = 100.0
 """What is shorter is seldom all that a GPU does for seconds."""
+
+MOST_TOLD = 4
+"""Providers of which is said how long their turns took."""
 
 warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 say = partial(console.print, highlight=False, soft_wrap=True)
@@ -113,6 +117,8 @@ class Finals:
         self.finalists: dict[Match, Finalists] = {}
         self.contest: Contest | None = None
         self.left_out: list[str] = []
+        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds, by provider
+        self.turns: Counter[str] = Counter()
         for entry in entries:
             results.asked_for(finals.path(config.output, entry.name, self.slug))
 
@@ -164,8 +170,14 @@ class Finals:
         limits = Limits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
         assert self.ceilings is not None, "ceilings are found before finals are held"
         with Progress(console, f"finals on {self.slug}") as progress:
+            last = monotonic()
 
             def report(turn: Turn) -> None:
+                nonlocal last
+                now, provider = monotonic(), turn.point.provider
+                self.spent[provider] += now - last
+                self.turns[provider] += 1
+                last = now
                 turns.append(finals.rounds_path(self.output, turn.point.kernel, self.slug), turn)
                 progress.advance(f"round {turn.round + 1}: {turn.point}")
 
@@ -261,11 +273,21 @@ class Finals:
             say(
                 f"Finals take {geometric_mean(curse):.4f} times what the sweeps had found of the same points."
             )
+        if told := longest(self.spent, self.turns):
+            say(told)
         count = sum(map(len, rows.values()))
         say(
             f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "
             f"They are in {self.output / 'finals'}."
         )
+
+
+def longest(spent: Mapping[str, float], turns: Mapping[str, int]) -> str:
+    """Which providers' turns took the most seconds, from the end of the turn before; what compiles does so in
+    each round's process again."""
+    most = sorted(spent, key=lambda name: -spent[name])[:MOST_TOLD]
+    parts = [f"{name} {spent[name]:.1f} s for {turns[name]} turn{'s' * (turns[name] > 1)}" for name in most]
+    return f"Most of the time went to {', '.join(parts)}." if parts else ""
 
 
 def closing(rows: Mapping[Match, Sequence[Final]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Sequence
@@ -44,6 +45,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     code, out, err = hold(made, KERNELS)
     assert (code, err) == (0, ""), out + err
     assert "They are in outputs/finals." in out
+    assert re.search(r"Most of the time went to (\w+ [\d.]+ s for \d+ turns?(, |\.\s))+", out)
     assert "times what the sweeps had found of the same points" in out
     return made
 
