@@ -18,6 +18,7 @@ from pipeline.command.options import BenchDevicesConfig
 from pipeline.command.run import console, run_stage
 from pipeline.execution.benchmark import Seconds, calibrated, compared, timed
 from pipeline.machine import device
+from pipeline.reporting.numbers import print_wide
 
 
 def run(config: BenchDevicesConfig) -> None:
@@ -42,7 +43,7 @@ def run(config: BenchDevicesConfig) -> None:
                 way = "1 GPU" if count == 1 else f"{count} GPUs"
                 found.setdefault(way, []).append(timed([*sweep, f"device={devices}"], environment))
     title = f"{config.entry.name} on {gpus[0].slug}, preset {config.preset.name}, cold caches"
-    console.print(compared(found, title))
+    print_wide(console, compared(found, title))
 
 
 if __name__ == "__main__":

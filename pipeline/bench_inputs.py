@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from statistics import median
 
 import torch
@@ -23,7 +22,7 @@ from rich.table import Table
 
 from kernels import Tensors
 from pipeline.command.options import BenchInputsConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import instance
 from pipeline.execution.endurance import sustained
 from pipeline.execution.instance import Instance
@@ -42,8 +41,6 @@ from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import Stopwatch
 from pipeline.timing.timers import Rotation
 from pipeline.timing.timers.overhead import calibrate
-
-warn = partial(console.print, style="yellow", highlight=False)
 
 
 def _integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -95,7 +92,7 @@ def run(config: BenchInputsConfig) -> None:
     output = results.folder_for(config.output.parent, chosen.kind) / config.output.name
     path = output / config.entry.name / f"{chosen.slug}.json"
     write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
-    console.print(f"Rows: {path}", highlight=False, soft_wrap=True)
+    say(f"Rows: {path}")
 
 
 def measure(config: BenchInputsConfig, point: Point, stopwatch: Stopwatch) -> list[Row]:

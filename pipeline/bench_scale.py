@@ -28,7 +28,7 @@ from rich.table import Table
 
 from pipeline import UserError
 from pipeline.command.options import BenchScaleConfig, SweepConfig, TrackingConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say
 from pipeline.execution import synthetic
 from pipeline.execution.benchmark import footprint
 from pipeline.execution.simulation import Simulated, Team, simulate
@@ -38,6 +38,7 @@ from pipeline.points.frozen import digest
 from pipeline.points.plan import Plan, Target, plan
 from pipeline.points.point import Point
 from pipeline.points.problems import SIZE
+from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.store import ledger, results
 from pipeline.store.ceilings import Ceilings
@@ -52,8 +53,6 @@ SIZES_APART = 64
 
 MOST_IDLE = 0.05
 """The share of their time that GPUs may wait for their driver."""
-
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
 
 
 def run(config: BenchScaleConfig) -> None:
@@ -78,7 +77,7 @@ def run(config: BenchScaleConfig) -> None:
                 cells = (f"{size / 1e6:,.0f}", seconds, f"{taken.cpu_seconds:.1f}")
                 table.add_row(command, f"{rows:,}", *cells, f"{1e6 * taken.seconds / rows:.0f}", used)
         if table.rows:
-            console.print(table)
+            print_wide(console, table)
 
 
 def commands(config: BenchScaleConfig, output: Path, rows: int) -> list[tuple[str, list[str]]]:

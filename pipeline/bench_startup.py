@@ -20,7 +20,6 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Self
@@ -30,11 +29,9 @@ from rich.table import Table
 
 from pipeline import ROOT, UserError, unknown
 from pipeline.command.options import BenchStartupConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say
 from pipeline.machine import device
 from pipeline.reporting.numbers import print_wide
-
-say = partial(console.print, highlight=False, soft_wrap=True)
 
 SWEEP = ("pipeline.sweep", "kernel=softmax", "size=1024", "dtype=float32", "tracking=none", "output=results")
 

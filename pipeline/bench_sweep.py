@@ -26,6 +26,7 @@ from pipeline.execution.benchmark import Seconds, calibrated, compared, timed
 from pipeline.machine import device
 from pipeline.points.plan import Target, plan
 from pipeline.points.point import Point
+from pipeline.reporting.numbers import print_wide
 
 
 def run(config: BenchSweepConfig) -> None:
@@ -54,7 +55,7 @@ def run(config: BenchSweepConfig) -> None:
                     environment["CUDA_VISIBLE_DEVICES"] = chosen.uuid or ""
                 found[way].append(timed(words, environment))
     title = f"{len(points)} points of {config.entry.name}/{config.provider} on {chosen.slug}, cold caches"
-    console.print(compared(found, title))
+    print_wide(console, compared(found, title))
 
 
 def accepted(config: BenchSweepConfig, target: Target) -> tuple[Point, ...]:

@@ -23,10 +23,11 @@ from rich.table import Table
 
 from pipeline import UserError
 from pipeline.command.options import BuildConfig
-from pipeline.command.run import console, for_each, run_each
+from pipeline.command.run import console, for_each, run_each, say
 from pipeline.machine import device
 from pipeline.machine.compilers import find_cxx, find_nvcc
 from pipeline.machine.torch import installed_torch
+from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.files import write_atomically
 from pipeline.toolchain import extension, inductor, ninja_build
@@ -175,11 +176,11 @@ def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserEr
     path = report_path(config, chosen)
     write_atomically(path, built.model_dump_json(indent=1).encode() + b"\n")
     for remark in built.remarks:
-        console.print(remark, highlight=False, soft_wrap=True)
+        say(remark)
     if built.functions:
-        console.print(table(built))
+        print_wide(console, table(built))
     where = f"Report in {path}, libraries and compiler logs in {os.path.relpath(Place.of(loaded).output)}."
-    console.print(where, highlight=False, soft_wrap=True)
+    say(where)
 
 
 if __name__ == "__main__":

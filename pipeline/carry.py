@@ -17,15 +17,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from rich.progress import track
 
 from pipeline import ROOT, UserError
 from pipeline.command.options import CarryConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
@@ -47,8 +46,6 @@ from pipeline.toolchain.extension import Place
 SINGLE = 3.0
 """How many times the margin a single point may be off: it is timed in few rounds."""
 
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
-
 
 def run(config: CarryConfig) -> None:
     """Compare the instruments; carry the rows over, or say which points differ."""
@@ -60,9 +57,7 @@ def run(config: CarryConfig) -> None:
     ledger = Ledger(results.ledger_path(output, entry.name, chosen.slug), warn)
     old = carriable(ledger.rows(), identity)
     if not old:
-        console.print(
-            f"No row of {ledger.path} is old by its instrument alone: nothing to carry.", soft_wrap=True
-        )
+        say(f"No row of {ledger.path} is old by its instrument alone: nothing to carry.")
         return
     commit, instrument = origin_of(old)
     old = [row for row in old if commit_and_instrument(row) == (commit, instrument)]
@@ -78,9 +73,9 @@ def run(config: CarryConfig) -> None:
         if place.output.is_dir():
             shutil.copytree(place.output, tree / place.output.relative_to(ROOT))
         ratios = compared(config, environment, chosen, tree, [row.point for row in sample])
-    verdict = geometric_mean(list(ratios.values()))
+    verdict = geometric_mean(ratios.values())
     far = {point: ratio for point, ratio in ratios.items() if abs(ratio - 1) > SINGLE * config.margin}
-    console.print(f"{len(ratios)} points by both instruments: new over old {verdict:.4f}.", highlight=False)
+    say(f"{len(ratios)} points by both instruments: new over old {verdict:.4f}.")
     if abs(verdict - 1) > config.margin or 20 * len(far) > len(ratios):
         for point, ratio in far.items():
             warn(f"{notation.label(point)} at {notation.extent(point)} {notation.words(point)}: {ratio:.3f}")
@@ -90,7 +85,7 @@ def run(config: CarryConfig) -> None:
     carried = Carried(instrument=instrument, commit=commit, to=today, points=len(ratios), ratio=verdict)
     keys = carry(ledger, old, identity.instrument, carried)
     rekey(output, entry.name, chosen.slug, keys)
-    console.print(f"{len(keys)} rows carried over: {ledger.path}.", highlight=False, soft_wrap=True)
+    say(f"{len(keys)} rows carried over: {ledger.path}.")
 
 
 def carriable(rows: Sequence[Measurement], identity: Identity) -> list[Measurement]:
@@ -167,11 +162,6 @@ def compared(
                 raise UserError(f"{point}: old and new instrument said {fates}: nothing was carried.")
             logs.setdefault(point, []).append(math.log(new.median_us / old.median_us))
     return {point: math.exp(median(of_point)) for point, of_point in logs.items()}
-
-
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of ratios."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def carry(

@@ -10,10 +10,8 @@ arithmetic. Shares of the ceiling in tables and plots are of these.
 
 from __future__ import annotations
 
-from functools import partial
-
 from pipeline.command.options import CeilingsConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import run_stage, say, warn
 from pipeline.execution import calibration
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
@@ -32,7 +30,6 @@ def run(config: CeilingsConfig) -> None:
     chosen = device.resolve(config.device)
     results.asked_for(results.ceilings_path(config.output, chosen.slug))
     path = results.ceilings_path(results.folder_for(config.output, chosen.kind), chosen.slug)
-    warn = partial(console.print, style="yellow", highlight=False)
     with (
         DeviceLock(chosen, config.wait_s, warn),
         Supervisor(chosen, TimingSettings(), seed=0, timeout_s=TIMEOUT_S) as worker,
@@ -44,10 +41,10 @@ def run(config: CeilingsConfig) -> None:
             ceilings = calibration.known_or_measured(worker, environment, [path], path)
     if ceilings.is_disturbed:
         warn(DISTURBED)
-    console.print(f"{ceilings.gpu}: copy {ceilings.copy_gbps:.0f} GB/s", highlight=False)
+    say(f"{ceilings.gpu}: copy {ceilings.copy_gbps:.0f} GB/s")
     for arithmetic, tflops in ceilings.matmul_tflops.items():
-        console.print(f"{ceilings.gpu}: matmul {arithmetic} {tflops:.4g} TFLOP/s", highlight=False)
-    console.print(f"Written to {path}.", highlight=False)
+        say(f"{ceilings.gpu}: matmul {arithmetic} {tflops:.4g} TFLOP/s")
+    say(f"Written to {path}.")
 
 
 if __name__ == "__main__":

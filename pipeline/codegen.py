@@ -21,7 +21,7 @@ from typing import Any
 from kernels.contract import Value
 from pipeline import UserError
 from pipeline.command.options import CodegenConfig
-from pipeline.command.run import console, for_each, run_each
+from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.command.sentences import validated
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler
@@ -43,8 +43,6 @@ from pipeline.toolchain.extension import WITHOUT_GPU
 
 CORES = 2
 """For each kernel at a time: one takes apart what others compile."""
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(configs: Sequence[CodegenConfig]) -> None:
@@ -70,13 +68,10 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     elif points:
         print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
     for line in stage.left_out:
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line)
     kept = stage.made.known.kept
-    console.print(
-        f"{len(rows)} rows, {kept} of them from before: {stage.path}, texts: {stage.scope.folder}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    count = f"{len(rows)} row{'s' * (len(rows) != 1)}, {kept} of them from before"
+    say(f"{count}: {stage.path}, texts: {stage.scope.folder}")
 
 
 class Codegen:
@@ -185,7 +180,7 @@ class Codegen:
             head, *parts = text.split("\n== ")
             chosen = [part for part in parts if part.startswith(self.config.show.upper())]
             text = "\n== ".join([head, *(chosen or parts)])
-        console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        say(text.rstrip())
         others = len({one.artifact for one in shown}) - 1
         if others:
             kernel = self.loaded.kernel
@@ -193,11 +188,9 @@ class Codegen:
                 name for one in (self.config.provider or ()) for name in kernel.provider(one).variables()
             ]
             names = [SIZE, *kernel.dimensions(), *parameters, "architectures", "function"]
-            console.print(
+            say(
                 f"\n{others} more are in {self.scope.folder}; "
-                f"{', '.join(f'{name}=' for name in names)} choose, show=sass shows machine code.",
-                highlight=False,
-                soft_wrap=True,
+                f"{', '.join(f'{name}=' for name in names)} choose, show=sass shows machine code."
             )
 
     def compare(self) -> None:

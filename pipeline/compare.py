@@ -21,7 +21,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -31,7 +30,7 @@ from pipeline.cluster.messages import Errand
 from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import Wanted
 from pipeline.command.options import CompareConfig, Engine
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
@@ -53,9 +52,6 @@ from pipeline.verdicts.contest import Contest, Limits, Match, Rival
 from pipeline.verdicts.opponents import TREE, Named, Pair
 from pipeline.verdicts.sides import Answer, Question
 from pipeline.verdicts.statistics import Rule
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
-say = partial(console.print, highlight=False, soft_wrap=True)
 
 
 def run(config: CompareConfig) -> None:
@@ -255,7 +251,7 @@ class Compare:
             return
         shown = [row for row in rows if row.verdict != "same"] if self.config.self_test else rows
         if self.config.format == "markdown":
-            console.print(ratios.markdown(shown, self.title), soft_wrap=True)
+            say(ratios.markdown(shown, self.title))
         elif shown:
             print_wide(console, ratios.table(shown, self.title))
         for match in self.contest.matches:
@@ -307,14 +303,13 @@ def publish(config: CompareConfig) -> None:
     """Log the comparisons of the output to MLflow. A tracker in trouble has harmed no measurement."""
     from pipeline.reporting import mlflow_publish
 
-    say_all = partial(console.print, soft_wrap=True, highlight=False, markup=False)
     files = mlflow_publish.Files(
         runs=runs.folder_in(config.output), kernel=config.entry.name, ids=frozenset()
     )
     tracker = mlflow_publish.Tracker(config.tracking.name, config.tracking.uri)
-    published = mlflow_publish.publish(files, tracker, say_all)
+    published = mlflow_publish.publish(files, tracker, say)
     if published is not None:
-        say_all(mlflow_publish.how_to_open(published))
+        say(mlflow_publish.how_to_open(published))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from rich.table import Table
 
 from pipeline import UserError
 from pipeline.command.options import CountersConfig
-from pipeline.command.run import console, for_each, run_each
+from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.inspection import ncu
 from pipeline.inspection.counting import Counted, Wanted, read, session
 from pipeline.inspection.ncu import Unavailable
@@ -48,8 +47,6 @@ INSTRUMENT = {
 
 MACHINES = (ncu.NO_GPU, ncu.NO_NCU, ncu.NO_PERMISSION, ncu.BUSY)
 """Why nothing can be counted here, whatever the kernel."""
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(configs: Sequence[CountersConfig]) -> None:
@@ -238,12 +235,12 @@ class Counters:
             reason = (
                 f"{self.path} holds every point" if rows else f"no provider of {self.subject.title} can be"
             )
-            console.print(f"Nothing to count: {reason}.", highlight=False, soft_wrap=True)
+            say(f"Nothing to count: {reason}.")
             return
         show(rows, self.subject.title)
         reports = dict.fromkeys(row.report for row in rows if row.report)
         where = "".join(f", report: {self.config.artifacts / name}" for name in reports)
-        console.print(f"{len(rows)} rows: {self.path}{where}", highlight=False, soft_wrap=True)
+        say(f"{len(rows)} rows: {self.path}{where}")
 
     def forget(self, rows: Sequence[CounterRow]) -> None:
         """Delete this machine's reports that no row names, with their pages."""
@@ -272,7 +269,7 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
     """Print a line a kernel, and below what limits it; where nothing was counted, the reason once."""
     missing = {row.sentence for row in rows if row.status == "unavailable"}
     if missing:
-        console.print(f"{title}: counters are {' '.join(sorted(missing))}.", highlight=False, soft_wrap=True)
+        say(f"{title}: counters are {' '.join(sorted(missing))}.")
     there = [row for row in rows if row.status != "unavailable"]
     if not there:
         return
@@ -289,7 +286,7 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
     print_wide(console, shown)
     for row in there:
         text = f"{name_of(row)}, {row.function or 'no kernel'}: {row.sentence}"
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        say(text)
 
 
 def name_of(row: CounterRow) -> str:

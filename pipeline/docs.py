@@ -31,14 +31,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernels.contract import Work
 from pipeline import UserError, unknown
 from pipeline.command.options import DocsConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import run_stage, say
 from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
@@ -71,8 +71,6 @@ LARGEST = "problems=largest"
 
 COMMIT = 7
 """Digits of a commit that a page shows."""
-
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
 
 
 def run(config: DocsConfig) -> None:

@@ -17,9 +17,10 @@ from rich.table import Table
 
 from pipeline import ROOT
 from pipeline.command.options import EnvironmentConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
+from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.environment import UNKEYED
 from pipeline.store.files import write_atomically
@@ -38,10 +39,8 @@ def run(config: EnvironmentConfig) -> None:
     table = Table(show_header=False, title=f"{environment.gpu} (environment {environment.digest})")
     for name, value in environment.model_dump().items():
         table.add_row(name, "–" if value is None else str(value))
-    console.print(table)
-    console.print(
-        f"{environment.gpu}, torch {environment.torch}: {results.CURRENT}.", highlight=False, soft_wrap=True
-    )
+    print_wide(console, table)
+    say(f"{environment.gpu}, torch {environment.torch}: {results.CURRENT}.")
 
 
 if __name__ == "__main__":

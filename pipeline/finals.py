@@ -19,7 +19,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from statistics import geometric_mean
 from time import monotonic
 
@@ -29,7 +28,7 @@ from pipeline.cluster.messages import Errand
 from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import Wanted
 from pipeline.command.options import Engine, FinalsConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
 from pipeline.execution.finalist import Extra
 from pipeline.execution.identity import Identity
@@ -63,9 +62,6 @@ LONG_US = 100.0
 
 MOST_TOLD = 4
 """Providers of which is said how long their turns took."""
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
-say = partial(console.print, highlight=False, soft_wrap=True)
 
 
 def run(config: FinalsConfig) -> None:

@@ -19,7 +19,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from pydantic import ValidationError
 
 from pipeline import UserError
 from pipeline.command.options import MergeConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import run_stage, say
 from pipeline.execution import identity
 from pipeline.points.frozen import Record
 from pipeline.points.point import order
@@ -50,7 +49,6 @@ MOST_WARNINGS = 20
 MOST_YAML = 1 << 16
 """Bytes of a sweep's configuration; a larger one is none."""
 
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
 R = TypeVar("R", bound=Record)
 
 

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 import kernels
 from pipeline import UserError
 from pipeline.command.options import MigrateConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import run_stage, say
 from pipeline.points import catalog, problems
 from pipeline.points.frozen import Record, Values, digest
 from pipeline.points.point import Point
@@ -58,12 +58,10 @@ def run(config: MigrateConfig) -> None:
     for name, kind in (("profile", ProfileRow), ("counters", CounterRow), ("codegen", CodeRow)):
         for path in sorted((config.input / name).glob("*/*.jsonl")):
             total += evidence(path, kind, keys)
-    console.print(
+    say(
         f"{total['kept']} rows migrated; {total['dropped']} refusals and rows of kernels that are gone "
         f"dropped; {total['today']} were of today's format. {total['timed']} timed points must be measured "
-        "again: `dvc repro` measures those of its preset.",
-        highlight=False,
-        soft_wrap=True,
+        "again: `dvc repro` measures those of its preset."
     )
 
 

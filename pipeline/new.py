@@ -18,7 +18,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment as Jinja
@@ -28,7 +27,7 @@ import kernels
 from kernels.contract import Value
 from pipeline import UserError
 from pipeline.command.options import NewConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import run_stage, say
 from pipeline.inspection import triton_source
 from pipeline.inspection.triton_source import Argument, TritonFunction
 from pipeline.points.catalog import CONF
@@ -58,8 +57,6 @@ PURPOSE = {
     "triton.py": "the Triton provider",
 }
 
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
-
 
 @dataclass(frozen=True)
 class Place:
@@ -85,6 +82,11 @@ class Place:
             raise UserError(f"kernel={where}: a kernel's name is a lower-case Python identifier, my_kernel.")
         if name in MODULES:
             raise UserError(f"kernel={where}: {name} is the name of a Python module; choose another.")
+        if not place.package and name in kernels.names():
+            raise UserError(
+                f"kernel={where}: {name} is a kernel of this repository, and both would share a ledger; "
+                "choose another name."
+            )
         for path in place._in_the_way():
             raise UserError(
                 f"{_shown(path)} is there already, and nothing is overwritten; choose another name."

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from pipeline import UserError
 from pipeline.command.options import ProfileConfig
-from pipeline.command.run import console, for_each, run_each
+from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.inspection import flame
 from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
 from pipeline.inspection.subject import Subject, instrument
@@ -44,8 +44,6 @@ from pipeline.toolchain import inductor
 
 INSTRUMENT = {"inspection/profiler.py": "record", "profile.py": "sentence"}
 """What a row comes from."""
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(configs: Sequence[ProfileConfig]) -> None:
@@ -72,24 +70,18 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     rows = stage.profile(wanted, missing, known)
     stage.forget(rows)
     if wanted and not missing:
-        console.print(f"Nothing to profile: {stage.path} holds every point.", highlight=False, soft_wrap=True)
+        say(f"Nothing to profile: {stage.path} holds every point.")
         if not stage.folder.is_dir():
-            console.print(
+            say(
                 "Tables and traces are not in this clone: python -m pipeline.profile "
-                f"kernel={stage.subject.entry.loaded.where} makes some in outputs/.",
-                highlight=False,
-                soft_wrap=True,
+                f"kernel={stage.subject.entry.loaded.where} makes some in outputs/."
             )
         return
     if rows:
         stage.show(rows)
     for line in left_out:
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(
-        f"{len(missing)} of {len(rows)} points profiled: {stage.path}, tables and traces: {stage.folder}",
-        highlight=False,
-        soft_wrap=True,
-    )
+        say(line)
+    say(f"{len(missing)} of {len(rows)} points profiled: {stage.path}, tables and traces: {stage.folder}")
 
 
 class Profile:
@@ -136,7 +128,7 @@ class Profile:
             if self.subject.device.uuid is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = self.subject.device.uuid
             # No live status: its thread would stand in every profile with stacks.
-            console.print(f"Profiling {self.subject.entry.name} …", highlight=False)
+            say(f"Profiling {self.subject.entry.name} …")
             with DeviceLock(self.subject.device, self.config.wait_s, warn):
                 for key, point in missing.items():
                     rows[key] = self.profiled(key, point)
@@ -207,10 +199,10 @@ class Profile:
         print_wide(console, table(rows, f"{self.subject.title}: a call under torch.profiler"))
         for row in rows:
             if row.status == "ok" and row.point is not None:
-                console.print(f"{name_of(row.point)}: {row.sentence}", highlight=False, soft_wrap=True)
+                say(f"{name_of(row.point)}: {row.sentence}")
             if row.flame_graph is not None:
                 path = self.config.artifacts / row.flame_graph
-                console.print(f"Flame graph: {path}", highlight=False, soft_wrap=True)
+                say(f"Flame graph: {path}")
 
 
 def writable(folder: Path | None) -> None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
 import kernels
 from pipeline import UserError
 from pipeline.command.options import PruneConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import run_stage, say, warn
 from pipeline.execution import identity
 from pipeline.points import catalog, problems
 from pipeline.points.frozen import digest
@@ -31,9 +31,6 @@ from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
 
 ALL = "all"
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
 
 
 def run(config: PruneConfig) -> None:

@@ -11,17 +11,15 @@ else wrote stay.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from pipeline import UserError
 from pipeline.command.options import PublishConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import run_stage, say
 from pipeline.reporting import mlflow_publish
 from pipeline.reporting.mlflow_publish import Files, Published, Tracker
 
 # Lines are never broken, so that a link or a command in them can be copied.
-say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
 
 
 def publish(config: PublishConfig) -> None:

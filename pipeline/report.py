@@ -26,7 +26,7 @@ import pandas as pd
 
 from pipeline import UserError
 from pipeline.command.options import ReportConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say
 from pipeline.execution import identity
 from pipeline.machine import device
 from pipeline.machine.process import die_with
@@ -93,9 +93,7 @@ def run(config: ReportConfig) -> None:
         slugs = results.machines_first_gpus(content.rows["gpu"])
         others = ", ".join(slugs) or "no other machine either"
         page = output / "report.html"
-        console.print(
-            f"Nothing was measured on {here.slug} yet; the report shows {others}: {page}.", soft_wrap=True
-        )
+        say(f"Nothing was measured on {here.slug} yet; the report shows {others}: {page}.")
 
 
 def describe(kernel: str, providers: set[str]) -> About:

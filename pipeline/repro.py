@@ -43,7 +43,7 @@ LAST_LINES = 15
 SWEEP, REPORT = "sweep", "report"
 """The stages after which there is something to see."""
 
-SWEPT = re.compile(r"\d+ points measured in \S+ s.* are in \S+\.jsonl")
+SWEPT = re.compile(r"\d+ points? measured in \S+ s.* are in \S+\.jsonl")
 """What a sweep says of a kernel that it is through with."""
 
 STARTS = re.compile(r"Running stage '([^']+)'")
@@ -228,7 +228,7 @@ def show_table() -> None:
     """Print this machine's table, if it has measured anything."""
     environment = machine()
     if environment and not closing.show(console, reports_of(environment), environment["gpu"]):
-        console.print(f"Nothing was measured on {environment['gpu']}.", highlight=False)
+        console.print(f"Nothing was measured on {environment['gpu']}.", highlight=False, soft_wrap=True)
 
 
 def reports_of(environment: Mapping[str, str]) -> Path:

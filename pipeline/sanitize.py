@@ -15,7 +15,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -23,7 +22,7 @@ from rich.table import Table
 
 from pipeline import ROOT, UserError
 from pipeline.command.options import SanitizeConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.inspection import sanitizer
 from pipeline.inspection.sanitizer import Found, Sanitizer
 from pipeline.inspection.subject import Subject
@@ -38,8 +37,6 @@ from pipeline.store.sanitizer import SanitizerRow, sanitizer_path
 LANGUAGES = ("cuda", "triton", "gluon")
 """What can read and write where it should not."""
 
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
-
 
 def run(config: SanitizeConfig) -> None:
     """Check the providers, write rows, print them, and exit with 1 unless all are clean."""
@@ -53,8 +50,8 @@ def run(config: SanitizeConfig) -> None:
     stage.write(rows)
     show(rows, f"{subject.title}: compute-sanitizer {stage.tool.version}")
     for line in left_out:
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"{len(rows)} rows: {stage.path}", highlight=False, soft_wrap=True)
+        say(line)
+    say(f"{len(rows)} rows: {stage.path}")
     if any(row.status != "clean" for row in rows):
         sys.exit(1)
 
@@ -181,9 +178,7 @@ def show(rows: Sequence[SanitizerRow], title: str) -> None:
     print_wide(console, shown)
     for row in rows:
         for line in [*row.findings, *([f"not checked: {row.reason}"] if row.reason else [])]:
-            console.print(
-                f"{row.provider}, {row.tool}: {line}", highlight=False, soft_wrap=True, markup=False
-            )
+            say(f"{row.provider}, {row.tool}: {line}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import ceil, inf, isinf
 
 from rich import box
@@ -24,7 +23,7 @@ from rich.table import Table
 import kernels
 from pipeline import UserError
 from pipeline.command.options import SearchReplayConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, warn
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
@@ -41,8 +40,6 @@ SHARES = (0.05, 0.10, 0.15, 0.25, 0.50)
 
 NEAR = 0.02
 """A configuration that takes at most this share longer than the best is as good."""
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True)

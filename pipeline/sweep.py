@@ -30,7 +30,7 @@ from pipeline import ROOT, UserError
 from pipeline.cluster.sweeping import Wanted, at_once, teams_of
 from pipeline.cluster.team import ClusterTeam
 from pipeline.command.options import Engine, SweepConfig
-from pipeline.command.run import UnsuccessfulError, console, run_each
+from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, room
 from pipeline.execution.agenda import Agenda
 from pipeline.execution.beside import Beside
@@ -59,9 +59,6 @@ from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
-
-warn = partial(console.print, style="yellow", highlight=False)
-say = partial(console.print, soft_wrap=True, highlight=False, markup=False)
 
 
 def run(configs: Sequence[SweepConfig]) -> None:
@@ -142,7 +139,7 @@ def conclude(swept: Sequence[Sweep], seconds: float) -> None:
         measured = sum(len(sweep.measured) for sweep in swept)
         kernels = len({sweep.entry.name for sweep in swept})
         of = f"{kernels} kernels" if kernels > 1 else f"{len(swept)} models"
-        console.print(f"{of}: {notation.points(measured)} measured in {seconds:.1f} s.", highlight=False)
+        say(f"{of}: {notation.points(measured)} measured in {seconds:.1f} s.")
     for sweep in swept:
         if sweep.config.tracking.name != "none":
             publish(sweep.config, sweep)
@@ -301,7 +298,7 @@ class Sweep:
         meanwhile."""
         if wanted.is_empty:
             if self.plan.points:
-                console.print(nothing_to_measure(self.ledger.path, wanted.searches), highlight=False)
+                say(nothing_to_measure(self.ledger.path, wanted.searches))
                 if not self.beside.is_there():
                     self.beside.write(self.team)
             return

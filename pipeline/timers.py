@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from pipeline.command.options import TimersConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import instance
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
@@ -36,6 +36,7 @@ from pipeline.points.frozen import Record, Values
 from pipeline.points.notation import extent, label, words
 from pipeline.points.plan import Target
 from pipeline.points.point import Point
+from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.store.files import write_atomically
@@ -87,7 +88,6 @@ def run(config: TimersConfig) -> None:
     chosen = device.resolve(config.device)
     target = Target(chosen.kind, device.capabilities(chosen))
     points = of_provider(config.entry, config.preset.name, config.provider, config.pin, target)
-    warn = partial(console.print, style="yellow", highlight=False)
     rows = []
     with DeviceLock(chosen, config.wait_s, warn):
         if chosen.uuid is not None:
@@ -103,7 +103,7 @@ def run(config: TimersConfig) -> None:
     write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
     plot = path.with_suffix(".svg")
     write_atomically(plot, drawn(rows))
-    console.print(f"Rows: {path}, plot: {plot}", highlight=False, soft_wrap=True)
+    say(f"Rows: {path}, plot: {plot}")
 
 
 Watch = Callable[[Rotation, int], Samples]
@@ -179,7 +179,7 @@ def show(rows: list[Row], title: str) -> None:
             "–" if row.cupti_us is None else f"{row.cupti_us:.4g}",
             "–" if row.off is None else f"{row.off:+.1%}",
         )
-    console.print(table)
+    print_wide(console, table)
 
 
 def drawn(rows: list[Row]) -> bytes:

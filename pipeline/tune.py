@@ -14,7 +14,6 @@ one.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -24,7 +23,7 @@ from kernels.ops.table import Table
 from kernels.ops.tuned import rule_digest
 from pipeline import UserError, unknown
 from pipeline.command.options import TuneConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
@@ -38,9 +37,6 @@ from pipeline.store.files import write_atomically
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts import tuning
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
 
 OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
 """What of an environment a GPU's numbers don't depend on: another host writes the same table."""
@@ -75,7 +71,7 @@ def run(config: TuneConfig) -> None:
             f"{old} timed row{'s are' if old > 1 else ' is'} old and {'were' if old > 1 else 'was'} left out."
         )
     if not found:
-        sound = f"times of {slug} that are not old and to be trusted"
+        sound = f"a time of {slug} that is neither old nor in doubt"
         say(f"No ledger in {folder} has {sound}: no table was written.")
         return
     made_table = Table(

@@ -13,7 +13,6 @@ is measured. Old rows count as others do, so that the rule can be judged before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from rich import box
 from rich.table import Table
@@ -22,15 +21,13 @@ import kernels
 from kernels.ops import rule
 from pipeline import UserError
 from pipeline.command.options import TuneReplayConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, warn
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.reporting.numbers import percent, print_wide
 from pipeline.store import results
 from pipeline.verdicts import regret, tuning
 from pipeline.verdicts.regret import Left, Times
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
 
 SIDES = {True: "within", False: "beyond", None: "both"}
 """Of the L2 cache."""

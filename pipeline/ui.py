@@ -28,8 +28,8 @@ from typing import IO
 from pipeline import UserError
 from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
-from pipeline.command.run import run_stage
-from pipeline.publish import published_by, say
+from pipeline.command.run import run_stage, say
+from pipeline.publish import published_by
 from pipeline.reporting import mlflow_address, mlflow_publish
 from pipeline.reporting.mlflow_connection import OFFLINE
 from pipeline.store.credentials import hidden, taken_apart

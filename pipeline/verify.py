@@ -18,7 +18,6 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -28,7 +27,7 @@ from rich.table import Table
 import kernels
 from pipeline import UserError, unknown
 from pipeline.command.options import VerifyConfig
-from pipeline.command.run import console, run_stage
+from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
 from pipeline.execution.identity import Identity, settings_beside
 from pipeline.execution.supervisor import Supervisor
@@ -47,9 +46,6 @@ from pipeline.store.record import Measurement, Outcome
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
-
-warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True, markup=False)
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True)

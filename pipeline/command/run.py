@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar, get_args
@@ -43,6 +44,11 @@ from pipeline.store import commit
 
 console = terminal.Terminal()
 """Where a command talks to the user: progress, tables, the closing line."""
+
+say = partial(console.print, highlight=False, soft_wrap=True)
+"""Prints a line as it is, so that a link or a command in it can be copied."""
+
+warn = partial(say, style="yellow")
 
 
 C = TypeVar("C", bound=Record)

@@ -97,7 +97,7 @@ def memory_of(process: int) -> int:
 def timed(words: Sequence[str], environment: Mapping[str, str]) -> Seconds:
     """The seconds of a command that ends by saying how long its points took."""
     printed, whole = run(words, environment)
-    loop = re.search(r"points measured in ([\d.]+) s", printed)
+    loop = re.search(r"points? measured in ([\d.]+) s", printed)
     assert loop is not None, "every sweep says how long it took"
     return Seconds(float(loop[1]), whole)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
+from statistics import geometric_mean
 
 from pipeline.points import notation
-from pipeline.reporting import ratios
 from pipeline.reporting.ratios import Compared
 from pipeline.store.comparisons import Row
 from pipeline.store.record import Launch
@@ -34,7 +34,7 @@ def summary(found: Sequence[Compared]) -> str:
     """Counts and the mean."""
     counts = Counter(row.verdict for row in found)
     words = ", ".join(f"{counts[word]} {word}" for word in ("same", "faster", "slower", "undecided"))
-    mean = ratios.geometric_mean([row.estimate.ratio for row in found])
+    mean = geometric_mean([row.estimate.ratio for row in found])
     return f"{notation.points(len(found))}: b is {words}. Geometric mean of b / a: {mean:.4f}."
 
 

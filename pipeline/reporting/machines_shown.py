@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import geometric_mean
 
 from rich.console import Console
 
 from pipeline import UserError
 from pipeline.points.limits import NAME
 from pipeline.points.point import Point
-from pipeline.reporting import gpus, gpus_table, machines, ratios
+from pipeline.reporting import gpus, gpus_table, machines
 from pipeline.reporting.frames import comparable, frame
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import finals, results
@@ -62,7 +63,7 @@ class Machines:
                 say(machines.markdown(held, heading))
             else:
                 print_wide(console, machines.table(held, heading))
-            mean = ratios.geometric_mean([one.ratio for one in held])
+            mean = geometric_mean([one.ratio for one in held])
             count = f"{len(held)} point{'s' * (len(held) != 1)}"
             say(f"{count}. Geometric mean of b / a: {mean:.3f}. {UNJUDGED}")
         return bool(some or held)

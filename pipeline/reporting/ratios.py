@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, fsum, inf, isfinite, log
+from math import inf, isfinite
 
 from matplotlib.figure import Figure
 from rich import box
@@ -80,11 +80,6 @@ def markdown(rows: Sequence[Compared], title: str) -> str:
     """The rows as a table for a pull request."""
     lines = [f"**{title}**", "", f"| {' | '.join(HEADINGS)} |", "|---|---|---|--:|--:|--:|---|---|"]
     return "\n".join([*lines, *(f"| {' | '.join(_cells(one))} |" for one in rows)])
-
-
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of ratios."""
-    return exp(fsum(map(log, ratios)) / len(ratios))
 
 
 def plot(rows: Sequence[Compared], title: str, margin: float) -> bytes:

@@ -50,7 +50,7 @@ class Swept:
         """How much was measured, and how much of what was asked for is there."""
         noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
         return (
-            f"{self.measured} points measured in {self.seconds:.1f} s{noise}. "
+            f"{notation.points(self.measured)} measured in {self.seconds:.1f} s{noise}. "
             f"{len(self.current())} of {len(self.plan.points)} are in {self.ledger}.{self._staleness()}"
         )
 

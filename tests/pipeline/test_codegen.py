@@ -172,7 +172,7 @@ def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
     made = rows(tmp_path, "vector_add")
     assert [row["architecture"] for row in made] == ["90"]
     again = said_here("lazily=true", kernel="vector_add")
-    assert rows(tmp_path, "vector_add") == made and "1 rows, 1 of them from before" in again.out
+    assert rows(tmp_path, "vector_add") == made and "1 row, 1 of them from before" in again.out
 
 
 @pytest.mark.slow

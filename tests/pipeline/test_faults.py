@@ -401,7 +401,7 @@ def test_torn_and_foreign_lines_are_said_skipped_and_measured_again(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert f"{path.name}:1 is not a measurement (torn or edited); skipped" in done.stdout
     assert f"{path.name}:{len(rest) + 3} is not a measurement" in done.stdout
-    assert "1 points measured" in done.stdout
+    assert "1 point measured" in done.stdout
     # A whole line that another version may have written stays, behind the measurements.
     *lines, foreign = path.read_bytes().splitlines()
     assert foreign == b'{"what": "not ours"}'

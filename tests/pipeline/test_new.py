@@ -244,6 +244,7 @@ REFUSED: dict[str, tuple[str | None, str | None, str]] = {
     "class": (None, None, "a kernel's name is a lower-case Python identifier"),
     "triton": (None, None, "triton is the name of a Python module"),
     "math": (None, None, "math is the name of a Python module"),
+    "softmax": (None, None, "softmax is a kernel of this repository"),
     "problem": (None, None, "its files call something else problem"),
     "out": (None, None, "its files call something else out"),
     "a": ("functions.py", None, "write from=FILE.py:FUNCTION"),

@@ -168,7 +168,7 @@ def test_a_dimension_that_is_the_same_as_another_unless_it_is_named(several: Sev
     assert {row.workload for row in rows} == {"heads", "grouped"}
     assert "heads=4 kv_heads=1" in said
     named = tree.sweep("kernel=heads", HOT, "size=2", "kv_heads=[1,2]", "provider=torch")
-    assert "1 points measured" in named.stdout, "kv_heads=2 is what size=2 measured before"
+    assert "1 point measured" in named.stdout, "kv_heads=2 is what size=2 measured before"
 
 
 @pytest.mark.slow
