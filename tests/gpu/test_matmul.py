@@ -13,6 +13,7 @@ import torch
 import kernels
 from kernels.matmul.parameters import Wgmma
 from kernels.matmul.problem import FLOAT8, Problem, tolerance
+from tests.kernels.agreement import agree
 from tests.kernels.kernel_cases import EVERY, gpu
 
 pytestmark = pytest.mark.gpu
@@ -39,9 +40,7 @@ def agrees(name: str, problem: Problem, **pinned: Any) -> torch.Tensor:
     inputs = MATMUL.inputs(problem, CUDA, 0)
     (out,) = case.call(problem, inputs, parameters)
     (exact,) = MATMUL.expected(problem, inputs)
-    allowed = tolerance(problem)
-    wrong = (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
-    assert not wrong.any(), f"{int(wrong.sum())} wrong, the first at {wrong.nonzero()[0].tolist()}"
+    agree(out, exact, tolerance(problem))
     return out
 
 
@@ -131,8 +130,7 @@ def test_wgmma_takes_strided_matrices_that_begin_anywhere(offset: int, step: int
     parameters = {one: variable.default for one, variable in case.provider.variables().items()}
     (out,) = case.call(problem, views, parameters)
     (exact,) = MATMUL.expected(problem, (a, b))
-    allowed = tolerance(problem)
-    assert ((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs()).all()
+    agree(out, exact, tolerance(problem))
 
 
 def test_wgmma_leftover_rows_give_the_same_bits_each_time_and_are_done_before_the_stream_goes_on() -> None:

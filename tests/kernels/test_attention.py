@@ -30,6 +30,7 @@ from kernels.attention.descriptors import copied_if_needed
 from kernels.attention.triton_hopper import heads_in_l2, tile_of
 from kernels.attention_backward.reference import hidden, scaled
 from kernels.contract import Gpu
+from tests.kernels.agreement import agree, wrong
 
 FORWARD = kernels.load("attention")
 BACKWARD = kernels.load("attention_backward")
@@ -54,11 +55,6 @@ def call(provider: str, inputs: tuple[torch.Tensor, ...], causal: bool, loaded: 
     found = loaded.kernel.provider(provider)
     parameters = OWN[provider] if loaded is FORWARD and provider in OWN else {}
     return loaded.entry(found)(*inputs, causal=causal, **parameters)
-
-
-def wrong(out: torch.Tensor, exact: torch.Tensor, problem: Problem) -> torch.Tensor:
-    allowed = FORWARD.kernel.tolerance(problem)
-    return (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
 
 
 def can_run(provider: str) -> bool:
@@ -91,7 +87,7 @@ def test_agrees_where_queries_and_keys_are_of_different_numbers(
         pytest.skip("it is for few queries")
     inputs = FORWARD.inputs(problem, DEVICE, 0)
     (exact,) = FORWARD.expected(problem, inputs)
-    assert not wrong(call(provider, inputs, problem.causal), exact, problem).any()
+    agree(call(provider, inputs, problem.causal), exact, FORWARD.kernel.tolerance(problem))
 
 
 def test_the_reference_is_the_definition() -> None:
@@ -170,7 +166,7 @@ def test_the_backward_kernel_agrees_and_gives_the_same_twice(dimensions: dict[st
     first = entry(*inputs, **launch)
     allowed = BACKWARD.kernel.tolerance(problem)
     for part, exact, within in zip(first, BACKWARD.expected(problem, inputs), allowed, strict=True):
-        assert (part.double() - exact).abs().le(within.atol + within.rtol * exact.abs()).all()
+        agree(part, exact, within)
     assert all(map(torch.equal, first, entry(*inputs, **launch)))
 
 
@@ -255,7 +251,7 @@ def test_the_tolerance_refuses_a_block_of_keys_left_out(causal: bool, dtype: str
         scores[hidden(0, 2048, 2048, 2048, q.device)] = -math.inf
     scores[:, 1024:1056] = -math.inf
     lacking = torch.softmax(scores, 1) @ v[0, 0].double()
-    assert wrong(lacking, exact[0, 0], problem).sum() > 20
+    assert wrong(lacking, exact[0, 0], FORWARD.kernel.tolerance(problem)).sum() > 20
 
 
 def test_the_tolerance_refuses_a_mask_that_is_off_by_one() -> None:
@@ -264,7 +260,12 @@ def test_the_tolerance_refuses_a_mask_that_is_off_by_one() -> None:
     (exact,) = FORWARD.expected(problem, (q, k, v))
     scores = scaled(q[0, 0].double(), k[0, 0].double())
     scores[hidden(1, 1024, 1024, 1024, q.device)] = -math.inf
-    assert wrong(torch.softmax(scores, 1) @ v[0, 0].double(), exact[0, 0], problem).sum() > 200
+    assert (
+        wrong(
+            torch.softmax(scores, 1) @ v[0, 0].double(), exact[0, 0], FORWARD.kernel.tolerance(problem)
+        ).sum()
+        > 200
+    )
 
 
 def test_an_interpreters_problem_keeps_its_kind() -> None:

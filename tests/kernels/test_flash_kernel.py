@@ -6,14 +6,14 @@ import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import kernels
 from kernels.attention import CUDA_TILES, Problem, tolerance
-from pipeline.machine.compilers import find_cxx
+from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
 
 pytestmark = pytest.mark.slow
 
@@ -47,22 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def program(folder: Path, head_dim: int, tiles: tuple[int, int], dtype: str) -> Path:
-    """The kernel for these tiles, compiled once."""
-    names = {"HEAD_DIM": head_dim, "BLOCK_M": tiles[0], "BLOCK_N": tiles[1], "ELEMENT": ELEMENTS[dtype]}
-    path = folder / "run" / "-".join(str(value) for value in names.values())
-    if not path.exists():
-        defined = [f"-D{name}={value}" for name, value in names.items()]
-        command = [str(find_cxx().path), "-std=c++17", "-O2", *defined, "flash.cpp", "-o", path.name]
-        subprocess.run(command, cwd=path.parent, check=True)
-    return path
-
-
 def check(folder: Path, problem: Problem, tiles: tuple[int, int], launch: Launch, seed: int) -> None:
     """The kernel gives the reference's answer, and ends."""
     inputs = ATTENTION.inputs(problem, CPU, seed)
-    given, made = folder / "given", folder / "made"
-    given.write_bytes(b"".join(x.contiguous().view(torch.int16).numpy().tobytes() for x in inputs))
     lengths = [
         problem.batch,
         problem.heads,
@@ -71,15 +58,11 @@ def check(folder: Path, problem: Problem, tiles: tuple[int, int], launch: Launch
         problem.seq_k,
         int(problem.causal),
     ]
-    told: list[Any] = [given, made, *lengths, launch.stages, launch.grid, seed]
-    command = [str(program(folder, problem.head_dim, tiles, problem.dtype)), *map(str, told)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout
-    out = torch.frombuffer(bytearray(made.read_bytes()), dtype=inputs[0].dtype).view(problem.shape)
+    macros = {"HEAD_DIM": problem.head_dim, "BLOCK_M": tiles[0], "BLOCK_N": tiles[1]}
+    path = program(folder / "run" / "flash.cpp", **macros, ELEMENT=ELEMENTS[problem.dtype])
+    out = answer(path, inputs, [*lengths, launch.stages, launch.grid, seed])
     (exact,) = ATTENTION.expected(problem, inputs)
-    allowed = tolerance(problem)
-    wrong = ~((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs())
-    assert not wrong.any(), f"{int(wrong.sum())} wrong, the first at {wrong.nonzero()[0].tolist()}"
+    agree(out.view(problem.shape), exact, tolerance(problem))
 
 
 SEEDS = range(4)

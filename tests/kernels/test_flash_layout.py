@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import subprocess
-from pathlib import Path
 
 import pytest
 
 import kernels
 from kernels.attention import CUDA_TILES, WarpSpecialized, cuda_shared_memory
-from pipeline.machine.compilers import find_cxx
+from tests.kernels import compiled
 
 SOURCE = """
 #include "flash_layout.h"
@@ -51,13 +49,7 @@ PAIR = ctypes.c_int * 3
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("layout")
-    (folder / "layout.cpp").write_text(SOURCE)
-    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-Wall", "-Wextra", "-Werror"]
-    include = f"-I{kernels.ROOT / 'attention'}"
-    command = [str(find_cxx().path), *flags, include, "layout.cpp", "-o", "layout.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    library = ctypes.CDLL(str(Path(folder, "layout.so")))
+    library = compiled.library(SOURCE, kernels.ROOT / "attention", tmp_path_factory.mktemp("layout"))
     library.k_major.restype = library.mn_major.restype = ctypes.c_ulonglong
     return library
 

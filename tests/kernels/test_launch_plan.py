@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import kernels
 from kernels.contract import ITEM_BYTES, Gpu
 from kernels.rows import Matrix
 from kernels.rows_plan import STRATEGIES, RowsPlan
-from pipeline.machine.compilers import find_cxx
+from tests.kernels import compiled
 
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=227 << 10, l2_cache=50 << 20)
 A100 = Gpu(capability=(8, 0), multiprocessors=108, shared_memory=163 << 10, l2_cache=40 << 20)
@@ -82,12 +81,7 @@ Planner = Callable[..., dict[str, Any]]
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Planner:
     """plan(kernel, problem, parameters, gpu): the plan's numbers. Raises ValueError with the sentence that
     refuses."""
-    folder = tmp_path_factory.mktemp("plan")
-    (folder / "plan.cpp").write_text(SOURCE)
-    flags = ["-std=c++17", "-fPIC", "-fvisibility=hidden", "-shared", "-Wall", "-Wextra", "-Werror"]
-    command = [str(find_cxx().path), *flags, f"-I{kernels.ROOT / 'include'}", "plan.cpp", "-o", "plan.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    library = ctypes.CDLL(str(folder / "plan.so"))
+    library = compiled.library(SOURCE, kernels.ROOT / "include", tmp_path_factory.mktemp("plan"))
     library.plan.restype = ctypes.c_char_p
     callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 

@@ -16,17 +16,13 @@ from kernels.matmul.parameters import Tiles, ieee_fits, tiles_fit, torch_fits
 from kernels.matmul.problem import Problem, interpreted, tolerance
 from kernels.matmul.torch import matmul
 from kernels.matmul.triton import grouped, tiled
+from tests.kernels.agreement import agree, wrong
 
 MATMUL = kernels.load("matmul")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 SMALL = Tiles(block_m=32, block_n=32, block_k=32, num_warps=4, num_stages=2)
 ARITHMETICS = [("bfloat16", "ieee"), ("float16", "ieee"), ("float32", "ieee"), ("float32", "tf32")]
-
-
-def wrong(out: torch.Tensor, exact: torch.Tensor, problem: Problem) -> torch.Tensor:
-    allowed = tolerance(problem)
-    return (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
 
 
 def run(a: torch.Tensor, b: torch.Tensor, arithmetic: str = "ieee", tiles: Tiles = SMALL) -> torch.Tensor:
@@ -61,7 +57,7 @@ class TestTolerance:
     def test_allows_float32_sums_one_after_the_other(self, k: int, dtype: str, arithmetic: str) -> None:
         problem, a, b, exact = made(k, dtype, arithmetic)
         given = (cut_to_tf32(a), cut_to_tf32(b)) if arithmetic == "tf32" else (a, b)
-        assert not wrong(one_after_the_other(*given, torch.float32).to(a.dtype), exact, problem).any()
+        agree(one_after_the_other(*given, torch.float32).to(a.dtype), exact, tolerance(problem))
 
     def test_allows_parts_rounded_to_the_outputs_dtype(self, k: int, dtype: str, arithmetic: str) -> None:
         problem, a, b, exact = made(k, dtype, arithmetic)
@@ -69,33 +65,33 @@ class TestTolerance:
         for p, q in zip(a.chunk(8, dim=1), b.chunk(8), strict=True):
             part = (p.double() @ q.double()).to(a.dtype)
             total = (total.double() + part.double()).to(a.dtype)
-        assert not wrong(total, exact, problem).any()
+        agree(total, exact, tolerance(problem))
 
     def test_refuses_a_step_left_out(self, k: int, dtype: str, arithmetic: str) -> None:
         problem, a, b, exact = made(k, dtype, arithmetic)
         for left_out in (slice(0, 16), slice((k - 1) // 16 * 16, k)):
             lacking = exact - a[:, left_out].double() @ b[left_out].double()
-            assert wrong(lacking.to(a.dtype), exact, problem).double().mean() > 0.1
+            assert wrong(lacking.to(a.dtype), exact, tolerance(problem)).double().mean() > 0.1
 
     def test_refuses_two_outputs_that_changed_places(self, k: int, dtype: str, arithmetic: str) -> None:
         problem, a, _, exact = made(k, dtype, arithmetic)
         out = exact.to(a.dtype)
         out[0, 0], out[5, 7] = exact[5, 7].to(a.dtype), exact[0, 0].to(a.dtype)
-        assert wrong(out, exact, problem).sum() == 2
+        assert wrong(out, exact, tolerance(problem)).sum() == 2
 
 
 @pytest.mark.parametrize("k", [1023, 16384])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_tolerance_refuses_sums_in_the_outputs_dtype(dtype: str, k: int) -> None:
     problem, a, b, exact = made(k, dtype)
-    assert wrong(one_after_the_other(a, b, a.dtype), exact, problem).any()
+    assert wrong(one_after_the_other(a, b, a.dtype), exact, tolerance(problem)).any()
 
 
 @pytest.mark.parametrize("k", [1, 2, 1023, 16384])
 def test_the_tolerance_refuses_tf32_where_ieee_was_asked(k: int) -> None:
     problem, a, b, exact = made(k, "float32")
     out = cut_to_tf32(a).double() @ cut_to_tf32(b).double()
-    assert wrong(out, exact, problem).any()
+    assert wrong(out, exact, tolerance(problem)).any()
 
 
 @triton.jit
@@ -149,7 +145,7 @@ def test_triton_takes_any_strides(
     (exact,) = MATMUL.expected(problem, (a, b))
     out = run(a, b)
     assert out.is_contiguous()
-    assert not wrong(out, exact, problem).any()
+    agree(out, exact, tolerance(problem))
 
 
 SHAPES = [(1, 1, 1), (1, 64, 33), (16, 16, 32), (65, 1, 31), (130, 97, 65)]
@@ -170,7 +166,7 @@ def test_triton_agrees(dtype: str, arithmetic: str, group_m: int, shape: tuple[i
     a, b = MATMUL.inputs(problem, DEVICE, 0)
     out = run(a, b, arithmetic, dataclasses.replace(SMALL, block_m=16, group_m=group_m))
     assert out.dtype == a.dtype
-    assert not wrong(out, *MATMUL.expected(problem, (a, b)), problem).any()
+    agree(out, *MATMUL.expected(problem, (a, b)), tolerance(problem))
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])

@@ -31,7 +31,8 @@ from kernels.matmul_int4.parameters import (
 from kernels.matmul_int4.problem import Problem, tolerance
 from kernels.matmul_int4.reference import MIDDLE, dequantised, pack, unpack
 from kernels.transposed_tiles import Wgmma, shared_memory
-from tests.kernels.transposed_tiles import compiled
+from tests.kernels import compiled
+from tests.kernels.agreement import agree, wrong
 
 INT4 = kernels.load("matmul_int4")
 CPU = torch.device("cpu")
@@ -98,11 +99,6 @@ def made(**dimensions: Any) -> Made:
     return problem, inputs, exact
 
 
-def wrong(out: torch.Tensor, exact: torch.Tensor, problem: Problem) -> torch.Tensor:
-    allowed = tolerance(problem)
-    return (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("granularity", ["group_128", "group_32", "channel"])
 class TestTolerance:
@@ -112,26 +108,26 @@ class TestTolerance:
         scaled = dequantised(q, scales * torch.tensor([1, 0], dtype=x.dtype), granularity).to(x.dtype)
         zeros = dequantised(q, scales * torch.tensor([0, 1], dtype=x.dtype), granularity)
         w = (scaled.double() + zeros).to(x.dtype)
-        assert not wrong((x.double() @ w.double().t()).to(x.dtype), exact, problem).any()
+        agree((x.double() @ w.double().t()).to(x.dtype), exact, tolerance(problem))
 
     def test_refuses_the_next_groups_scales(self, dtype: str, granularity: str) -> None:
         problem, (x, packed, scales), exact = made(dtype=dtype, granularity=granularity)
         rolled = scales.roll(1, dims=1 if granularity == "channel" else 0)
         (out,) = INT4.expected(problem, (x, packed, rolled))
-        assert wrong(out, exact, problem).double().mean() > 0.5
+        assert wrong(out, exact, tolerance(problem)).double().mean() > 0.5
 
     def test_refuses_weights_read_in_another_order(self, dtype: str, granularity: str) -> None:
         problem, (x, packed, scales), exact = made(dtype=dtype, granularity=granularity)
         for spoilt in (packed.flip(3), packed.roll(1, dims=2), packed << 4 | (packed >> 28 & 15)):
             (out,) = INT4.expected(problem, (x, spoilt, scales))
-            assert wrong(out, exact, problem).double().mean() > 0.5
+            assert wrong(out, exact, tolerance(problem)).double().mean() > 0.5
 
     def test_refuses_a_step_left_out(self, dtype: str, granularity: str) -> None:
         problem, (x, packed, scales), exact = made(dtype=dtype, granularity=granularity)
         x = x.clone()
         x[:, 128:256] = 0
         (out,) = INT4.expected(problem, (x, packed, scales))
-        assert wrong(out, exact, problem).double().mean() > 0.5
+        assert wrong(out, exact, tolerance(problem)).double().mean() > 0.5
 
 
 def test_the_inputs_weights_have_a_variance_of_one() -> None:
@@ -295,7 +291,7 @@ def test_gemlite_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch, dtype: str,
     inputs = in_form.inputs(problem, CPU, 0)
     out = in_form.entry(INT4.kernel.provider("gemlite"))(*inputs, granularity=granularity)
     (exact,) = in_form.expected(problem, inputs)
-    assert not wrong(out, exact, problem).any()
+    agree(out, exact, tolerance(problem))
 
 
 LAYOUT = """
@@ -314,7 +310,7 @@ extern "C" void layout(int m, int n, int groups, int stages, int* found) {
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled(LAYOUT, kernels.ROOT / "matmul_int4", tmp_path_factory.mktemp("layout"))
+    return compiled.library(LAYOUT, kernels.ROOT / "matmul_int4", tmp_path_factory.mktemp("layout"))
 
 
 @pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])

@@ -32,6 +32,7 @@ from kernels.matmul.problem import FLOAT8, Problem, tolerance
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
 from pipeline.points.problems import identity_of
+from tests.kernels.agreement import agree
 
 MATMUL = kernels.load("matmul")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -54,8 +55,7 @@ def agrees(name: str, problem: Problem, inputs: tuple[torch.Tensor, ...] = (), *
     (exact,) = MATMUL.expected(problem, given)
     ((shape, dtype),) = MATMUL.outputs(problem)
     assert (tuple(out.shape), out.dtype) == (shape, dtype)
-    allowed = tolerance(problem)
-    assert ((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs()).all()
+    agree(out, exact, tolerance(problem))
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -25,7 +25,8 @@ from kernels.matmul_sparse.parameters import (
 from kernels.matmul_sparse.problem import Problem, tolerance
 from kernels.matmul_sparse.reference import PLACES, dense, pack, patterns, unpack
 from kernels.transposed_tiles import Wgmma, shared_memory
-from tests.kernels.transposed_tiles import compiled
+from tests.kernels import compiled
+from tests.kernels.agreement import agree, wrong
 
 SPARSE = kernels.load("matmul_sparse")
 CPU = torch.device("cpu")
@@ -145,11 +146,6 @@ def made(**dimensions: Any) -> Made:
     return problem, inputs, exact
 
 
-def wrong(out: torch.Tensor, exact: torch.Tensor, problem: Problem) -> torch.Tensor:
-    allowed = tolerance(problem)
-    return (out.double() - exact).abs() > allowed.atol + allowed.rtol * exact.abs()
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 class TestTolerance:
     def test_allows_parts_rounded_to_the_outputs_dtype(self, dtype: str) -> None:
@@ -158,20 +154,20 @@ class TestTolerance:
         total = torch.zeros(exact.shape, dtype=x.dtype)
         for p, q in zip(x.double().chunk(8, dim=1), w.chunk(8, dim=1), strict=True):
             total = (total.double() + (p @ q.t()).to(x.dtype).double()).to(x.dtype)
-        assert not wrong(total, exact, problem).any()
+        agree(total, exact, tolerance(problem))
 
     def test_refuses_other_metadata(self, dtype: str) -> None:
         problem, (x, values, metadata), exact = made(dtype=dtype)
         for other in (metadata.roll(1, dims=2), metadata.roll(1, dims=1)):
             (out,) = SPARSE.expected(problem, (x, values, other))
-            assert wrong(out, exact, problem).double().mean() > 0.5
+            assert wrong(out, exact, tolerance(problem)).double().mean() > 0.5
 
     def test_refuses_a_step_left_out(self, dtype: str) -> None:
         problem, (x, values, metadata), exact = made(dtype=dtype)
         x = x.clone()
         x[:, 128:256] = 0
         (out,) = SPARSE.expected(problem, (x, values, metadata))
-        assert wrong(out, exact, problem).double().mean() > 0.5
+        assert wrong(out, exact, tolerance(problem)).double().mean() > 0.5
 
 
 BASE = Problem(m=16, n=8192, k=8192)
@@ -233,7 +229,7 @@ extern "C" void layout(int m, int n, int stages, int* found) {
 def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    library = compiled(LAYOUT, kernels.ROOT / "matmul_sparse", tmp_path_factory.mktemp("layout"))
+    library = compiled.library(LAYOUT, kernels.ROOT / "matmul_sparse", tmp_path_factory.mktemp("layout"))
     seen = 0
     for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (2, 3, 4, 6, 8)):
         tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)

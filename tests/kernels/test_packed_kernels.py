@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import torch
 
 import kernels
 from kernels.transposed_tiles import Wgmma
-from pipeline.machine.compilers import find_cxx
+from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
 
 pytestmark = pytest.mark.slow
 
@@ -48,43 +48,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def program(folder: Path, kernel: str, tiles: Wgmma, problem: Any) -> Path:
-    """The kernel for such tiles, compiled once."""
-    names = {
-        "ELEMENT": ELEMENTS[problem.dtype],
-        "BLOCK_M": str(tiles.block_m),
-        "TILES": str(tiles.block_n // 128),
-        "WGMMA_KERNEL": f'"../{kernel}/wgmma_kernel.cuh"',
-    }
-    if kernel == "matmul_int4":
-        names["ONE_GROUP"] = str(problem.granularity in ("group_128", "channel")).lower()
-    path = folder / "run" / "-".join([kernel, *list(names.values())[:3], names.get("ONE_GROUP", "")])
-    if not path.exists():
-        defined = [f"-D{name}={value}" for name, value in names.items()]
-        command = [str(find_cxx().path), "-std=c++17", "-O2", *defined, "packed.cpp", "-o", path.name]
-        subprocess.run(command, cwd=path.parent, check=True)
-    return path
-
-
 def check(folder: Path, kernel: str, dimensions: dict[str, Any], tiles: Wgmma, seed: int) -> None:
     """The kernel gives the reference's answer, and ends."""
     loaded = kernels.load(kernel)
     problem = loaded.kernel.problem(**dimensions)
     assert loaded.kernel.provider("cuda_wgmma").fits(problem, tiles, None) is None
     inputs = loaded.inputs(problem, CPU, seed)
-    given, made = folder / "given", folder / "made"
-    given.write_bytes(b"".join(x.contiguous().view(torch.int16).numpy().tobytes() for x in inputs))
     told = [problem.m, problem.n, problem.k, tiles.stages, tiles.split_k, seed]
+    macros = {
+        "ELEMENT": ELEMENTS[problem.dtype],
+        "BLOCK_M": tiles.block_m,
+        "TILES": tiles.block_n // 128,
+        "WGMMA_KERNEL": f'"../{kernel}/wgmma_kernel.cuh"',
+    }
     if kernel == "matmul_int4":
         told.append(0 if problem.granularity == "channel" else problem.group)
-    command = [program(folder, kernel, tiles, problem), given, made, *told]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout
-    out = torch.frombuffer(bytearray(made.read_bytes()), dtype=inputs[0].dtype).view(problem.m, problem.n)
+        macros["ONE_GROUP"] = problem.granularity in ("group_128", "channel")
+    out = answer(program(folder / "run" / "packed.cpp", **macros), inputs, told, timeout_s=300)
     (exact,) = loaded.expected(problem, inputs)
-    allowed = loaded.kernel.tolerance(problem)
-    wrong = ~((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs())
-    assert not wrong.any(), f"{int(wrong.sum())} wrong, the first at {wrong.nonzero()[0].tolist()}"
+    agree(out.view(problem.m, problem.n), exact, loaded.kernel.tolerance(problem))
 
 
 SEEDS = range(4)

@@ -12,7 +12,8 @@ import torch
 
 import kernels
 from kernels.matmul.problem import Problem, tolerance
-from pipeline.machine.compilers import find_cxx
+from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
 
 MATMUL = kernels.load("matmul")
 HERE = Path(__file__).parent / "emulated"
@@ -68,37 +69,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def program(folder: Path, launch: Launch, layout: str, dtype: str) -> Path:
-    """The kernel for such tiles, compiled once."""
-    names = {
-        "BLOCK_M": launch.block_m,
-        "BLOCK_N": launch.block_n,
-        "A_TRANSPOSED": str(layout[0] == "t").lower(),
-        "B_TRANSPOSED": str(layout[1] == "t").lower(),
-        "ELEMENT": ELEMENTS[dtype],
-        "PROMOTED": str(launch.promoted).lower(),
-    }
-    path = folder / "run" / "-".join(str(value) for value in names.values())
-    if not path.exists():
-        defined = [f"-D{name}={value}" for name, value in names.items()]
-        command = [str(find_cxx().path), "-std=c++17", "-O2", *defined, "wgmma.cpp", "-o", path.name]
-        subprocess.run(command, cwd=path.parent, check=True)
-    return path
-
-
-def lying(x: torch.Tensor, lies: str) -> bytes:
+def lying(x: torch.Tensor, lies: str) -> torch.Tensor:
     """A matrix as it lies in memory, its rows filled up with NaN to multiples of 16 bytes."""
     rows = x if lies == "n" else x.t()
     padded = torch.full((rows.shape[0], -(-rows.shape[1] // 8) * 8), torch.nan, dtype=x.dtype)
     padded[:, : rows.shape[1]] = rows
-    return padded.view(torch.int16).numpy().tobytes()
+    return padded
 
 
 def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
     """The kernel gives the reference's answer, and ends."""
     inputs = MATMUL.inputs(problem, CPU, seed)
-    given, made = folder / "given", folder / "made"
-    given.write_bytes(b"".join(lying(x, lies) for x, lies in zip(inputs, problem.layout, strict=True)))
+    given = [lying(x, lies) for x, lies in zip(inputs, problem.layout, strict=True)]
     sizes = [
         problem.m,
         problem.n,
@@ -109,15 +91,18 @@ def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
         launch.group,
     ]
     clusters = launch.tiles(problem) if launch.clusters is None else launch.clusters
-    told = [*sizes, clusters, seed, *launch.peeled]
-    command = [program(folder, launch, problem.layout, problem.dtype), given, made, *told]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout
-    out = torch.frombuffer(bytearray(made.read_bytes()), dtype=inputs[0].dtype).view(problem.m, problem.n)
+    path = program(
+        folder / "run" / "wgmma.cpp",
+        BLOCK_M=launch.block_m,
+        BLOCK_N=launch.block_n,
+        A_TRANSPOSED=problem.layout[0] == "t",
+        B_TRANSPOSED=problem.layout[1] == "t",
+        ELEMENT=ELEMENTS[problem.dtype],
+        PROMOTED=launch.promoted,
+    )
+    out = answer(path, given, [*sizes, clusters, seed, *launch.peeled])
     (exact,) = MATMUL.expected(problem, inputs)
-    allowed = tolerance(problem)
-    wrong = ~((out.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs())
-    assert not wrong.any(), f"{int(wrong.sum())} wrong, the first at {wrong.nonzero()[0].tolist()}"
+    agree(out.view(problem.m, problem.n), exact, tolerance(problem))
 
 
 SEEDS = range(4)
@@ -158,10 +143,7 @@ def test_the_kernel_multiplies(folder: Path, problem: Problem, launch: Launch, s
 @pytest.mark.parametrize("row_bytes", [1, 15, 16, 2046, 2048, 2050, 5000])
 def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int) -> None:
     """Two matrices by one launch: rows behind each other, and those of a wider matrix."""
-    path = folder / "run" / "aligned"
-    if not path.exists():
-        command = [str(find_cxx().path), "-std=c++17", "-O2", "aligned.cpp", "-o", path.name]
-        subprocess.run(command, cwd=path.parent, check=True)
+    path = program(folder / "run" / "aligned.cpp")
     for offset in (0, 2, 5, 14):
         told = [9, row_bytes, row_bytes, offset, 17, row_bytes, row_bytes + 3, 15 - offset]
         done = subprocess.run(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 import kernels
 from kernels.matmul.parameters import Wgmma, wgmma_shared_memory
-from pipeline.machine.compilers import find_cxx
+from tests.kernels import compiled
 
 SOURCE = """
 #include "peel.h"
@@ -54,13 +53,7 @@ SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
-    folder = tmp_path_factory.mktemp("layout")
-    (folder / "layout.cpp").write_text(SOURCE)
-    flags = ["-std=c++17", "-fPIC", "-fvisibility=hidden", "-shared", "-Wall", "-Wextra", "-Werror"]
-    include = f"-I{kernels.ROOT / 'matmul'}"
-    command = [str(find_cxx().path), *flags, include, "layout.cpp", "-o", "layout.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    library = ctypes.CDLL(str(folder / "layout.so"))
+    library = compiled.library(SOURCE, kernels.ROOT / "matmul", tmp_path_factory.mktemp("layout"))
     library.k_major.restype = library.mn_major.restype = library.further.restype = ctypes.c_ulonglong
     library.further.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
     yield library

@@ -1,0 +1,48 @@
+"""C++ of tests, and headers and kernels of CUDA within it, compiled without CUDA."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from pipeline.machine.compilers import find_cxx
+
+
+def library(source: str, include: Path, folder: Path) -> ctypes.CDLL:
+    """The library of a source that includes headers of a folder."""
+    (folder / "source.cpp").write_text(source)
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-I{include}"]
+    subprocess.run([find_cxx().path, *flags, "source.cpp", "-o", "library.so"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "library.so"))
+
+
+def program(source: Path, **macros: object) -> Path:
+    """The program of a source with these macros, compiled once, beside it."""
+    values = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in macros.items()
+    }
+    path = source.with_name("-".join([source.stem, *(re.sub(r"\W+", "_", one) for one in values.values())]))
+    if not path.exists():
+        defined = [f"-D{name}={value}" for name, value in values.items()]
+        command = [find_cxx().path, "-std=c++17", "-O2", *defined, source.name, "-o", path.name]
+        subprocess.run(command, cwd=path.parent, check=True)
+    return path
+
+
+def answer(
+    path: Path, given: Iterable[torch.Tensor], told: Iterable[object], timeout_s: float = 120.0
+) -> torch.Tensor:
+    """What a program makes of tensors of 16 bits, as a vector of the first one's dtype. It ends with 0 where
+    nothing was out of order, and else says what was."""
+    tensors = list(given)
+    read, written = path.with_name("given"), path.with_name("made")
+    read.write_bytes(b"".join(x.contiguous().view(torch.int16).numpy().tobytes() for x in tensors))
+    command = [*map(str, (path, read, written, *told))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stdout
+    return torch.frombuffer(bytearray(written.read_bytes()), dtype=tensors[0].dtype)
