@@ -5,9 +5,10 @@
     python -m pipeline.tune_replay kernel=matmul input=outputs l2_mib=40
 
 Each shape of a ledger is left out in turn, in every dtype, and the rule chooses by the others. The regret is
-how much longer its choice takes than the fastest of the ledger there. Beside it are the regrets of the best
-of the nearest problem alone, of the best default configuration of any provider, and of the baseline. Nothing
-is measured. Old rows count as others do, so that the rule can be judged before a GPU is at hand.
+how much longer its choice takes than the fastest of the ledger there. Beside it are the regrets of what
+callers get, by the rule or by a default where that is safer; of the best of the nearest problem alone; of
+the best default configuration of any provider; and of the baseline. Nothing is measured. Old rows count as
+others do, so that the rule can be judged before a GPU is at hand.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.table import Table
 
 import kernels
 from kernels.ops import rule
+from kernels.ops.tuned import words_text
 from pipeline import UserError
 from pipeline.command.options import TuneReplayConfig
 from pipeline.command.run import console, run_stage, warn
@@ -64,6 +66,7 @@ def compared(entry: Entry, times: Sequence[Times], title: str) -> Table:
         nearest = [one for one in by_nearest if side in (None, one.times.tuned.within_l2)]
         trusted = regret.up_to(chosen) if side is not None else []
         ways = {
+            "what is called": called(entry, times, by_rule, side),
             "rule": regrets(chosen),
             "rule where it is trusted": regrets(trusted),
             "nearest alone": regrets(nearest),
@@ -75,6 +78,28 @@ def compared(entry: Entry, times: Sequence[Times], title: str) -> Table:
                 shares = [percent(regret.quantile(those, share)) for share in (0.5, 0.9, 1.0)]
                 made.add_row(shown, way, str(len(those)), *shares)
     return made
+
+
+def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: bool | None) -> list[float]:
+    """Of what callers get on a side of the cache, on both if that is None: the rule's choice where it is
+    trusted, or safer than the safest default that fits."""
+    if side is None:
+        return [share for one in (True, False) for share in called(entry, times, by_rule, one)]
+    here = [one for one in times if one.tuned.within_l2 == side]
+    chosen = [one for one in by_rule if one.times.tuned.within_l2 == side]
+    if not chosen:
+        return []
+    region = regret.region(side, here, chosen, entry.loaded.kernel.baseline)
+    found = []
+    for one in chosen:
+        is_trusted = region.agreement is not None and one.pick.agreement <= region.agreement
+        known = region.fallback[words_text(one.times.tuned.problem)]
+        safest = next((label for label in known if label in one.times.us), None)
+        if is_trusted or (safest is not None and region.is_safer(known[safest])):
+            found.append(one.regret)
+        elif safest is not None:
+            found.append(one.times.regret(safest))
+    return found
 
 
 def regrets(some: Sequence[Left]) -> list[float]:

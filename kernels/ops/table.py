@@ -23,6 +23,10 @@ class TableError(Exception):
     """A table that can't be used; the text is a clause that says why."""
 
 
+FEWEST = 5
+"""Problems by which a region's rule is judged, at least."""
+
+
 @dataclass(frozen=True)
 class Configuration:
     """A provider with values for its parameters."""
@@ -81,9 +85,9 @@ class Region:
     generalised, generalised_p90:
         How many choices are within it, and their 90th percentile of the regret.
     fallback:
-        By the words of a problem, what is called where the rule is not trusted: labels of providers' default
-        configurations with the 90th percentile of their regret, the safest first, as far as they are safer
-        than the baseline, which is the last. Of these the first that fits is called.
+        By the words of a problem, what is called where the rule is not trusted and no safer: labels of
+        providers' default configurations with the 90th percentile of their regret, the safest first, as far
+        as they are safer than the baseline, which is the last. Of these the first that fits is called.
     """
 
     within_l2: bool
@@ -94,6 +98,11 @@ class Region:
     generalised: int
     generalised_p90: float | None
     fallback: Mapping[str, Mapping[str, float]]
+
+    def is_safer(self, p90: float) -> bool:
+        """Whether the rule's choice, trusted or not, has less regret than what has this 90th percentile of
+        it."""
+        return self.problems >= FEWEST and self.regret_p90 is not None and self.regret_p90 < p90
 
 
 @dataclass(frozen=True)

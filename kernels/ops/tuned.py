@@ -2,7 +2,8 @@
 
 A problem that was tuned on this very GPU gets what was the fastest there. One between tuned problems gets
 what the rule chooses (``kernels/ops/rule.py``), where the table says that the rule may be trusted; elsewhere
-a configuration that the table names for it, or torch. Where there is no table of the GPU, torch is called.
+the safest by the table of what the rule chooses all the same, a provider's default configuration, and torch.
+Where there is no table of the GPU, torch is called.
 Nothing is chosen that was not verified on the GPU, by the source that is here.
 """
 
@@ -38,8 +39,9 @@ class Choice:
     """A provider in a configuration, with a value for each of its parameters.
 
     ``how`` is ``exact`` for a problem that was tuned; ``generalised`` for one between tuned problems;
-    ``default`` for a provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a
-    sentence that says why it is not exact, or empty.
+    ``guessed`` for one where the rule is not trusted, and safer than what follows; ``default`` for a
+    provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a sentence that says
+    why it is not exact, or empty.
     """
 
     provider: str
@@ -97,18 +99,26 @@ class _Chooser:
                 return self._choice(one.best, "exact", "")
         reason = f"{self.loaded.name} was not tuned at this problem."
         region = self.region
-        if region is None or region.agreement is None or self.table.rule != rule_digest():
+        if region is None or region.agreement is None:
             return self.fallback(reason)
-        picked = rule.pick(
+        picked = self.picked
+        if picked is None or picked.agreement > region.agreement:
+            return self.fallback(reason)
+        return self._choice(picked.label, "generalised", reason)
+
+    @functools.cached_property
+    def picked(self) -> rule.Pick | None:
+        """What the rule chooses; None where it has nothing to go by, and if the table's regrets are not of
+        this rule."""
+        if self.table.rule != rule_digest():
+            return None
+        return rule.pick(
             tuned_of(self.kernel, self.tuned),
             self.values,
             self.within_l2,
             self.kernel.size,
             lambda label: self.against(label) is None,
         )
-        if picked is None or picked.agreement > region.agreement:
-            return self.fallback(reason)
-        return self._choice(picked.label, "generalised", reason)
 
     @property
     def region(self) -> Region | None:
@@ -116,14 +126,23 @@ class _Chooser:
         return next((one for one in self.tuned.regions if one.within_l2 == self.within_l2), None)
 
     def fallback(self, reason: str) -> Choice:
-        """What is called where no other is known to be good: the safest default that fits, or the baseline
-        where that is safer."""
-        for label in () if self.region is None else self.region.fallback.get(words_text(self.values), ()):
-            if self.tuned.configurations[label].provider == self.kernel.baseline:
-                break
-            if self.against(label) is None:
-                return self._choice(label, "default", reason)
-        return _baseline(self.kernel, reason)
+        """What is called where no other is known to be good: the safest of the defaults that fit and the
+        baseline, by the 90th percentile of their regret, or the rule's choice where the rule's is less."""
+        region = self.region
+        known = {} if region is None else region.fallback.get(words_text(self.values), {})
+        safest = next(
+            (label for label in known if self._is_baseline(label) or self.against(label) is None), None
+        )
+        if safest is None:
+            return _baseline(self.kernel, reason)
+        if region is not None and region.is_safer(known[safest]) and self.picked is not None:
+            return self._choice(self.picked.label, "guessed", reason)
+        if self._is_baseline(safest):
+            return _baseline(self.kernel, reason)
+        return self._choice(safest, "default", reason)
+
+    def _is_baseline(self, label: str) -> bool:
+        return self.tuned.configurations[label].provider == self.kernel.baseline
 
     def against(self, label: str) -> str | None:
         """Why a configuration of the table can't be called here, as a sentence, or None. What is wrong with

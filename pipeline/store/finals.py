@@ -34,7 +34,7 @@ def written_by(provider: Provider) -> By:
     return "own" if provider.is_own else "torch"
 
 
-How = Literal["exact", "generalised", "default", "torch"]
+How = Literal["exact", "generalised", "guessed", "default", "torch"]
 """How a configuration is chosen for a caller, by the table of what is the fastest at each problem."""
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]

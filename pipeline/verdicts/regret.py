@@ -11,14 +11,11 @@ from dataclasses import dataclass
 
 from kernels.contract import Kernel
 from kernels.ops import rule
-from kernels.ops.table import Region
+from kernels.ops.table import FEWEST, Region
 from kernels.ops.tuned import words_text
 
 TRUSTED = 0.05
 """The rule is trusted where the 90th percentile of its regret is at most this."""
-
-FEWEST = 5
-"""Problems by which a region's rule is judged, at least."""
 
 ROUNDED = 4
 """Digits of a share behind the point."""
@@ -74,11 +71,13 @@ def regions(kernel: Kernel, some: Sequence[Times]) -> list[Region]:
         here = [one for one in some if one.tuned.within_l2 == within_l2]
         if here:
             chosen = [one for one in left if one.times.tuned.within_l2 == within_l2]
-            found.append(_region(within_l2, here, chosen, kernel.baseline))
+            found.append(region(within_l2, here, chosen, kernel.baseline))
     return found
 
 
-def _region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baseline: str) -> Region:
+def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baseline: str) -> Region:
+    """What is known of the rule on one side: of the problems there, and of what it chose for those that were
+    left out."""
     regrets = [one.regret for one in left]
     trusted = up_to(left)
     fallback = {

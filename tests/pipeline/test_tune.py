@@ -302,6 +302,31 @@ def test_where_the_neighbours_disagree_more_than_is_trusted_the_rule_is_not_foll
 
 
 @pytest.mark.usefixtures("gpu")
+def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its choices take up to 1.2 times as long as the best, the default 1.5 times and torch twice."""
+    columns = (100, 200, 300, 400, 500, 600, 700, 800)
+    times = {
+        "cuda 2048x8w": (10.0, 12.0) * 4,
+        "triton_online 1024x8w": (12.0, 10.0) * 4,
+        "cuda 1024x4w": (15.0,) * 8,
+        "torch": (20.0,) * 8,
+    }
+    path = written(tmp_path / "a", some(times, columns), monkeypatch)
+    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
+    assert (region["agreement"], region["regret_p90"]) == (None, 0.2)
+    assert (chosen(250).how, chosen(250).parameters["num_warps"]) == ("guessed", 8)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"rule": "another"}))
+    tuned._read.cache_clear()
+    assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "its regrets are another rule's"
+    written(tmp_path / "b", some({name: us[:4] for name, us in times.items()}, columns[:4]), monkeypatch)
+    tuned._read.cache_clear()
+    assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "four problems say too little"
+
+
+@pytest.mark.usefixtures("gpu")
 def test_nothing_is_chosen_that_was_not_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = some(PLANTED, COLUMNS)
     # The fastest of all was wrong at one problem, so that it is taken at none.
