@@ -100,7 +100,7 @@ class Codegen:
         output = results.folder_for(config.output, self.device.kind)
         self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
         known = self.known()
-        self._seen = {row.source or row.point for row in known}
+        self._compiled = {row.source or row.point for row in known}
         self.made = CodeRows(self.scope, known, committed(self.path, known), warn)
         self.left_out: list[str] = []
 
@@ -141,23 +141,25 @@ class Codegen:
             points = [point for point in points if point.problem in wanted]
         shown = [middle(here, name) for name in names if name in compiled]
         if self.config.lazily and self.device.kind == "cpu":
-            return self._looked_at_before(points), [point for point in shown if point is not None]
+            every = len(points)
+            points = [point for point in points if self._was_compiled(point)]
+            self.left_out = [] if len(points) == every else [self._until_asked_for()]
+            return points, [point for point in shown if point is not None]
         self.left_out = refusals(for_gpus, set(names) - compiled) + refusals(here, compiled)
         if not points and not any(shown):
             raise UserError("; ".join(self.left_out) or f"{self.loaded.name} has no points here.")
         return points, [point for point in shown if point is not None]
 
-    def _looked_at_before(self, points: Sequence[Point]) -> list[Point]:
-        """Those whose code was compiled here for a GPU that is not here."""
-        sources = {point: self.loaded.kernel.provider(point.provider).extension for point in points}
-        found = [point for point in points if (sources[point] or point) in self._seen]
-        if len(found) < len(points):
-            self.left_out = [
-                "No GPU here runs what Triton, Numba and nvcc would compile: it is left out until asked for, "
-                f"python -m pipeline.codegen kernel={self.loaded.where} output={self.config.output} "
-                f"artifacts={self.config.artifacts}"
-            ]
-        return found
+    def _was_compiled(self, point: Point) -> bool:
+        """Whether an earlier run has rows of a point's code: of its library, or of its own."""
+        return (self.loaded.kernel.provider(point.provider).extension or point) in self._compiled
+
+    def _until_asked_for(self) -> str:
+        return (
+            "No GPU here runs what Triton, Numba and nvcc would compile: it is left out until asked for, "
+            f"python -m pipeline.codegen kernel={self.loaded.where} output={self.config.output} "
+            f"artifacts={self.config.artifacts}"
+        )
 
     def _plan(self, names: Sequence[str], target: Target) -> Plan:
         return plan(self.entry, self.config.preset.name, target, self.config.pin, names)

@@ -269,7 +269,7 @@ class Finals:
             say(
                 f"Finals take {geometric_mean(curse):.4f} times what the sweeps had found of the same points."
             )
-        if told := longest(self.spent, self.turns):
+        if told := where_time_went(self.spent, self.turns):
             say(told)
         count = sum(map(len, rows.values()))
         say(
@@ -278,9 +278,9 @@ class Finals:
         )
 
 
-def longest(spent: Mapping[str, float], turns: Mapping[str, int]) -> str:
-    """Which providers' turns took the most seconds, from the end of the turn before; what compiles does so in
-    each round's process again."""
+def where_time_went(spent: Mapping[str, float], turns: Mapping[str, int]) -> str:
+    """Which providers' turns took the most seconds. A turn is counted from the end of the one before, so that
+    it holds what was compiled for it: each round's process compiles again."""
     most = sorted(spent, key=lambda name: -spent[name])[:MOST_TOLD]
     parts = [f"{name} {spent[name]:.1f} s for {turns[name]} turn{'s' * (turns[name] > 1)}" for name in most]
     return f"Most of the time went to {', '.join(parts)}." if parts else ""

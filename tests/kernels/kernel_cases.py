@@ -396,8 +396,8 @@ def with_words(
     for one in some:
         for case in one.values:
             for index, words in enumerate(words_of(case.loaded)):
-                chosen = [(value,) for value in (values or () if not index or others is None else others)]
-                for value in [()] if values is None else chosen:
+                chosen = values if index == 0 or others is None else others
+                for value in [()] if chosen is None else [(one,) for one in chosen]:
                     shown_as = (getattr(part, "__name__", part) for part in value)
                     name = "-".join(map(str, (one.id, words.id, *shown_as)))
                     found.append(pytest.param(case, words.values[0], *value, id=name, marks=one.marks))
@@ -415,10 +415,11 @@ def slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
 
 def other_words_slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
     """Each case with each of its kernel's words, the first of them alone as a fast test."""
-    some = list(some)
-    first = {one.id for case in some for one in with_words([case])[:1]}
-    every = with_words(some)
-    return [one if one.id in first else slowly([one])[0] for one in every]
+    found = []
+    for case in some:
+        fast, *others = with_words([case])
+        found += [fast, *slowly(others)]
+    return found
 
 
 def with_values(
