@@ -92,7 +92,7 @@ def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: 
     region = regret.region(side, here, chosen, entry.loaded.kernel.baseline)
     found = []
     for one in chosen:
-        is_trusted = region.agreement is not None and one.pick.agreement <= region.agreement
+        is_trusted = region.distance is not None and one.pick.distance <= region.distance
         known = region.fallback[words_text(one.times.tuned.problem)]
         safest = next((label for label in known if label in one.times.us), None)
         if is_trusted or (safest is not None and region.is_safer(known[safest])):

@@ -53,11 +53,11 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Pick:
-    """A configuration for a problem, and its agreement: the geometric mean of how many times as long it took
-    as the best of each neighbour. Where that is 1 it was the best everywhere around."""
+    """A configuration for a problem, and how many doublings away the nearest tuned problem is; infinitely
+    many where there is none on this side of the cache."""
 
     label: str
-    agreement: float
+    distance: float
 
 
 def words(problem: Mapping[str, Value]) -> dict[str, Value]:
@@ -93,8 +93,9 @@ def pick(
     for label in candidates:
         losses = [math.log(min(one.near.get(label, MOST), MOST)) for _, one in around]
         weighted = math.fsum(weight * loss for weight, loss in zip(weights, losses, strict=True))
-        ranked.append((weighted, label, math.exp(math.fsum(losses) / len(losses))))
-    return next((Pick(label, mean) for _, label, mean in sorted(ranked) if can(label)), None)
+        ranked.append((weighted, label))
+    away = min((distance for distance, one in around if one.within_l2 == within_l2), default=math.inf)
+    return next((Pick(label, away) for _, label in sorted(ranked) if can(label)), None)
 
 
 def _nearest(

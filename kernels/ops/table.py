@@ -15,7 +15,7 @@ from typing import Any
 
 from kernels.contract import Value
 
-FORMAT = 2
+FORMAT = 3
 """What a reader has to know."""
 
 
@@ -80,8 +80,8 @@ class Region:
 
     problems:
         How many could be left out, and of these ``regret_median`` and ``regret_p90`` are over all choices.
-    agreement:
-        Up to which agreement of a choice's neighbours the rule is trusted; None where it never is.
+    distance:
+        Up to how many doublings from the nearest tuned problem the rule is trusted; None where it never is.
     generalised, generalised_p90:
         How many choices are within it, and their 90th percentile of the regret.
     fallback:
@@ -94,7 +94,7 @@ class Region:
     problems: int
     regret_median: float | None
     regret_p90: float | None
-    agreement: float | None
+    distance: float | None
     generalised: int
     generalised_p90: float | None
     fallback: Mapping[str, Mapping[str, float]]
@@ -225,5 +225,5 @@ def _check(one: TunedKernel) -> None:
         named = {label for labels in region.fallback.values() for label in labels}
         if missing := named - one.configurations.keys():
             raise ValueError(f"{sorted(missing)[0]} is no configuration")
-        if region.agreement is not None and not isinstance(region.agreement, (int, float)):
-            raise ValueError("agreement is no number")
+        if region.distance is not None and not isinstance(region.distance, (int, float)):
+            raise ValueError("distance is no number")

@@ -99,10 +99,10 @@ class _Chooser:
                 return self._choice(one.best, "exact", "")
         reason = f"{self.loaded.name} was not tuned at this problem."
         region = self.region
-        if region is None or region.agreement is None:
+        if region is None or region.distance is None:
             return self.fallback(reason)
         picked = self.picked
-        if picked is None or picked.agreement > region.agreement:
+        if picked is None or picked.distance > region.distance:
             return self.fallback(reason)
         return self._choice(picked.label, "generalised", reason)
 

@@ -36,7 +36,7 @@ def line(one: TunedKernel, region: Region) -> list[str]:
     called otherwise, and which providers were the fastest how often."""
     here = [each for each in one.problems if each.within_l2 == region.within_l2]
     fastest = Counter(one.configurations[each.best].provider for each in here)
-    generalised = "never" if region.agreement is None else f"{region.generalised} of {region.problems}"
+    generalised = "never" if region.distance is None else f"{region.generalised} of {region.problems}"
     if region.generalised_p90 is not None:
         generalised += f", p90 {percent(region.generalised_p90)}"
     return [

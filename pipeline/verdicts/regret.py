@@ -6,6 +6,7 @@ measured it in no dtype.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -89,7 +90,7 @@ def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baselin
         problems=len(left),
         regret_median=round(quantile(regrets, 0.5), ROUNDED) if regrets else None,
         regret_p90=round(quantile(regrets, 0.9), ROUNDED) if regrets else None,
-        agreement=max(one.pick.agreement for one in trusted) if trusted else None,
+        distance=max(one.pick.distance for one in trusted) if trusted else None,
         generalised=len(trusted),
         generalised_p90=round(quantile([one.regret for one in trusted], 0.9), ROUNDED) if trusted else None,
         fallback=fallback,
@@ -97,13 +98,13 @@ def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baselin
 
 
 def up_to(left: Sequence[Left]) -> list[Left]:
-    """The choices that the rule is trusted with: as many as there are, by their agreement, while the 90th
-    percentile of their regret is small; none if that are too few."""
-    ordered = sorted(left, key=lambda one: one.pick.agreement)
+    """The choices that the rule is trusted with: as many as there are, by the distance of the nearest tuned
+    problem, while the 90th percentile of their regret is small; none if that are too few."""
+    ordered = sorted((one for one in left if one.pick.distance < math.inf), key=lambda one: one.pick.distance)
     for count in range(len(ordered), FEWEST - 1, -1):
         some = ordered[:count]
-        # An agreement is trusted or not, whichever problem had it.
-        is_whole = count == len(ordered) or some[-1].pick.agreement < ordered[count].pick.agreement
+        # A distance is trusted or not, whichever problem had it.
+        is_whole = count == len(ordered) or some[-1].pick.distance < ordered[count].pick.distance
         if is_whole and quantile([one.regret for one in some], 0.9) <= TRUSTED:
             return some
     return []

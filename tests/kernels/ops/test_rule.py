@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from kernels.contract import Value
@@ -38,21 +40,14 @@ def test_a_doubling_of_what_no_size_stands_for_counts_less() -> None:
     assert picked(some, 512) == "a"
 
 
-def test_agreement_is_the_geometric_mean_over_the_neighbours() -> None:
+def test_the_distance_is_that_of_the_nearest_on_this_side_of_the_cache() -> None:
     some = [tuned(256, {"b": 1.0}), tuned(1024, {"c": 1.0, "b": 1.21})]
-    found = pick(some, {"rows": 64, "columns": 300, "dtype": "float32"}, True, ("columns",), lambda _: True)
-    assert found is not None and found.label == "b"
-    assert found.agreement == pytest.approx(1.1)
-    # One that was not near the best somewhere is as bad as MOST there.
-    (alone,) = [tuned(256, {"b": 1.0})]
-    found = pick(
-        [alone, tuned(1024, {"c": 1.0})],
-        {"rows": 64, "columns": 300, "dtype": "float32"},
-        True,
-        ("columns",),
-        lambda _: True,
-    )
-    assert found is not None and found.agreement == pytest.approx(rule.MOST**0.5)
+    problem: dict[str, Value] = {"rows": 64, "columns": 512, "dtype": "float32"}
+    for columns, doublings in ((512, 1.0), (2048, 1.0), (128, 1.0), (256, 0.0)):
+        found = pick(some, problem | {"columns": columns}, True, ("columns",), lambda _: True)
+        assert found is not None and found.distance == pytest.approx(doublings)
+    found = pick(some, problem, False, ("columns",), lambda _: True)
+    assert found is not None and found.distance == math.inf
 
 
 def test_another_dtype_tells_nothing() -> None:
@@ -72,6 +67,6 @@ def test_what_failed_next_to_it_and_what_does_not_fit_is_not_taken() -> None:
     assert picked([best, broken], 300) == "b"
     problem: dict[str, Value] = {"rows": 64, "columns": 300, "dtype": "float32"}
     assert pick([best], problem, True, ("columns",), lambda label: label != "a") == rule.Pick(
-        "b", pytest.approx(1.2)
+        "b", pytest.approx(math.log2(300 / 256))
     )
     assert pick([best], problem, True, ("columns",), lambda label: False) is None
