@@ -31,6 +31,7 @@ H100 = factory.environment(factory.H100)
 def assignment(kind: str = "cuda") -> Assignment:
     return Assignment(
         kind=kind,
+        measures=True,
         flags={},
         drawn="",
         settings=TimingSettings(),
@@ -75,9 +76,6 @@ class PlantedCluster:
 
     def ready(self, waiting: Sequence[Any], seconds: float) -> list[Any]:
         return [one for one in waiting if one is not TAKEN][:1]
-
-    def answer(self, asked: Any) -> Any:
-        return asked()
 
 
 TAKEN = object()
