@@ -161,6 +161,23 @@ def test_one_with_another_lock_or_edited_sources_says_so_and_is_not_used() -> No
     ]
 
 
+def test_all_stations_read_their_sources_at_the_same_time() -> None:
+    events: list[str] = []
+
+    class Told(OnHost):
+        def asked(self, method: str, *words: Any) -> Any:
+            events.append(f"{method} asked")
+            return super().asked(method, *words)
+
+        def ask(self, method: str, *words: Any) -> Any:
+            events.append(f"{method} answered")
+            return super().ask(method, *words)
+
+    gathered(PlantedCluster(*(Told(on(factory.environment())) for _ in range(3))))
+    of_digests = [event for event in events if event.startswith("digests")]
+    assert of_digests == [*["digests asked"] * 3, *["digests answered"] * 3]
+
+
 def test_where_none_can_be_used_that_is_an_error() -> None:
     with pytest.raises(UserError, match="no device of the cluster measures as this working tree would"):
         gathered(PlantedCluster(OnHost(on(factory.environment()), is_edited=True)))
