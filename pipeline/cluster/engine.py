@@ -25,6 +25,9 @@ ANSWERS_S = 10.0
 CONNECT_S = 30.0
 """Far longer than joining a cluster takes, and less than Ray's own 80 s, which end without a sentence."""
 
+AT_ONCE = 16
+"""Processes that a cluster which is started here starts at the same time: more than a host has GPUs."""
+
 STDERR = 2
 """The descriptor, which also code that is not Python's writes to."""
 
@@ -55,12 +58,8 @@ class Remote:
         self._actor = actor
 
     def ask(self, method: str, *words: Any) -> Any:
-        """What it answers, however long that takes. Raises LostError when it is gone, and UserError as the
-        station does."""
-        import ray
-
-        with _told(ray):
-            return ray.get(self.asked(method, *words))
+        """What it answers, as ``answer`` gives it."""
+        return self.answer(self.asked(method, *words))
 
     def asked(self, method: str, *words: Any) -> Any:
         """Ask and wait for nothing; ``Cluster.ready`` and ``answer`` take what this gives."""
@@ -68,6 +67,14 @@ class Remote:
 
         with _told(ray):
             return getattr(self._actor, method).remote(*words)
+
+    def answer(self, asked: Any) -> Any:
+        """What came of it, however long that takes. Raises LostError when the station is gone, and UserError
+        as the station does."""
+        import ray
+
+        with _told(ray):
+            return ray.get(asked)
 
     def end(self) -> None:
         """End it at once, with all that it has started; who waits for an answer learns that it is gone."""
@@ -107,11 +114,6 @@ class Cluster:
     def ready(self, waiting: Sequence[Any], seconds: float) -> list[Any]:
         """Those of what was asked that have been answered, waiting for the first for so long."""
         return list(self._ray.wait(list(waiting), num_returns=1, timeout=seconds)[0])
-
-    def answer(self, asked: Any) -> Any:
-        """What came of it. Raises as ``Remote.ask`` does."""
-        with _told(self._ray):
-            return self._ray.get(asked)
 
 
 @contextmanager
@@ -153,7 +155,9 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
         # The path of a socket has 107 bytes at most, and Ray's own part of it takes most of them.
         folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
         options |= {"include_dashboard": False, "num_gpus": None if kind == "cuda" else 0}
-        options["num_cpus"] = 1  # Ray starts a process for each that it may use; stations ask for none
+        # Stations ask for no processor. Ray would start a process for each that it may use, ahead and without
+        # the sources, so that none could be a station; and it would start stations one after another.
+        options |= {"num_cpus": 0, "_system_config": {"worker_maximum_startup_concurrency": AT_ONCE}}
         options["_temp_dir"] = folder.name
     try:
         with _quiet() as said:

@@ -86,7 +86,7 @@ def members(cluster: Cluster, assignment: Assignment, wait_s: float | None, say:
         for asked in cluster.ready(list(waiting), 1.0):
             node, remote = waiting.pop(asked)
             try:
-                described = Described.model_validate_json(cluster.answer(asked))
+                described = Described.model_validate_json(remote.answer(asked))
             except (LostError, UserError) as error:
                 say(f"{node} is not used: {error}")
                 refused += 1
@@ -145,8 +145,11 @@ def agreeing(
     """
     own = installed(assignment.packages)
     models: dict[str, list[Member]] = {}
-    for one in found:
-        if why := _different(own, one.described.packages) or _stranger(one, entries, assignment):
+    # All are asked before the first answers: each reads the sources of every provider.
+    asked = [[one.remote.asked("digests", entry.loaded.where) for entry in entries] for one in found]
+    for one, theirs in zip(found, asked, strict=True):
+        why = _different(own, one.described.packages) or _stranger(one, theirs, entries, assignment)
+        if why:
             _leave_out(one, why, say)
         else:
             models.setdefault(one.described.environment.gpu, []).append(one)
@@ -163,15 +166,17 @@ def agreeing(
     return teams
 
 
-def _stranger(one: Member, entries: Sequence[Entry], assignment: Assignment) -> str | None:
-    """Why a member's sources are not this working tree's; None where they are, and then it is known what it
-    feels of its environment."""
+def _stranger(
+    one: Member, asked: Sequence[Any], entries: Sequence[Entry], assignment: Assignment
+) -> str | None:
+    """Why a member's sources are not this working tree's, by what it was ``asked`` of each entry; None where
+    they are, and then it is known what it feels of its environment."""
     felt = []
-    for entry in entries:
+    for theirs, entry in zip(asked, entries, strict=True):
         environment = one.described.environment
         expected = digests(Identity(entry.loaded, environment, assignment.settings, assignment.seed))
         try:
-            there = Digests.model_validate_json(one.remote.ask("digests", entry.loaded.where))
+            there = Digests.model_validate_json(one.remote.answer(theirs))
         except (LostError, UserError) as error:
             return str(error).rstrip(".")
         if (there.instrument, there.source) != (expected.instrument, expected.source):

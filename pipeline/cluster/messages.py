@@ -27,9 +27,11 @@ class Placed(Device):
 
 class Assignment(Record):
     """What a station is for. ``flags`` are the variables of the sweep's own process that change results:
-    those of the hosts don't count. ``drawn`` tells the sweep's checkout from others."""
+    those of the hosts don't count. ``drawn`` tells the sweep's checkout from others. A station that
+    ``measures`` runs no ``Errand``."""
 
     kind: str
+    measures: bool
     flags: dict[str, str]
     drawn: str
     settings: TimingSettings

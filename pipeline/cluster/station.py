@@ -57,12 +57,16 @@ class Station:
         self._errand: Running | None = None
 
     def describe(self) -> str:
-        """A ``Described``; the first that is asked. Raises UserError where nothing can be measured."""
+        """A ``Described``; the first that is asked. What measures starts meanwhile, if the device is free.
+        Raises UserError where nothing can be measured."""
         take_flags(self._told.flags)
         # A CPU is this checkout's, wherever a copy of it lies.
         write_atomically(LOCAL / "host", self._told.drawn.encode())
         keep_builds(ROOT)
         self._device = _device(self._told.kind)
+        if self._told.measures:
+            with suppress(UserError):  # another command has it: then it is waited for once this one is wanted
+                self.begin(0.0)
         self._environment = environment.fingerprint(self._device)
         self._compilers = self._stack.enter_context(Compilers(self._environment.compute_capability))
         missing = []
@@ -87,8 +91,10 @@ class Station:
         return digests(identity).model_dump_json()
 
     def begin(self, wait_s: float | None) -> None:
-        """Take the device, and start what measures on it. Raises UserError where another command has it for
-        longer than ``wait_s`` seconds."""
+        """Take the device, and start what measures on it, unless that has been done. Raises UserError where
+        another command has it for longer than ``wait_s`` seconds."""
+        if self._supervisor is not None:
+            return
         self._stack.enter_context(DeviceLock(self._device, wait_s, lambda sentence: None))
         self._supervisor = self._stack.enter_context(
             Supervisor(

@@ -62,7 +62,7 @@ def models_of(
     name: Engine, wanted: Wanted, say: Say, commits: Sequence[str] | None = None
 ) -> Iterator[dict[str, list[Member]]]:
     """The devices of the cluster by their model, a station on each. Their stations end with the context.
-    ``commits`` go along as ``tree.packed`` says.
+    With ``commits``, which go along as ``tree.packed`` says, they run errands; without, they measure.
 
     Raises UserError where there is no Ray, no cluster, no device on it, or none that measures as this working
     tree would.
@@ -71,6 +71,7 @@ def models_of(
     with tree.packed(commits) as packed, engine.joined(name, kind, packed) as cluster:
         assignment = Assignment(
             kind=kind,
+            measures=commits is None,
             flags=environment.flags(kind),
             drawn=environment.drawn(),
             settings=wanted.timing,

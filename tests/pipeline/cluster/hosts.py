@@ -48,6 +48,11 @@ def stations() -> list[int]:
     return _processes(lambda command: command.startswith(b"ray::Station"))
 
 
+def idle() -> list[int]:
+    """Ray's processes on this host that run nothing yet."""
+    return _processes(lambda command: command.startswith(b"ray::IDLE"))
+
+
 def of_ray() -> list[int]:
     """The daemons of all Ray clusters on this host."""
     return _processes(lambda command: b"raylet/raylet" in command or b"gcs/gcs_server" in command)

@@ -31,6 +31,7 @@ H100 = factory.environment(factory.H100)
 def assignment(kind: str = "cuda") -> Assignment:
     return Assignment(
         kind=kind,
+        measures=True,
         flags={},
         drawn="",
         settings=TimingSettings(),
@@ -75,9 +76,6 @@ class PlantedCluster:
 
     def ready(self, waiting: Sequence[Any], seconds: float) -> list[Any]:
         return [one for one in waiting if one is not TAKEN][:1]
-
-    def answer(self, asked: Any) -> Any:
-        return asked()
 
 
 TAKEN = object()
@@ -161,6 +159,23 @@ def test_one_with_another_lock_or_edited_sources_says_so_and_is_not_used() -> No
         "install the same lock.",
         "node2/cuda:0 on host2 is not used: its sources of softmax are not those of this working tree.",
     ]
+
+
+def test_all_stations_read_their_sources_at_the_same_time() -> None:
+    events: list[str] = []
+
+    class Told(OnHost):
+        def asked(self, method: str, *words: Any) -> Any:
+            events.append(f"{method} asked")
+            return super().asked(method, *words)
+
+        def ask(self, method: str, *words: Any) -> Any:
+            events.append(f"{method} answered")
+            return super().ask(method, *words)
+
+    gathered(PlantedCluster(*(Told(on(factory.environment())) for _ in range(3))))
+    of_digests = [event for event in events if event.startswith("digests")]
+    assert of_digests == [*["digests asked"] * 3, *["digests answered"] * 3]
 
 
 def test_where_none_can_be_used_that_is_an_error() -> None:

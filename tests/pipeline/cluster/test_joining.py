@@ -12,6 +12,7 @@ import pytest
 
 from pipeline import ROOT, UserError
 from pipeline.cluster import engine
+from tests.pipeline.cluster import hosts
 
 ASKED = ["kernel=softmax", "size=64", "device=cpu", "cluster=ray", "tracking=none"]
 
@@ -102,6 +103,15 @@ def test_what_listens_and_says_nothing_is_given_up() -> None:
     assert said(done) == (
         f"error: the Ray cluster at {address} did not answer within 30 s: is it Ray that listens there?"
     )
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_that_starts_here_starts_no_process_that_no_station_could_be(tmp_path: Path) -> None:
+    before = set(hosts.idle())
+    with engine.joined("ray-local", "cpu", tmp_path) as cluster:
+        assert len(cluster.nodes()) == 1
+        assert set(hosts.idle()) <= before
 
 
 @needs_ray
