@@ -281,7 +281,7 @@ def test_a_sweep_that_is_stopped_says_so_in_a_line_and_keeps_what_was_measured(
         rows = tree.rows("quick")
         assert 0 < len(rows) < POINTS
         assert rows == sorted(rows, key=lambda row: (row.point.provider, size(row.point)))
-        assert f"{len(rows)} points measured" in out
+        assert f"{len(rows)} point" in out
         assert f"{len(rows)} of {POINTS} are in outputs/timings/quick/" in out
 
 
@@ -330,7 +330,7 @@ def test_a_stopped_sweep_says_what_it_did_not_come_to(killed: Tree, tmp_path: Pa
     finally:
         process.kill()
     assert len(tree.rows("quick")) == POINTS, "the rows of the old source are kept"
-    new = re.search(r"(\d+) points measured", out)
+    new = re.search(r"(\d+) points? measured", out)
     assert new is not None
     assert 0 < int(new[1]) < POINTS
     assert f"{new[1]} of {POINTS} are in outputs/timings/quick/" in out
