@@ -187,12 +187,12 @@ class Fastest:
     commits: Sequence[str]
 
     def how(self, shown: int) -> str:
-        """How they were measured, for a caption of so many problems."""
-        how = "by sweeps, not side by side"
+        """How they were measured, for a caption of so many problems: two sentences."""
+        how = "By sweeps"
         if self.held:
-            how = f"by finals at the {len(self.held)} of {shown} problems with{FINAL}, else {how}"
+            how = f"By finals at the {len(self.held)} of {shown} problems with{FINAL}, else by sweeps"
         at = ", ".join(f"`{commit[:COMMIT]}`" for commit in self.commits)
-        return f"{how}, commit{'s' * (len(self.commits) > 1)} {at}"
+        return f"{how}, not side by side. Commit{'s' * (len(self.commits) > 1)} {at}."
 
 
 def _numbers(request: Request, problem: Any) -> dict[str, int]:
@@ -349,7 +349,7 @@ class Figures:
                 if some:
                     rows.append([place[0] + FINAL * (place in fastest.held), place[1], *cells])
             table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
-            yield f"*{self._name(gpu)}, us, {fastest.how(len(rows))}; the fastest is bold.*\n\n{table}"
+            yield f"*{self._name(gpu)}, us. {fastest.how(len(rows))} The fastest is bold.*\n\n{table}"
 
     def map(self, request: Request) -> Iterator[str]:
         """The fastest provider over a workload's x axis and its other numbers."""
@@ -362,8 +362,8 @@ class Figures:
             header, *rows = provider_map(spots, request.x, baseline)
             how = fastest.how(sum(bool(some) for some in fastest.times.values()))
             yield (
-                f"*{self._name(gpu)}, the fastest provider, and the time of `{baseline}` over its own, "
-                f"{how}.*\n\n{markdown(header, rows, len(header))}"
+                f"*{self._name(gpu)}: the fastest provider, and the time of `{baseline}` over its own. "
+                f"{how}*\n\n{markdown(header, rows, len(header))}"
             )
 
     def _of_machines(self, request: Request) -> Iterator[tuple[str, Fastest]]:

@@ -100,14 +100,14 @@ def test_finals_come_before_the_sweeps_best(figures: Figures) -> None:
     row = factory.measurement("softmax", "cuda", 1024)
     factory.write_finals(figures.input, [factory.final(row, 1.5)])
     table = figures.table(PROVIDERS)
-    assert table.count("by finals at the 1 of 2 problems with §, else by sweeps, not side by side") == 1
+    assert table.count("By finals at the 1 of 2 problems with §, else by sweeps, not side by side") == 1
     assert "| 1024 § | float32 |" in table and "**1.50**" in table
-    assert table.count("us, by sweeps, not side by side") == 1, "the other machine had none"
+    assert table.count("us. By sweeps, not side by side.") == 1, "the other machine had none"
 
 
 def test_a_map_has_the_fastest_provider_of_each_problem(figures: Figures) -> None:
     table = figures.table(PROVIDERS.replace("providers", "map", 1))
-    assert table.count("the fastest provider, and the time of `torch` over its own, by sweeps") == 2
+    assert table.count("the fastest provider, and the time of `torch` over its own. By sweeps") == 2
     header, _, (row) = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")][
         -3:
     ]
