@@ -66,8 +66,9 @@ class Early:
     def look(self) -> None:
         """Say of those that have ended how long they ran."""
         for name, (process, began) in list(self._running.items()):
-            if process.poll() is not None:
-                self._log.write(f"{name} ran beside others for {monotonic() - began:.1f} s.\n")
+            if (code := process.poll()) is not None:
+                how = f", and failed with {code}" if code else ""
+                self._log.write(f"{name} ran beside others for {monotonic() - began:.1f} s{how}.\n")
                 del self._running[name]
 
     def _end(self, name: str) -> None:

@@ -41,13 +41,14 @@ def main(plan: Path, failures: Path) -> None:
 def _count(where: str, key: str, point: Point, seed: int, marks: list[float]) -> None:
     nvtx: Any = torch.cuda.nvtx
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    # Before its first pass over a kernel ncu saves all of the device's memory that this process holds: also
+    # what earlier points had, which torch keeps for later ones. It is given back now, and not right before
+    # what is counted: the device clears it in the background.
+    torch.cuda.empty_cache()
     found = instance.standalone(where, point)
     inputs = found.inputs(torch.device("cuda"), seed)
     found.call(*inputs)  # compiles and loads, unseen
     torch.cuda.synchronize()
-    # Before its first pass over a kernel ncu saves all of the device's memory that this process holds: also
-    # what earlier points had, which torch keeps for later ones.
-    torch.cuda.empty_cache()
     marks.append(monotonic())
     runtime.cudaProfilerStart()
     try:
