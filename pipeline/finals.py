@@ -115,6 +115,7 @@ class Finals:
         self.left_out: list[str] = []
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds, by provider
         self.turns: Counter[str] = Counter()
+        self.changes: dict[str, str] = {}  # what made workers be replaced though they answered, by provider
         for entry in entries:
             results.asked_for(finals.path(config.output, entry.name, self.slug))
 
@@ -207,9 +208,11 @@ class Finals:
             and self.device.kind == "cuda"
             and rival in self.finalists[match].power_limited(self.ceilings)
         )
-        if turn.round > 0 and not lasting:
-            return Extra()
-        return worker.extra(rival.side.where, rival.point, WORK_S if lasting else None)
+        found = Extra()
+        if turn.round == 0 or lasting:
+            found = worker.extra(rival.side.where, rival.point, WORK_S if lasting else None)
+        self.changes |= worker.changes
+        return found
 
     def write(self) -> None:
         """Add the finals of those matches that this run has measured rounds of."""
@@ -261,6 +264,8 @@ class Finals:
             if failed := self.contest.failure(match):
                 rival, outcome = failed
                 say(f"{rival.point} was {outcome.status}: {outcome.error}")
+        for provider, what in self.changes.items():
+            warn(f"{provider} changed its process, which was replaced: {what}.")
         for line in self.left_out:
             say(line)
         if said := closing(rows):

@@ -12,6 +12,7 @@ stacks or TensorBoard's traces are asked for. With stacks there is a flame graph
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
+from time import monotonic
 
 from rich import box
 from rich.table import Table
@@ -44,6 +46,9 @@ from pipeline.toolchain import inductor
 
 INSTRUMENT = {"inspection/profiler.py": "record", "profile.py": "sentence"}
 """What a row comes from."""
+
+MOST_TOLD = 4
+"""Providers of which is said how long their points took."""
 
 
 def run(configs: Sequence[ProfileConfig]) -> None:
@@ -81,6 +86,8 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
         stage.show(rows)
     for line in left_out:
         say(line)
+    if told := where_time_went(stage.importing_s, stage.spent):
+        say(told)
     say(f"{len(missing)} of {len(rows)} points profiled: {stage.path}, tables and traces: {stage.folder}")
 
 
@@ -94,6 +101,8 @@ class Profile:
         self.path = results.profile_path(subject.output, name, subject.slug)
         self.folder = config.artifacts / "profile" / name / subject.slug
         self.instrument = instrument(INSTRUMENT)
+        self.importing_s = 0.0
+        self.spent: dict[str, float] = {}  # seconds, by provider
         results.asked_for(results.profile_path(config.output, name, subject.slug))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
@@ -127,11 +136,17 @@ class Profile:
             os.environ |= inductor.variables()
             if self.subject.device.uuid is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = self.subject.device.uuid
+            began = monotonic()
+            importlib.import_module("pipeline.execution.instance")  # with torch, before anybody waits for us
+            self.importing_s = monotonic() - began
             # No live status: its thread would stand in every profile with stacks.
             say(f"Profiling {self.subject.entry.name} …")
             with DeviceLock(self.subject.device, self.config.wait_s, warn):
                 for key, point in missing.items():
+                    began = monotonic()
                     rows[key] = self.profiled(key, point)
+                    spent = self.spent.get(point.provider, 0.0)
+                    self.spent[point.provider] = spent + monotonic() - began
                     rows = {one: rows[one] for one in wanted if one in rows}
                     write_lines(self.path, rows.values())
         return list(rows.values())
@@ -238,6 +253,16 @@ def sentence(found: Profiled, kind: str) -> str:
         f"a call ({calls}) launches {count:g} device kernel{'s' * (count != 1)}: {names}; "
         f"{number(busy)} us on the device, {number(found.host_us)} us on the host until the last launch"
     )
+
+
+def where_time_went(importing_s: float, spent: Mapping[str, float]) -> str:
+    """How long the points took together, and whose took the longest. The first point of a stage waits for the
+    profiler itself, and what a provider compiles counts."""
+    if not spent:
+        return ""
+    most = sorted(spent, key=lambda name: -spent[name])[:MOST_TOLD]
+    parts = ", ".join(f"{name} {spent[name]:.1f}" for name in most)
+    return f"It took {importing_s:.1f} s to import torch and {sum(spent.values()):.1f} to profile: {parts}."
 
 
 def short(name: str) -> str:

@@ -5,7 +5,8 @@
     python -m pipeline.repro --dry
 
 Its words are options and targets of ``dvc repro``. All that the stages print is in local/repro.log. Where
-nothing has changed since, this takes as long as DVC does to find that out.
+nothing has changed since, this takes as long as DVC does to find that out. Without words, on a GPU's host
+with cores to spare, stages that compile run beside stages that measure (see ``command.early``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -29,6 +30,7 @@ from typing import IO
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pipeline import ROOT
+from pipeline.command.early import Early
 from pipeline.reporting import best, closing
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
@@ -67,8 +69,9 @@ class Stages:
         self.ran: list[str] = []
         self.skipped: list[str] = []
 
-    def read(self, lines: Iterable[str], log: IO[str]) -> None:
-        """Read DVC's output to its end, and say of each stage how long it took and what it said last."""
+    def read(self, lines: Iterable[str], log: IO[str], early: Early | None = None) -> None:
+        """Read DVC's output to its end, and say of each stage how long it took and what it said last;
+        ``early`` is told of each that begins."""
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -79,13 +82,16 @@ class Stages:
             task = progress.add_task("dvc repro", last="")
             for line in lines:
                 log.write(line)
-                log.flush()
                 text = line.rstrip()
+                if early is not None:
+                    early.look()
                 if found := STARTS.match(text):
                     ended = self.name
                     self.end()
                     self.name, self.stage_began = found[1], monotonic()
                     progress.reset(task, description=self.name, last="")
+                    if early is not None:
+                        early.stage_begins(self.name, machine().get("kind", "cpu"))
                     if ended == SWEEP:
                         show_first_table()
                 elif found := SKIPS.match(text):
@@ -98,6 +104,7 @@ class Stages:
                         self.has_shown = True
                         show_first_table()
                     progress.update(task, last=text.strip()[: max(10, console.width - 40)])
+                log.flush()
 
     def end(self) -> None:
         """Print the line of the stage that was running."""
@@ -131,8 +138,9 @@ def main(words: Sequence[str]) -> int:
                 return subprocess.run(command, check=False).returncode
         log.truncate(0)
         try:
-            with dvc_lock.kept():
-                code, stopped_by = run(command, stages, log)
+            # Who names targets or options has said what shall run.
+            with dvc_lock.kept(), nullcontext() if words else Early(ROOT, log) as early:
+                code, stopped_by = run(command, stages, log, early)
         except BrokenPipeError:
             # Who read the lines has seen enough.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -158,7 +166,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def run(command: Sequence[str], stages: Stages, log: IO[str]) -> tuple[int, int]:
+def run(command: Sequence[str], stages: Stages, log: IO[str], early: Early | None = None) -> tuple[int, int]:
     """Run DVC to its end; its exit status, and the signal that stopped it or 0.
 
     DVC has a session of its own, so that a signal from a terminal comes to this process alone. It is handed
@@ -193,7 +201,7 @@ def run(command: Sequence[str], stages: Stages, log: IO[str]) -> tuple[int, int]
             _end(dvc, stopped_by)
         assert dvc.stdout is not None, "it is a pipe"
         try:
-            stages.read(dvc.stdout, log)
+            stages.read(dvc.stdout, log, early)
         except BaseException:
             _end(dvc, signal.SIGTERM)
             dvc.stdout.close()  # or it would wait for a reader

@@ -63,7 +63,7 @@ class Partner:
         self._root = root
         self._environment = environment
         self._abandoned = False
-        self._ready = False
+        self._told = self._ready = False
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = -1
         self._connection: Connection | None = None
@@ -72,11 +72,11 @@ class Partner:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not been closed."""
+        """Whether it was launched and has not been closed."""
         return self._process is not None
 
-    def start(self, command: Sequence[str], memory: int) -> None:
-        """Start it, which takes it seconds; nothing is waited for."""
+    def launch(self, command: Sequence[str], memory: int) -> None:
+        """Start its process, which imports what it needs and waits for ``begin``; nothing is waited for."""
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TORN_S, 0))
         # Appended to, so that what is cut off here is not written behind.
@@ -95,16 +95,24 @@ class Partner:
             self._process.terminate()
         self._ended = os.pidfd_open(self._process.pid)
         theirs.close()
-        self._ready = False
+        self._told = self._ready = False
         self._said = 0
         self._connection = Connection(ours.detach())
+
+    def begin(self) -> None:
+        """Tell it what to measure, unless it was told: it makes the device ready, and nothing is waited
+        for."""
+        assert self._connection is not None, "it is launched before it begins"
+        if self._told:
+            return
+        self._told = True
         with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
             send(self._connection, self._setup)
 
     def ask(self, request: Record, kind: type[R], timeout_s: float) -> R:
         """Its answer of that kind. Raises FailedError when it says that it could not, and GoneError when it
         does not answer: then it was closed."""
-        assert self._connection is not None and self._printed is not None, "it is started before it is asked"
+        assert self._connection is not None and self._printed is not None, "it is launched before it is asked"
         try:
             if not self._ready:
                 # What a process takes to start is no part of the time that its first request may take.

@@ -112,17 +112,24 @@ class Supervisor:
         self._replace_changed(point, ended)
         return found
 
-    def start(self) -> None:
-        """Start both now, so that they are ready when the first point is."""
+    def launch(self) -> None:
+        """Start the processes of both, which import what they need and touch no device before ``start``:
+        who measures on that is not disturbed."""
         if self._memory < 0:
             self._memory = os.memfd_create("pipeline")
         if not self._worker.is_running:
             # Through a warden, which ends whatever the provider has started.
             command = under_warden([sys.executable, "-m", "pipeline.execution.worker"])
-            self._worker.start(command, self._memory)
+            self._worker.launch(command, self._memory)
         if not self._judge.is_running:
             command = [sys.executable, "-m", "pipeline.execution.judging", str(os.getpid())]
-            self._judge.start(command, self._memory)
+            self._judge.launch(command, self._memory)
+
+    def start(self) -> None:
+        """Start both now, so that they are ready when the first point is."""
+        self.launch()
+        self._worker.begin()
+        self._judge.begin()
 
     def release(self) -> None:
         """Let go of all memory that either process holds of what it measured last."""

@@ -7,8 +7,10 @@ of a socket pair, MEMORY the descriptor of the memory that it shares with the ju
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from pipeline.execution.protocol import (
@@ -51,13 +53,17 @@ def main(fd: int, memory: int) -> None:
     """Answer requests until the other end closes."""
     die_with(os.getppid())
     connection = Connection(fd)
-    setup = receive(connection, Setup)
     # Imported only now: a CPU worker has INTERPRETERS in its environment, a GPU worker its one GPU.
     from pipeline.execution.endurance import Endurance
     from pipeline.execution.faults import failed
     from pipeline.execution.process_state import of_triton, put_back
     from pipeline.machine import vector_math
 
+    if not connection.poll():
+        # Nobody waits for it yet: what the first torch.compile would import takes seconds, too.
+        with suppress(ImportError):
+            importlib.import_module("torch._inductor.compile_fx")
+    setup = receive(connection, Setup)
     if setup.device == "cpu":
         vector_math.resolve()
     trial = Endurance(setup.device, setup.settings, memory)

@@ -6,10 +6,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from pipeline import ROOT
@@ -32,15 +35,38 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Seconds of a session: until ncu's process has its first point; by key until a point was ready to be
+    counted, and while it was; until ncu has ended after the last; until its report was read."""
+
+    start: float
+    ready: Mapping[str, float]
+    counted: Mapping[str, float]
+    close: float
+    read: float
+
+    @property
+    def total(self) -> float:
+        """Of all."""
+        return self.start + sum(self.ready.values()) + sum(self.counted.values()) + self.close + self.read
+
+    def of(self, keys: Iterable[str]) -> float:
+        """Of some points."""
+        return sum(self.ready.get(key, 0.0) + self.counted.get(key, 0.0) for key in keys)
+
+
+@dataclass(frozen=True)
 class Counted:
     """What came of it: each kernel that a point launched by its key, and by key what failed. There is no
-    ``report`` where nothing was launched; ``pages`` are it as CSV."""
+    ``report`` where nothing was launched; ``pages`` are it as CSV. ``spent`` is None for a report that was
+    there before."""
 
     tool: Ncu
     report: Path | None
     failures: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)
     found: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    spent: Spent | None = None
 
     def knows(self, wanted: Wanted) -> bool:
         """Whether anything came of any of the points."""
@@ -56,26 +82,45 @@ def session(
         raise ncu.NO_GPU
     tool = ncu.find_ncu()
     with tempfile.TemporaryDirectory() as folder:
-        plan, failures, report = (
-            Path(folder, name) for name in ("plan.json", "failures.json", "all.ncu-rep")
+        plan, failures, times, report = (
+            Path(folder, name) for name in ("plan.json", "failures.json", "times.json", "all.ncu-rep")
         )
         points = [
             {"where": one.where, "key": key, "point": point.model_dump()}
             for one in wanted
             for key, point in one.points.items()
         ]
-        plan.write_text(json.dumps({"seed": seed, "points": points}))
+        plan.write_text(json.dumps({"seed": seed, "points": points, "times": str(times)}))
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
         if device.uuid is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
         command = [sys.executable, "-m", "pipeline.inspection.counted", str(plan), str(failures)]
+        begun = monotonic()
         tool.profile(command, report, sets, timeout_s, ROOT)
+        ended = monotonic()
         failed = json.loads(failures.read_text()) if failures.is_file() else {}
-        yield read(tool, report, failed) if report.is_file() else Counted(tool, None, failed)
+        found = read(tool, report, failed) if report.is_file() else Counted(tool, None, failed)
+        marks = json.loads(times.read_text()) if times.is_file() else {}
+        yield replace(found, spent=_spent(marks, begun, ended, monotonic()))
 
 
 def read(tool: Ncu, report: Path, failures: Mapping[str, str] | None = None) -> Counted:
     """What a report holds. Raises UserError for a file that is none."""
-    pages = {page: tool.page(report, page) for page in PAGES}
+    with ThreadPoolExecutor(len(PAGES)) as at_once:
+        pages = dict(zip(PAGES, at_once.map(partial(tool.page, report), PAGES), strict=True))
     found = by_point(*(pages[page] for page in PAGES))
     return Counted(tool, report, failures or {}, pages, found)
+
+
+def _spent(marks: Mapping[str, Sequence[float]], begun: float, ended: float, read: float) -> Spent:
+    """By the marks that ``counted`` has left of each point: its begin and its end, and between them when it
+    was ready, unless it failed before that."""
+    first = min((of_point[0] for of_point in marks.values()), default=ended)
+    last = max((of_point[-1] for of_point in marks.values()), default=ended)
+    return Spent(
+        start=first - begun,
+        ready={key: of_point[1] - of_point[0] for key, of_point in marks.items()},
+        counted={key: of_point[-1] - of_point[1] for key, of_point in marks.items()},
+        close=ended - last,
+        read=read - ended,
+    )

@@ -76,11 +76,12 @@ class Ncu:
         """Run a command under ncu and write what it counts to ``report`` (``.ncu-rep``).
 
         Only what the command does between cudaProfilerStart and cudaProfilerStop is counted. The clocks are
-        left as they are, and the caches are cleared before each kernel. A command that launches no kernel
-        leaves no report. Raises Unavailable.
+        left as they are, and the caches are cleared before each kernel. Processes that the command starts,
+        as compilers, are not watched. A command that launches no kernel leaves no report. Raises Unavailable.
         """
         report.parent.mkdir(parents=True, exist_ok=True)
         fixed = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none"]
+        fixed += ["--target-processes", "application-only"]
         fixed += ["--force-overwrite", "--export", str(report.with_suffix(""))]
         said = ""
         # A counter that this GPU lacks makes ncu give up; the set alone always works.

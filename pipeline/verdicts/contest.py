@@ -1,9 +1,10 @@
 """Rivals measured side by side, in rounds, until it is known which is the faster.
 
-A round starts a fresh process for each side, which serves all kernels of its tree. At each problem that is
-still open it measures all rivals one after the other, every other round in the opposite order (ABBA), so that
-a device that grows slower does so for all. What a round gave is on the disk before the next begins: stopped
-in any way, the contest goes on from there.
+A round has a fresh process for each side, which serves all kernels of its tree. On a GPU that of the next
+round imports what it needs while the turns of this one last. At each problem that is still open a round
+measures all rivals one after the other, every other round in the opposite order (ABBA), so that a device that
+grows slower does so for all. What a round gave is on the disk before the next begins: stopped in any way, the
+contest goes on from there.
 """
 
 from __future__ import annotations
@@ -97,25 +98,38 @@ class Contest:
         self, device: Device, settings: TimingSettings, seed: int, timeout_s: float, overhead: Overhead
     ) -> None:
         """Hold rounds until each match is decided, or has had as many as it may have."""
+
+        def supervisors(matches: Iterable[Match]) -> dict[str, Supervisor]:
+            sides = {(rival.side.name, rival.side.root) for match in matches for rival in match.rivals}
+            return {name: Supervisor(device, settings, seed, timeout_s, root) for name, root in sorted(sides)}
+
         self.expect(self.lacks())
-        for number in range(self.limits.most):
-            matches = self.open(number)
-            if not matches:
-                continue
-            if number >= self.limits.rounds:
-                self.expect(sum(len(match.rivals) for match in matches))
-            with ExitStack() as stack:
-                sides = {(rival.side.name, rival.side.root) for match in matches for rival in match.rivals}
-                workers = {
-                    name: stack.enter_context(Supervisor(device, settings, seed, timeout_s, root))
-                    for name, root in sorted(sides)
-                }
-                for worker in workers.values():
-                    worker.overhead = overhead
-                    worker.start()
-                for match in matches:
-                    for rival in match.order(number):
-                        self._measure(workers, match, rival, number)
+        with ExitStack() as all_rounds:
+            ahead: dict[str, Supervisor] = {}
+            for number in range(self.limits.most):
+                matches = self.open(number)
+                if not matches:
+                    continue
+                if number >= self.limits.rounds:
+                    self.expect(sum(len(match.rivals) for match in matches))
+                with ExitStack() as this_round:
+                    workers = {name: ahead.pop(name, made) for name, made in supervisors(matches).items()}
+                    for worker in workers.values():
+                        this_round.enter_context(worker)
+                        worker.overhead = overhead
+                        worker.start()
+                    for place, match in enumerate(matches):
+                        if place == len(matches) // 2 and device.kind == "cuda":
+                            # A GPU's times don't feel that other processes import torch meanwhile.
+                            ahead |= supervisors(self._certain(number + 1))
+                            for worker in ahead.values():
+                                all_rounds.enter_context(worker).launch()
+                        for rival in match.order(number):
+                            self._measure(workers, match, rival, number)
+
+    def _certain(self, number: int) -> list[Match]:
+        """The matches of a round that is held whatever the one before it shows."""
+        return self.open(number) if number < self.limits.rounds else []
 
     def lacks(self) -> int:
         """How many turns the rounds that every match has are short of."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kernels.contract import Gpu
 from pipeline import counters as stage
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import run_each
+from pipeline.execution.compile_pool import Compilers
 from pipeline.execution.identity import Identity
 from pipeline.inspection import counting, subject
 from pipeline.inspection.ncu import Ncu
@@ -25,6 +27,8 @@ from pipeline.machine.device import Device
 from pipeline.points import catalog
 from pipeline.points.point import Point
 from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
 from tests import factory
 from tests.pipeline.inspection.fake_ncu import PAGES, fake
 from tests.planted import outside
@@ -35,7 +39,25 @@ B = "b" * 16
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What compilers were asked for before ncu was started."""
+    found: list[str] = []
+
+    def build(place: Place, sources: Sequence[str]) -> None:
+        found.extend(f"{place.name}/{source}" for source in sources)
+
+    monkeypatch.setattr(extension, "build", build)
+
+    def submit(self: Compilers, where: str, points: Sequence[Point]) -> dict[Point, Future[None]]:
+        found.extend(f"{where}/{point.provider}" for point in points)
+        return {point: Future() for point in points}
+
+    monkeypatch.setattr(Compilers, "submit", submit)
+    return found
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, compiled: list[str]) -> None:
     """A machine that has a GPU as far as the stage asks."""
     chosen = Device(kind="cuda", name="NVIDIA H200", index=0)
     monkeypatch.setattr(device, "resolve", lambda wanted: chosen)
@@ -60,12 +82,17 @@ def known_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], N
 
 
 def command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, code: int = 0, kernel: str = "softmax"
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *options: str,
+    code: int = 0,
+    kernel: str = "softmax",
+    preset: str = "smoke",
 ) -> list[dict[str, Any]]:
     """Run the stage; its rows."""
     fixed = [
         f"kernel={kernel}",
-        "preset=smoke",
+        f"preset={preset}",
         "size=64",
         f"output={folder}/results",
         f"artifacts={folder}/artifacts",
@@ -102,7 +129,13 @@ def test_the_stage_joins_the_report_to_its_points(
     assert "memory limits it: memory throughput 80 %" in capsys.readouterr().out
 
     profiling = next(line for line in (tmp_path / "calls").read_text().splitlines() if "--export" in line)
-    for words in ("--profile-from-start off", "--nvtx", "--clock-control none", "--set full"):
+    for words in (
+        "--profile-from-start off",
+        "--nvtx",
+        "--clock-control none",
+        "--set full",
+        "application-only",
+    ):
         assert words in profiling
     assert "-m pipeline.inspection.counted" in profiling
 
@@ -147,6 +180,61 @@ if grep -q {LAYERNORM} "$plan"; then echo Killed; exit 1; fi; touch "$report.ncu
         "layernorm": "unavailable",
     }
     assert sessions(tmp_path) == 3
+
+
+def test_what_points_need_is_compiled_before_ncu_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, compiled: list[str]
+) -> None:
+    at_start: list[str] = []
+    session = counting.session
+
+    def started(*words: Any) -> Any:
+        at_start.extend(() if at_start else compiled)
+        return session(*words)
+
+    monkeypatch.setattr(stage, "session", started)
+    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
+    command(tmp_path, monkeypatch, "provider=[cuda,triton_row]", kernel="[softmax,layernorm]")
+    of_libraries = {"softmax/cuda.cu", "layernorm/cuda.cu"}
+    assert set(at_start) == of_libraries | {"softmax/triton_row", "layernorm/triton_row"}
+    assert len(at_start) == 4
+
+
+def test_it_says_how_the_time_of_a_session_was_divided(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_kernels: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of two points, one of which failed before it was ready."""
+    marks = {SOFTMAX: "[now + 1, now + 3, now + 7]", LAYERNORM: "[now + 7, now + 9]"}
+    does = f"""for last in "$@"; do plan=$before; before=$last; done
+{sys.executable} - "$plan" <<'END'
+import json, sys, time
+now = time.monotonic()
+told = {{{", ".join(f"{key!r}: {text}" for key, text in marks.items())}}}
+open(json.load(open(sys.argv[1]))["times"], "w").write(json.dumps(told))
+END
+touch "$report.ncu-rep" """
+    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
+    command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
+    said = next(line for line in capsys.readouterr().out.splitlines() if "session of ncu" in line)
+    assert "4.0 to make 2 points ready, 4.0 to count them" in said
+    assert said.endswith("By kernel: softmax 6.0, layernorm 2.0.")
+
+
+def test_a_first_look_counts_the_best_and_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None
+) -> None:
+    row = factory.measurement("softmax", "triton_row", 64, num_warps=8)
+    monkeypatch.setattr(subject.Subject, "timed", lambda self, warn: {row.point: row})
+    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    roles = {
+        preset: {one["role"] for one in command(tmp_path, monkeypatch, "num_warps=[4,8]", preset=preset)}
+        for preset in ("smoke", "quick")
+    }
+    assert roles == {"smoke": {"best", "default", "baseline"}, "quick": {"best", "baseline"}}
 
 
 def test_where_nothing_can_be_counted_one_try_says_so(

@@ -255,7 +255,9 @@ def test_a_row_that_failed_is_tried_again(
     assert found["whole", 8]["sentence"] == "not profiled: RuntimeError: no inputs"
     assert "Nothing" not in capsys.readouterr().out
     command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8")
-    assert "1 of 1 points profiled" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "1 of 1 points profiled" in printed
+    assert re.search(r"It took \d+\.\d s to import torch and \d+\.\d to profile: \w+ \d+\.\d\.", printed)
 
 
 @pytest.mark.slow

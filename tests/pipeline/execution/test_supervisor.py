@@ -86,6 +86,20 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert worker.changes == {}
 
 
+def test_processes_that_were_launched_wait_for_the_first_point() -> None:
+    others = set(processes())
+    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
+        made.launch()
+        while len(launched := set(processes()) - others) < 2:
+            pass  # a warden starts the worker
+        for pid in launched:
+            one = psutil.Process(pid)
+            while one.cpu_times().user < 0.5 or one.cpu_percent(0.3) > 20.0:
+                pass  # it imports
+        assert measured(made, "right").status == "ok"
+        assert set(processes()) - others == launched
+
+
 def test_a_kernel_that_is_not_there_is_an_outcome(worker: Supervisor) -> None:
     _, point = faulty("right")
     outcome = worker.measure("/no/such/folder", point)

@@ -30,10 +30,14 @@ class Counted:
     ) -> None:
         self.root = root
         self.asked: list[str] = []
+        self.told: list[str] = []
         self.made.append(self)
 
+    def launch(self) -> None:
+        self.told.append(f"launch after {sum(len(one.asked) for one in self.made)}")
+
     def start(self) -> None:
-        pass
+        self.told.append(f"start after {sum(len(one.asked) for one in self.made)}")
 
     def measure(self, where: str, point: Point) -> Outcome:
         self.asked.append(where)
@@ -43,10 +47,13 @@ class Counted:
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        self.told.append("end")
 
 
-def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
+GPU, CPU = Device(kind="cuda", name="H100", index=0), Device(kind="cpu", name="CPU")
+
+
+def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CPU) -> list[Counted]:
     """The supervisors of two rounds of a match a side, each of two providers."""
     monkeypatch.setattr(Counted, "made", [])
     monkeypatch.setattr(contest, "Supervisor", Counted)
@@ -57,7 +64,7 @@ def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         )
         matches.append(Match(tuple(Rival(side, point, f"{side.name}{point}") for point in points)))
     made = Contest(matches, Limits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
-    made.hold(Device(kind="cpu", name="CPU"), TimingSettings(), 0, 1.0, NO_OVERHEAD)
+    made.hold(device, TimingSettings(), 0, 1.0, NO_OVERHEAD)
     return Counted.made
 
 
@@ -65,6 +72,17 @@ def test_one_process_a_round_serves_all_kernels_of_a_tree(monkeypatch: pytest.Mo
     tree = Path("tree")
     rounds = held([Side("tree", tree, "softmax"), Side("tree", tree, "gelu")], monkeypatch)
     assert [one.asked for one in rounds] == [["softmax", "softmax", "gelu", "gelu"]] * 2
+
+
+def test_on_a_gpu_the_next_rounds_process_is_launched_while_this_ones_turns_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sides = [Side("tree", Path("tree"), "softmax"), Side("tree", Path("tree"), "gelu")]
+    for device, told in ((CPU, ["start after 4", "end"]), (GPU, ["launch after 2", "start after 4", "end"])):
+        rounds = [one for one in held(sides, monkeypatch, device) if one.asked]
+        assert [one.asked for one in rounds] == [["softmax", "softmax", "gelu", "gelu"]] * 2
+        first, second = (list(dict.fromkeys(one.told)) for one in rounds)
+        assert (first, second) == (["start after 0", "end"], told)
 
 
 def test_two_sides_have_processes_of_their_own_even_of_one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
