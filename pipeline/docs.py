@@ -16,6 +16,7 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     configurations  what each configuration takes at each problem, in microseconds, by the sweeps
     launches        what a call launches, and what it takes on the device and on the host
     counters        what ncu counted, what warps wait for most, and the hint that promises most
+    traffic         the bytes of device memory that a call reads and writes, by ncu
     finals          all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how
                     many times as long the baseline, torch.compile and the fastest peer take; with
                     ``problems=largest`` only of each dtype's problem of the most operations
@@ -228,6 +229,7 @@ class Figures:
             "configurations": self.configurations,
             "launches": self.launches,
             "counters": self.counters,
+            "traffic": self.traffic,
         }
         name, *options = words.split() or [""]
         of_all = {"finals": self.finals, "gpus": self.gpus}
@@ -403,6 +405,10 @@ class Figures:
     def counters(self, request: Request) -> Iterator[str]:
         """What ncu counted."""
         return evidence_figures.counted(self._wanted(request), self._evidence.counters)
+
+    def traffic(self, request: Request) -> Iterator[str]:
+        """What a call reads and writes."""
+        return evidence_figures.traffic(self._wanted(request), self._evidence.counters)
 
     def _wanted(self, request: Request) -> Wanted:
         return Wanted(request.entry.name, list(request.problems), request.providers, self._name)

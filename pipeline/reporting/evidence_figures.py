@@ -114,6 +114,36 @@ def counted(wanted: Wanted, counters: Mapping[tuple[str, str], Sequence[CounterR
         yield f"*{wanted.machine(gpu)}, by {tools}.*\n\n{table}"
 
 
+def traffic(wanted: Wanted, counters: Mapping[tuple[str, str], Sequence[CounterRow]]) -> Iterator[str]:
+    """The bytes of device memory that a call reads and writes, over all that it launches, as ncu counted
+    them."""
+    for gpu, rows in _machines(wanted.kernel, counters):
+        calls: dict[Point, list[CounterRow]] = {}
+        for row in rows:
+            if row.point is not None and row.status == "ok" and wanted.has(row.point):
+                calls.setdefault(row.point, []).append(row)
+        cells = [
+            [
+                f"`{notation.label(point)}`",
+                " ".join(filter(None, reversed(place(point)))),
+                str(len(launched)),
+                _megabytes(row.dram_read_bytes for row in launched),
+                _megabytes(row.dram_write_bytes for row in launched),
+            ]
+            for point, launched in calls.items()
+        ]
+        if cells:
+            tools = ", ".join(sorted({str(row.tool) for launched in calls.values() for row in launched}))
+            header = ["configuration", "problem", "launches", "MB read", "MB written"]
+            yield f"*{wanted.machine(gpu)}, device memory, by {tools}.*\n\n{markdown(header, cells, 2)}"
+
+
+def _megabytes(some: Iterable[float | None]) -> str:
+    """Their sum; nothing where one was not counted."""
+    known = list(some)
+    return "" if None in known else f"{sum(one or 0.0 for one in known) / 1e6:,.0f}"
+
+
 def _counted(row: CounterRow) -> list[str]:
     assert row.point is not None
     hint = max(

@@ -201,7 +201,25 @@ def test_what_was_launched_and_counted_is_that_of_the_committed_rows() -> None:
     assert cells[4] == f"{row['grid_size']:.0f}" and float(cells[5]) == pytest.approx(
         row["waves_per_sm"], rel=0.01
     )
+    (moved,) = lines_of("traffic")
+    assert [cell.strip() for cell in moved.strip("|").split("|")][2:] == [
+        "1",
+        f"{row['dram_read_bytes'] / 1e6:,.0f}",
+        f"{row['dram_write_bytes'] / 1e6:,.0f}",
+    ]
     assert figures.table("launches kernel=gelu workload=squares columns=[256]") == NOTHING
+
+
+def test_the_bytes_of_a_call_are_those_of_all_that_it_launches() -> None:
+    figures = Figures(ROOT / "results", ROOT / "reports")
+    table = figures.table("traffic kernel=attention workload=shapes provider=[manual,cuda_flash]")
+    lines = {line.split("`")[1].split()[0]: line for line in table.splitlines() if line.startswith("| `")}
+    launches, read, written = (
+        float(cell.replace(",", "")) for cell in lines["manual"].strip("|").split("|")[2:5]
+    )
+    # Four operators: the matrix of scores, 2147 MB, is written twice and read twice.
+    assert launches == 4 and read > 2 * 2147 and written > 1.9 * 2147
+    assert "| 1 |" in lines["cuda_flash"]
 
 
 def test_what_is_not_measured_is_said(figures: Figures) -> None:
@@ -214,7 +232,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
         (
             "",
             "unknown figures ''. Known: floor, best, providers, map, configurations, launches, counters, "
-            "finals, gpus.",
+            "traffic, finals, gpus.",
         ),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
