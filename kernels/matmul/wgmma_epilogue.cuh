@@ -95,11 +95,11 @@ __device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float s
   const int lane = static_cast<int>(thread[0]) % 32;
   const int of_warp = static_cast<int>(thread[0]) % kWarpgroup / 32 * 16;  // its first row, where the swizzle begins
   const int rows = of.m - row - of_warp;  // that it has, more or fewer than 16
-  const unsigned char* const rows_staged = staged + of_warp * kSwizzle;
+  const unsigned char* const staged_rows = staged + of_warp * kSwizzle;
   const auto place = [&](int within, int piece) {
     return piece / 8 * kWarpgroupRows * kSwizzle + swizzled(within, piece % 8 * 16);
   };
-  const auto piece_at = [&](int offset) { return *reinterpret_cast<const uint4*>(rows_staged + offset); };
+  const auto piece_at = [&](int offset) { return *reinterpret_cast<const uint4*>(staged_rows + offset); };
   const int piece = lane % kPieces;
   const int own = place(lane / kPieces, piece);  // of the first rows; of later ones other bits of it are exchanged
   const int next = place(lane / kPieces, min(piece + 1, kPieces - 1));
