@@ -63,7 +63,7 @@ class Partner:
         self._root = root
         self._environment = environment
         self._abandoned = False
-        self._told = self._ready = False
+        self._has_begun = self._ready = False
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = -1
         self._connection: Connection | None = None
@@ -95,17 +95,16 @@ class Partner:
             self._process.terminate()
         self._ended = os.pidfd_open(self._process.pid)
         theirs.close()
-        self._told = self._ready = False
+        self._has_begun = self._ready = False
         self._said = 0
         self._connection = Connection(ours.detach())
 
     def begin(self) -> None:
-        """Tell it what to measure, unless it was told: it makes the device ready, and nothing is waited
-        for."""
+        """Send it its setup, once: it makes the device ready, and nothing is waited for."""
         assert self._connection is not None, "it is launched before it begins"
-        if self._told:
+        if self._has_begun:
             return
-        self._told = True
+        self._has_begun = True
         with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
             send(self._connection, self._setup)
 

@@ -28,6 +28,7 @@ from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import inductor
 from tests.pipeline.machine.test_load import spinning
 from tests.planted import outside
+from tests.project import wait_until
 
 PLANTED = Path(__file__).parents[2] / "planted"
 SETTINGS = TimingSettings(stopping="count", min_samples=3, cache="hot")
@@ -90,12 +91,11 @@ def test_processes_that_were_launched_wait_for_the_first_point() -> None:
     others = set(processes())
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
         made.launch()
-        while len(launched := set(processes()) - others) < 2:
-            pass  # a warden starts the worker
-        for pid in launched:
-            one = psutil.Process(pid)
-            while one.cpu_times().user < 0.5 or one.cpu_percent(0.3) > 20.0:
-                pass  # it imports
+        wait_until(lambda: len(set(processes()) - others) == 2)  # a warden starts the worker
+        launched = set(processes()) - others
+        for one in map(psutil.Process, launched):
+            # It has imported, and waits.
+            wait_until(lambda one=one: one.cpu_times().user >= 0.5 and one.cpu_percent(0.3) <= 20.0)
         assert measured(made, "right").status == "ok"
         assert set(processes()) - others == launched
 
