@@ -49,7 +49,8 @@ class Asked:
         if self.in_the_mean:
             mean = geometric_mean([share for _, share in seen])
             word = "met" if mean >= self.share else "missed"
-            return f"Asked was {wanted}{whose} in geometric mean: {word}, {speedup(mean)} over {len(seen)} problems."
+            so = f"{word}, {speedup(mean)} over {len(seen)} problems"
+            return f"Asked was {wanted}{whose} in geometric mean: {so}."
         missed = [f"{name} ({speedup(share)})" for name, share in seen if share < self.share]
         met = f"met at {len(seen) - len(missed)} of {len(seen)} problems"
         but = f", missed at {', '.join(missed)}" if missed else ""
