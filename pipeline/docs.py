@@ -21,6 +21,8 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
                     verdicts and geometric means; ``each=torch:0.97``, ``mean=torch:1.0`` and
                     ``each=ceiling:0.9`` add a sentence that says where such a share is met
     sustained       the same after two seconds of the same work
+    steps           the rate of each provider that is named, in that order, and over that of the one before;
+                    by finals where a problem had any, else by the sweeps
     map             the fastest provider over the workload's x axis and its other numbers, and how many times
                     as long the baseline takes
     configurations  what each configuration takes at each problem, in microseconds, by the sweeps
@@ -254,6 +256,7 @@ class Figures:
             "grid": self.grid,
             "plans": self.plans,
             "against": self.against,
+            "steps": self.steps,
             "map": self.map,
             "configurations": self.configurations,
             "launches": self.launches,
@@ -439,6 +442,34 @@ class Figures:
                     rows.append([place[0] + FINAL * (place in fastest.held), place[1], *cells])
             table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
             yield f"*{self._name(gpu)}, us. {fastest.how(len(rows))} The fastest is bold.*\n\n{table}"
+
+    def steps(self, request: Request) -> Iterator[str]:
+        """What each of the named providers gains on the one before. Raises UserError where none is named."""
+        if request.providers is None:
+            raise UserError("figures steps needs provider=[NAME,NAME], in the order of the steps.")
+        kernel, workload = request.entry.loaded.kernel, request.workloads[0]
+        rate = request.entry.headline(workload)
+        for gpu, fastest in self._of_machines(request):
+            for place, some in fastest.times.items():
+                work = kernel.work(request.problems[place])
+                done = work.bytes / 1e3 if rate == "gbps" else work.flops / 1e6
+                known = [name for name in request.providers if name in some]
+                rows = [
+                    [
+                        f"`{name}`",
+                        number(done / some[name]),
+                        speedup(some[before] / some[name]) if before else "",
+                    ]
+                    for before, name in zip([None, *known], known, strict=False)
+                ]
+                if rows:
+                    table = markdown(["step", RATES[rate], "times the step before"], rows, 1)
+                    how = (
+                        "side by side, by finals" if place in fastest.held else "by sweeps, not side by side"
+                    )
+                    at = " ".join(filter(None, place))
+                    commits = ", ".join(f"`{commit[:COMMIT]}`" for commit in fastest.commits)
+                    yield f"*{self._name(gpu)}, {at}, {how}, of {commits}.*\n\n{table}"
 
     def map(self, request: Request) -> Iterator[str]:
         """The fastest provider over a workload's x axis and its other numbers."""

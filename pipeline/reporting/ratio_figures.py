@@ -44,17 +44,19 @@ class Asked:
 
     def answer(self, seen: Sequence[tuple[str, float]]) -> str:
         """A sentence: at which of these problems, each with its share, it is met."""
-        wanted = f"{100 * self.share:g} % of the ceiling" if self.of == CEILING else f"{self.share:g}"
-        whose = "" if self.of == CEILING else f" of the speed of `{self.of}`"
+        whole = "the ceiling" if self.of == CEILING else f"the speed of `{self.of}`"
+        wanted = whole if self.share == 1 else f"{100 * self.share:g} % of {whole}"
         if self.in_the_mean:
             mean = geometric_mean([share for _, share in seen])
             word = "met" if mean >= self.share else "missed"
-            so = f"{word}, {speedup(mean)} over {len(seen)} problems"
-            return f"Asked was {wanted}{whose} in geometric mean: {so}."
-        missed = [f"{name} ({speedup(share)})" for name, share in seen if share < self.share]
+            so = f"{word}, {percent(mean)} over {len(seen)} problems"
+            return f"Asked was {wanted} in geometric mean: {so}."
+        missed = [f"{name} ({percent(share)})" for name, share in seen if share < self.share]
+        if len(seen) == 1:
+            return f"Asked was {wanted}: {f'missed at {missed[0]}' if missed else f'met at {seen[0][0]}'}."
         met = f"met at {len(seen) - len(missed)} of {len(seen)} problems"
         but = f", missed at {', '.join(missed)}" if missed else ""
-        return f"Asked was {wanted}{whose} at each problem: {met}{but}."
+        return f"Asked was {wanted} at each problem: {met}{but}."
 
 
 def marked(against: Against) -> str:

@@ -210,6 +210,22 @@ def test_the_others_stand_against_our_fastest_over_all_problems(tmp_path: Path) 
     assert lines.keys() == {"`torch`", "`quack`"}
 
 
+def test_steps_have_each_providers_rate_over_that_of_the_one_before(tmp_path: Path) -> None:
+    times = {"manual": 40.0, "torch": 10.0, "cuda": 8.0}
+    rows = [factory.measurement("softmax", name, 1024, median_us=us) for name, us in times.items()]
+    table = Figures(factory.write_results(tmp_path, rows), tmp_path).table(
+        "steps kernel=softmax workload=columns columns=[1024] provider=[manual,triton_row,torch,cuda]"
+    )
+    assert table.startswith("*NVIDIA H200, 1024 float32, by sweeps, not side by side, of `0123456`.*")
+    lines = [cells(line) for line in table.splitlines() if line.startswith("| `")]
+    megabytes = 2 * 4096 * 1024 * 4 / 1e3
+    assert lines == [
+        ["`manual`", f"{megabytes / 40:.0f}", ""],
+        ["`torch`", f"{megabytes / 10:.0f}", "4.00"],
+        ["`cuda`", f"{megabytes / 8:.0f}", "1.25"],
+    ]
+
+
 def finals_of(size: int, ours: float, others: dict[str, tuple[float, str]]) -> list[Final]:
     row = factory.measurement("softmax", "cuda", size)
     beside = [
@@ -239,12 +255,19 @@ def test_ratios_are_of_finals_with_verdicts_means_and_what_was_asked(figures: Fi
     shares = [Decimal(line[5].split()[0]) / 100 for line in lines[:2]]
     assert shares[0] < 0.5 < shares[1]
     assert table.split("\n\n")[-3:] == [
-        "Asked was 0.95 of the speed of `torch` at each problem: met at 1 of 2 problems, missed at 1024 "
-        "float32 (0.90).",
-        "Asked was 1.3 of the speed of `torch` in geometric mean: met, 1.34 over 2 problems.",
+        "Asked was 95 % of the speed of `torch` at each problem: met at 1 of 2 problems, missed at 1024 "
+        "float32 (90.0 %).",
+        "Asked was 130 % of the speed of `torch` in geometric mean: met, 134.2 % over 2 problems.",
         "Asked was 50 % of the ceiling at each problem: met at 1 of 2 problems, missed at 256 float32 "
-        f"({shares[0]:.2f}).",
+        f"({100 * shares[0]:.1f} %).",
     ]
+    alone = f"ratios {words.replace('256,1024,4096', '1024')}"
+    assert figures.table(f"{alone} each=torch:1").endswith(
+        "Asked was the speed of `torch`: missed at 1024 float32 (90.0 %)."
+    )
+    assert figures.table(f"{alone} each=torch:0.9 mean=torch:1").endswith(
+        "Asked was 90 % of the speed of `torch`: met at 1024 float32."
+    ), "one problem has no mean"
     assert "| `triton_online` |" in figures.table(f"ratios {words} provider=[triton_online]")
     assert figures.table(f"sustained {words}") == NOTHING
 
@@ -392,8 +415,8 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
     [
         (
             "",
-            "unknown figures ''. Known: floor, best, providers, grid, plans, against, map, configurations, "
-            "launches, counters, traffic, ratios, sustained, finals, gpus.",
+            "unknown figures ''. Known: floor, best, providers, grid, plans, against, steps, map, "
+            "configurations, launches, counters, traffic, ratios, sustained, finals, gpus.",
         ),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
@@ -409,6 +432,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
             "ratios kernel=softmax workload=columns each=torch",
             "write each=PROVIDER:SHARE or each=ceiling:SHARE",
         ),
+        ("steps kernel=softmax workload=columns", "figures steps needs provider=[NAME,NAME]"),
         ("finals problems=smallest", "figures finals takes no option but problems=largest."),
     ],
 )
