@@ -61,7 +61,7 @@ OF_THE_READER = ("look.py", "kernel.yaml", "add.py")
 """Files that the text tells to write, and those of a kernel outside of the repository."""
 
 
-LONGEST = 40
+LONGEST = 30
 """Words of a sentence: of one that is longer the beginning is forgotten at its end."""
 
 
@@ -88,8 +88,8 @@ def sentences(page: str) -> Iterator[str]:
     prose = re.sub(r"\]\([^)]*\)", "]", INLINE.sub("code", prose))
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\||^#.*$", prose, flags=re.MULTILINE)
     for block in blocks:
-        if block.startswith("    "):
-            continue  # a formula
+        if block.startswith(("    ", ">")):
+            continue  # a formula, or what a command prints
         yield from re.split(r"(?<=[.!?])\s+", " ".join(block.split()))
 
 
