@@ -20,6 +20,8 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     ratios          the fastest of ours at each problem by finals, and the others' times over its, with their
                     verdicts and geometric means; ``each=torch:0.97``, ``mean=torch:1.0`` and
                     ``each=ceiling:0.9`` add a sentence that says where such a share is met
+    dispatched      what a caller gets at these problems, by how it was chosen: its time over that of the
+                    fastest of ours, by finals, as geometric mean and at most
     sustained       the same after two seconds of the same work
     steps           the rate of each provider that is named, in that order, and over that of the one before;
                     by finals where a problem had any, else by the sweeps
@@ -44,7 +46,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -257,6 +259,7 @@ class Figures:
             "plans": self.plans,
             "against": self.against,
             "steps": self.steps,
+            "dispatched": self.dispatched,
             "map": self.map,
             "configurations": self.configurations,
             "launches": self.launches,
@@ -393,8 +396,12 @@ class Figures:
             )
 
     def plans(self, request: Request) -> Iterator[str]:
-        """The launch plan that is the fastest at each problem."""
-        return grid_figures.plans(self._wanted(request), self.loaded.measurements, _x(request))
+        """The launch plan that is the fastest at each problem, of each provider that can be asked for one."""
+        for provider in request.entry.loaded.kernel.providers:
+            declared = provider.variables().get(grid_figures.STRATEGY)
+            if declared is not None and provider.name in (request.providers or [provider.name]):
+                wanted = replace(self._wanted(request), providers=[provider.name])
+                yield from grid_figures.plans(wanted, self.loaded.measurements, declared, _x(request))
 
     def against(self, request: Request) -> Iterator[str]:
         """The others beside our fastest, over all problems."""
@@ -411,10 +418,27 @@ class Figures:
                     f"over that of our fastest.*\n\n{ratio_figures.against(some, others)}"
                 )
 
+    def dispatched(self, request: Request) -> Iterator[str]:
+        """What a caller gets beside our fastest."""
+        for gpu, found in self._finals_of(request, "burst"):
+            if table := ratio_figures.dispatched(found):
+                commits = sorted({(row.origin.commit or "")[:COMMIT] for some in found for row in some})
+                at = ", ".join(f"`{commit}`" for commit in commits)
+                yield f"*{request.entry.name} on {self._name(gpu)}, finals of {at}.*\n\n{table}"
+
     def ratios(self, request: Request, power: str, asked: Sequence[Asked]) -> Iterator[str]:
         """The others beside our fastest, by finals."""
         kernel = request.entry.loaded.kernel
         others = request.providers or [one.name for one in kernel.providers if written_by(one) != "own"]
+        wanted = len(request.problems)
+        for gpu, found in self._finals_of(request, power):
+            how, *tables = ratio_figures.ratios(found, others, asked, _x(request), wanted)
+            after = " after two seconds of the same work" * (power == "sustained")
+            caption = f"*{self._name(gpu)}, finals{after}, the other's time over ours, {how}*"
+            yield "\n\n".join([caption, *tables])
+
+    def _finals_of(self, request: Request, power: str) -> Iterator[tuple[str, list[list[Final]]]]:
+        """Of each machine that has any the finals by problem, where one of ours is among them."""
         rows = [row for row in self._held if row.power == power and row.point.kernel == request.entry.name]
         for gpu in _gpus(row.origin.gpu for row in rows):
             at: dict[tuple[str, str], list[Final]] = {}
@@ -423,11 +447,7 @@ class Figures:
                     at.setdefault(evidence_figures.place(row.point), []).append(row)
             found = [at[one] for one in request.problems if one in at and fastest_of_ours(at[one])]
             if found:
-                wanted = len(request.problems)
-                how, *tables = ratio_figures.ratios(found, others, asked, _x(request), wanted)
-                after = " after two seconds of the same work" * (power == "sustained")
-                caption = f"*{self._name(gpu)}, finals{after}, the other's time over ours, {how}*"
-                yield "\n\n".join([caption, *tables])
+                yield gpu, found
 
     def providers(self, request: Request) -> Iterator[str]:
         """Every provider's fastest time at each problem."""

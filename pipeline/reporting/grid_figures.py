@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from kernels.contract import Variable
 from pipeline.points import notation
 from pipeline.reporting.best import value
 from pipeline.reporting.evidence_figures import Wanted, markdown, place
@@ -22,7 +23,8 @@ it."""
 AIM = 0.97
 """The share of the ceiling that is aimed at for such problems."""
 
-AUTO = "auto"
+STRATEGY = "strategy"
+"""The parameter by which a launch's strategy is asked for. Its default leaves the choice to the plan."""
 
 
 def grid(
@@ -77,23 +79,18 @@ class Planned:
         """How it goes about the problem."""
         return str(self.launch.strategy)
 
-    @property
-    def asked(self) -> str:
+    def asked(self, declared: Variable) -> str:
         """The strategy that was asked for; rows of before there was such a parameter had no other way."""
-        return str(self.row.point.parameters.get("strategy", AUTO))
+        return str(self.row.point.parameters.get(declared.name, declared.default))
 
 
-def plans(wanted: Wanted, measurements: Iterable[Measurement], x: str) -> Iterator[str]:
-    """For each machine a caption and a table: by which launch plan a kernel is the fastest at each problem,
-    and how long the others take beside it. A problem with a row that does not say what was launched is left
-    out, since that one may be the fastest."""
-    rows = [row for row in comparable(measurements) if wanted.has(row.point) and _is_trusted(row)]
-    plan_makers = {
-        row.point.provider for row in rows for one in row.outcome.launch or () if one.strategy is not None
-    }
+def plans(wanted: Wanted, measurements: Iterable[Measurement], declared: Variable, x: str) -> Iterator[str]:
+    """For each machine a caption and a table: by which launch plan a provider is the fastest at each problem,
+    and how long the others take beside it. ``declared`` is the parameter by which a strategy is asked for. A
+    problem with a row that does not say what was launched is left out, since that one may be the fastest."""
     timed: dict[str, dict[tuple[str, str], list[Measurement]]] = {}
-    for row in rows:
-        if row.point.provider in plan_makers:
+    for row in comparable(measurements):
+        if wanted.has(row.point) and _is_trusted(row):
             timed.setdefault(row.origin.gpu, {}).setdefault(place(row.point), []).append(row)
     for gpu, problems in sorted(timed.items()):
         planned = {
@@ -106,7 +103,7 @@ def plans(wanted: Wanted, measurements: Iterable[Measurement], x: str) -> Iterat
             if one in problems and all(row.outcome.launch for row in problems[one])
         }
         if planned:
-            yield f"*{wanted.machine(gpu)}, {_caption(planned)}*\n\n{_plans(planned, x)}"
+            yield f"*{wanted.machine(gpu)}, {_caption(planned, declared)}*\n\n{_plans(planned, declared, x)}"
 
 
 def _is_trusted(row: Measurement) -> bool:
@@ -114,19 +111,20 @@ def _is_trusted(row: Measurement) -> bool:
     return row.outcome.timing is not None and (state is None or state.valid)
 
 
-def _caption(planned: Mapping[tuple[str, str], Sequence[Planned]]) -> str:
+def _caption(planned: Mapping[tuple[str, str], Sequence[Planned]], declared: Variable) -> str:
     every = [one for some in planned.values() for one in some]
     commits = sorted({f"`{(one.row.origin.commit or '')[:7]}`" for one in every})
     return (
         f"{len(every)} launches by sweeps, not side by side, commit{'s' * (len(commits) > 1)} "
-        f"{', '.join(commits)}. `{AUTO}` and the columns behind it: the best such launch's "
+        f"{', '.join(commits)}. `{declared.default}` and the columns behind it: the best such launch's "
         "time over the fastest's."
     )
 
 
-def _plans(planned: Mapping[tuple[str, str], Sequence[Planned]], x: str) -> str:
-    every = [one for some in planned.values() for one in some]
-    strategies = sorted({one.strategy for one in every}, key=_order)
+def _plans(planned: Mapping[tuple[str, str], Sequence[Planned]], declared: Variable, x: str) -> str:
+    default = declared.default
+    there = {one.strategy for some in planned.values() for one in some}
+    strategies = [name for name in map(str, declared.values or ()) if name in there]
     header = [
         x,
         "dtype",
@@ -136,7 +134,7 @@ def _plans(planned: Mapping[tuple[str, str], Sequence[Planned]], x: str) -> str:
         "threads a block",
         "stages",
         "us",
-        f"`{AUTO}`",
+        f"`{default}`",
     ]
     header += [f"`{name}`" for name in strategies]
     rows = []
@@ -146,8 +144,8 @@ def _plans(planned: Mapping[tuple[str, str], Sequence[Planned]], x: str) -> str:
         best = min(some, key=lambda one: one.us)
         first[best.strategy] += 1
         by_strategy = {name: [one for one in some if one.strategy == name] for name in strategies}
-        auto = [one for one in some if one.asked == AUTO]
-        named = [one for one in some if one.asked != AUTO]
+        auto = [one for one in some if one.asked(declared) == default]
+        named = [one for one in some if one.asked(declared) != default]
         if auto and named:
             gains[problem] = min(one.us for one in auto) / min(one.us for one in named) - 1
         rows.append(
@@ -166,18 +164,12 @@ def _plans(planned: Mapping[tuple[str, str], Sequence[Planned]], x: str) -> str:
     said = [f"Of {len(planned)} problems the fastest launch is {counted}."]
     if gains:
         where, most = max(gains.items(), key=lambda item: item[1])
-        gain = f"is {100 * most:.1f} % faster than the best of `{AUTO}`, at {' '.join(where)}"
+        gain = f"is {100 * most:.1f} % faster than the best of `{default}`, at {' '.join(where)}"
         if most <= 0:
-            gain = f"is nowhere faster than the best of `{AUTO}`"
+            gain = f"is nowhere faster than the best of `{default}`"
         said.append(f"At {len(gains)} a strategy was asked for by name, too: at the most it {gain}.")
     return f"{markdown(header, rows, 4)}\n\n{' '.join(said)}"
 
 
 def _over(some: Sequence[Planned], us: float) -> str:
     return speedup(min(one.us for one in some) / us) if some else ""
-
-
-def _order(strategy: str) -> int:
-    """Strategies stand as a row grows: from registers to memory."""
-    known = ("register_resident", "shared_memory_resident", "persistent", "multi_pass", "split_multi_pass")
-    return known.index(strategy) if strategy in known else len(known)

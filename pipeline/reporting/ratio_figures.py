@@ -127,6 +127,20 @@ def _seen(asked: Asked, lines: Sequence[tuple[Final, dict[str, Against]]]) -> It
             yield name, beside[asked.of].ratio
 
 
+def dispatched(problems: Sequence[Sequence[Final]]) -> str:
+    """A table of what a caller gets at problems with finals, by how it is chosen, over the fastest of ours.
+    Without a line, where no final says it, it is empty."""
+    groups: dict[str, list[float]] = {}
+    for row in (row for some in problems for row in some):
+        if row.dispatched is not None:
+            groups.setdefault(row.dispatched, []).append(1.0 if row.against is None else row.against.ratio)
+    rows = [
+        [how, str(len(those)), speedup(geometric_mean(those)), speedup(max(those))]
+        for how, those in sorted(groups.items())
+    ]
+    return markdown(["chosen", "problems", "geometric mean", "most"], rows, 1) if rows else ""
+
+
 def against(some: Sequence[HeadToHead], others: Sequence[str]) -> str:
     """A table with a line for each of the others, over all problems of one machine by the sweeps."""
     header = ["other", "problems", "geometric mean", "least", "faster than ours by more than 1 % at"]

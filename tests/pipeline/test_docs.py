@@ -272,6 +272,26 @@ def test_ratios_are_of_finals_with_verdicts_means_and_what_was_asked(figures: Fi
     assert figures.table(f"sustained {words}") == NOTHING
 
 
+def test_what_a_caller_gets_is_over_the_fastest_of_ours(figures: Figures) -> None:
+    def got(size: int, name: str, how: str) -> list[Final]:
+        return [
+            row.model_copy(update={"dispatched": how}) if row.point.provider == name else row
+            for row in finals_of(size, 4.0, {"torch": (8.0, "slower"), "triton_online": (6.0, "slower")})
+        ]
+
+    words = "dispatched kernel=softmax workload=columns dtype=float32"
+    assert figures.table(words) == NOTHING
+    finals = [
+        *got(256, "cuda", "guessed"),
+        *got(1024, "triton_online", "guessed"),
+        *got(4096, "torch", "torch"),
+    ]
+    factory.write_finals(figures.input, finals)
+    figures = Figures(figures.input, figures.reports)
+    lines = [cells(line) for line in figures.table(words).splitlines() if line.startswith("|")]
+    assert lines[2:] == [["guessed", "2", "1.22", "1.50"], ["torch", "1", "2.00", "2.00"]]
+
+
 def test_what_was_measured_after_two_seconds_is_apart(figures: Figures) -> None:
     both = finals_of(256, 4.0, {"torch": (8.0, "slower")})
     slower = [
@@ -415,8 +435,8 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
     [
         (
             "",
-            "unknown figures ''. Known: floor, best, providers, grid, plans, against, steps, map, "
-            "configurations, launches, counters, traffic, ratios, sustained, finals, gpus.",
+            "unknown figures ''. Known: floor, best, providers, grid, plans, against, steps, "
+            "dispatched, map, configurations, launches, counters, traffic, ratios, sustained, finals, gpus.",
         ),
         ("bst kernel=softmax workload=columns", "unknown figures 'bst'. Did you mean 'best'?"),
         ("best workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
