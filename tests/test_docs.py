@@ -98,6 +98,13 @@ def test_no_sentence_is_too_long_to_be_read_once(page: str) -> None:
     assert [one for one in sentences(page) if len(one.split()) > LONGEST] == []
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/kernels/")])
+def test_a_kernels_page_has_no_measured_figure_in_its_prose(page: str) -> None:
+    """A block that a command fills has it, or a page of docs/log/, which says when it was measured."""
+    typed = re.compile(r"\d (?:us|GB/s|TFLOP/s)\b|\d\.\d+ times\b.*\b(?:quack|Liger|cuBLAS|torch)\b")
+    assert [one for one in sentences(page) if typed.search(one)] == []
+
+
 @cache
 def names_of_files() -> frozenset[str]:
     """The names of all files in the folders that git has."""
