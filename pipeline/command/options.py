@@ -142,6 +142,7 @@ class CodegenConfig(PointsConfig):
     a: str | None
     b: str | None
     lazily: bool
+    offline: bool
     artifacts: Place
     wait_s: float | None = Field(ge=0)
 
