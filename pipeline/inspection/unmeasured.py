@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -22,4 +22,5 @@ def calls(scope: Scope, warn: Callable[[str], None], *, alone: bool = False) -> 
         try:
             yield
         finally:
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # of a device that a provider has spoilt for this process
+                torch.cuda.empty_cache()
