@@ -139,8 +139,11 @@ class Finals:
             wanted = plan(entry, preset.name, target, written=self.config.workload)
             rows = results.own_rows(ledger, warn)
             closer = preset.closer if self.config.workload is None else "all"
+            near = preset.near if self.config.workload is None else None
             try:
-                found = finalists.of_ledger(entry, wanted, closer, rows, identity, self.ceilings, target.gpu)
+                found = finalists.of_ledger(
+                    entry, wanted, closer, rows, identity, self.ceilings, target.gpu, near
+                )
             except NobodyError as error:
                 missed.append((entry, error))
             else:

@@ -233,8 +233,11 @@ class Sweep:
         """Find what has to be measured, and begin to compile of it what is compiled ahead."""
         self.refresh()
         if self.environment.kind == "cuda":
+            known = self.known()
+            if not known.keys() >= set(self.plan.points):
+                self.team.begin()  # it imports torch; so does a look at large problems, here
             memory = self.environment.memory_mib << 20
-            self.plan = room.within(self.plan, self.loaded, memory, self.known())
+            self.plan = room.within(self.plan, self.loaded, memory, known)
         self.agenda = self.missing()
         if self.agenda.is_empty:
             return
