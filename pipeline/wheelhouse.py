@@ -168,7 +168,7 @@ def _pin_of(path: Path) -> str | None:
 def main() -> None:
     """The command line."""
     if not sys.argv[1:]:
-        print(explanation.of_command("wheelhouse", None))
+        print(explanation.of_command("wheelhouse"))
         fail("the folder is missing: write python -m pipeline.wheelhouse FOLDER.")
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.wheelhouse", description=__doc__.split("\n\n")[0]

@@ -193,7 +193,7 @@ class Job(Generic[C]):
             if self._is_elsewhere:
                 raise
             if not (written or made):
-                print(explanation.of_command(name, None))
+                print(explanation.of_command(name))
             fail(str(error))
         except (HydraException, OmegaConfBaseException) as error:
             sentence = explain(error, schema, line.given)
