@@ -22,7 +22,7 @@ from kernels import Loaded
 from kernels.ops.declaration import Op, Result
 from kernels.ops.known import Known, known
 from kernels.ops.options import options_of
-from kernels.ops.plans import MOST_PLANS, Plan, first, form_of
+from kernels.ops.plans import MOST_PLANS, CallPlan, first, form_of
 from kernels.ops.registration import register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -39,7 +39,7 @@ class Function:
         self.op = op
         self.loaded = loaded
         self.signature = inspect.signature(op.definition)
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], CallPlan] = {}
         self._known: dict[Any, tuple[Known, ...]] = {}
         parameters = self.signature.parameters.values()
         self._defaults = tuple(one.default for one in parameters)
@@ -60,7 +60,7 @@ class Function:
         self.check(args)
         return self.op.definition(*args)
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
         """The plan of such calls, after one of them if there was none before."""
         args = self.filled(args, kwargs)
         plan = self._plans.get(form_of(args))
@@ -91,7 +91,7 @@ class Function:
         self._plans.clear()
         self._known.clear()
 
-    def _planned(self, args: tuple[Any, ...]) -> tuple[Plan, Result]:
+    def _planned(self, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
         """The plan of a call with all its arguments, and its answer."""
         form = form_of(args)
         plan = self._plans.get(form)

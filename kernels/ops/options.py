@@ -17,7 +17,7 @@ from kernels.contract import Value, shown
 
 
 @dataclass(frozen=True)
-class Option:
+class CallOption:
     """An option: its name, its place among the arguments, its default, and the values that it takes."""
 
     name: str
@@ -36,7 +36,7 @@ class Option:
         return ", ".join(shown(one) for one in self.values)
 
 
-def options_of(signature: inspect.Signature, loaded: Loaded) -> tuple[Option, ...]:
+def options_of(signature: inspect.Signature, loaded: Loaded) -> tuple[CallOption, ...]:
     """The options of a kernel's function."""
     dimensions = loaded.kernel.dimensions()
     found = []
@@ -44,5 +44,5 @@ def options_of(signature: inspect.Signature, loaded: Loaded) -> tuple[Option, ..
         if parameter.name in loaded.kernel.arguments:
             values = dimensions[parameter.name].values
             if values is not None:
-                found.append(Option(parameter.name, place, parameter.default, values))
+                found.append(CallOption(parameter.name, place, parameter.default, values))
     return tuple(found)

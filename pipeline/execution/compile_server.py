@@ -27,7 +27,7 @@ from pipeline.points import problems
 from pipeline.points.point import Point
 
 
-class Compilers:
+class CompileForks:
     """Forks of this process that compile points, and the connection that is told of each."""
 
     def __init__(self, connection: Connection, jobs: int) -> None:
@@ -95,7 +95,7 @@ def main(fd: int, capability: int, jobs: int) -> None:
     connection = Connection(fd)
     compile_for(capability)
     only_compile(_build_launcher)
-    compilers = Compilers(connection, jobs)
+    compilers = CompileForks(connection, jobs)
     while True:
         try:
             compilers.compile(receive(connection, Wanted))
