@@ -28,7 +28,7 @@ from pipeline.command.options import CountersConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.inspection import ncu
-from pipeline.inspection.counting import Counted, Spent, Wanted, read, session
+from pipeline.inspection.counting import Counted, PointsToCount, Spent, read, session
 from pipeline.inspection.ncu import Unavailable
 from pipeline.inspection.ncu_pages import bound, of_points
 from pipeline.inspection.subject import Subject, instrument
@@ -140,7 +140,7 @@ def compiling(stages: Sequence[Counters]) -> Iterator[None]:
         yield
 
 
-def where_time_went(spent: Spent, wanted: Sequence[Wanted]) -> str:
+def where_time_went(spent: Spent, wanted: Sequence[PointsToCount]) -> str:
     """How the seconds of a session were divided."""
     names = {Path(one.where).name: spent.of(one.points) for one in wanted}
     kernels = ", ".join(
@@ -186,10 +186,10 @@ class Counters:
         self.counted: dict[str, list[CounterRow]] | None = None
 
     @property
-    def wanted_now(self) -> Wanted:
+    def wanted_now(self) -> PointsToCount:
         """What a session is asked for."""
         points = {key: one.point for key, one in self.missing.items()}
-        return Wanted(self.subject.entry.loaded.where, points)
+        return PointsToCount(self.subject.entry.loaded.where, points)
 
     def choose(self) -> list[Chosen]:
         """The points to look into. Raises UserError for options that leave none."""

@@ -45,7 +45,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.reporting import best, evidence_figures, gpus, gpus_section
-from pipeline.reporting.evidence_figures import Wanted, markdown
+from pipeline.reporting.evidence_figures import FigureSelection, markdown
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.provider_map import Spot, provider_map
@@ -292,7 +292,7 @@ class Figures:
 
     def gpus(self) -> Iterator[str]:
         """All kernels on each pair of GPUs."""
-        found: dict[tuple[str, str], list[gpus.Pair]] = {}
+        found: dict[tuple[str, str], list[gpus.GpuPair]] = {}
         for pair in gpus.pairs(gpus.common_problems(self._swept)):
             found.setdefault((pair.a, pair.b), []).append(pair)
         header = ["kernel", "dtype", "problems", "b's time over a's", "by ceilings", "explained"]
@@ -410,8 +410,8 @@ class Figures:
         """What a call reads and writes."""
         return evidence_figures.traffic(self._wanted(request), self._evidence.counters)
 
-    def _wanted(self, request: Request) -> Wanted:
-        return Wanted(request.entry.name, list(request.problems), request.providers, self._name)
+    def _wanted(self, request: Request) -> FigureSelection:
+        return FigureSelection(request.entry.name, list(request.problems), request.providers, self._name)
 
     @cached_property
     def _evidence(self) -> Evidence:

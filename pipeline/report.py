@@ -40,7 +40,7 @@ from pipeline.reporting.frames import against_baseline, best_configurations, ent
 from pipeline.reporting.ladder import ladder, rungs
 from pipeline.reporting.landscapes import landscapes, timed
 from pipeline.reporting.overview import overview
-from pipeline.reporting.reading import Wanted
+from pipeline.reporting.reading import RecordFilter
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.reporting.tabulated import Tabulated, tabulated
 from pipeline.store import finals, results
@@ -110,11 +110,11 @@ def describe(kernel: str, providers: set[str]) -> About:
     return About(kernel, entry.loaded.summary, declared.baseline, own, rivals)
 
 
-def explained(evidence: Evidence) -> Wanted:
+def explained(evidence: Evidence) -> RecordFilter:
     """The measurements that evidence is about."""
     every = (evidence.profiles, evidence.counters, evidence.code)
     rows = [row for some in every for of_machine in some.values() for row in of_machine]
-    return Wanted(
+    return RecordFilter(
         frozenset(row.point for row in rows if row.point is not None),
         frozenset(row.key for row in rows if row.key is not None),
     )

@@ -12,7 +12,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.choice import EVERY, LARGEST
 from pipeline.points.frozen import Record
 from pipeline.points.search import Sampler
-from pipeline.points.searches import Budget
+from pipeline.points.searches import SearchBudget
 from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
@@ -128,11 +128,11 @@ class SweepConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
     @property
-    def budget(self) -> Budget | None:
+    def budget(self) -> SearchBudget | None:
         """How to search; None for measuring every point."""
         if self.search == "exhaustive":
             return None
-        return Budget(self.search, self.trials, self.seconds, self.ahead, self.seed)
+        return SearchBudget(self.search, self.trials, self.seconds, self.ahead, self.seed)
 
 
 class CodegenConfig(PointsConfig):

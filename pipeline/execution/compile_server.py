@@ -32,7 +32,7 @@ from pipeline.points.point import Point
 
 
 @dataclass(frozen=True)
-class Task:
+class CompileTask:
     """Points of a kernel that one process compiles, and those that ``then`` cost little."""
 
     where: str
@@ -40,7 +40,7 @@ class Task:
     then: Sequence[Point] = ()
 
 
-class Compilers:
+class CompileForks:
     """Forks of this process that compile points, and the connection that is told of each.
 
     Kernels are compiled in the order in which they were first asked for, as a sweep measures them so: no
@@ -55,7 +55,7 @@ class Compilers:
         self._free = jobs
         self._kernels: dict[str, int] = {}
         self._places = count()
-        self._waiting: list[tuple[int, bool, int, Task]] = []
+        self._waiting: list[tuple[int, bool, int, CompileTask]] = []
 
     def compile(self, wanted: Wanted) -> None:
         """Compile what the points launch.
@@ -74,10 +74,10 @@ class Compilers:
 
         with self._lock:
             for group in sorted(alike(wanted.points), key=lambda group: -weight(group[0])):
-                self._add(Task(wanted.where, group[:1], group[1:]), is_first=True)
+                self._add(CompileTask(wanted.where, group[:1], group[1:]), is_first=True)
             self._begin()
 
-    def _add(self, task: Task, *, is_first: bool) -> None:
+    def _add(self, task: CompileTask, *, is_first: bool) -> None:
         number = self._kernels.setdefault(task.where, len(self._kernels))
         heappush(self._waiting, (number, is_first, next(self._places), task))
 
@@ -92,14 +92,14 @@ class Compilers:
                 os._exit(1)  # the launches themselves compile what is left
             future.add_done_callback(partial(self._end, task))
 
-    def _end(self, task: Task, done: Future[None]) -> None:
+    def _end(self, task: CompileTask, done: Future[None]) -> None:
         with self._lock:
             # An error is not looked at: the launch itself will meet and report it.
             with suppress(OSError):
                 send(self.connection, Compiled(points=tuple(task.points)))
             self._free += 1
             if task.then:
-                self._add(Task(task.where, task.then), is_first=False)
+                self._add(CompileTask(task.where, task.then), is_first=False)
             self._begin()
 
 
@@ -135,7 +135,7 @@ def main(fd: int, capability: int, jobs: int) -> None:
     connection = Connection(fd)
     compile_for(capability)
     only_compile(_build_launcher)
-    compilers = Compilers(connection, jobs)
+    compilers = CompileForks(connection, jobs)
     while True:
         try:
             compilers.compile(receive(connection, Wanted))

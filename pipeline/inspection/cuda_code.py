@@ -159,14 +159,14 @@ class CudaCode:
 
     def _called(
         self, points: Sequence[tuple[str, Point]]
-    ) -> tuple[dict[str, tuple[Launch, ...]], dict[str, list[launches.Launch]]]:
+    ) -> tuple[dict[str, tuple[Launch, ...]], dict[str, list[launches.DeviceLaunch]]]:
         """What calls of the points launch, by their keys: as their providers report it, and as the profiler
         sees it. A point that fails beside other processes, for which there may be no memory left then, is
         tried again alone."""
         self.scope.see_alone()
         where, seed = self.scope.loaded.where, self.scope.identity.seed
         told: dict[str, tuple[Launch, ...]] = {}
-        seen: dict[str, list[launches.Launch]] = {}
+        seen: dict[str, list[launches.DeviceLaunch]] = {}
         for alone in (False, True):
             if left := [(key, point) for key, point in points if key not in seen]:
                 with unmeasured.calls(self.scope, self.warn, alone=alone):

@@ -13,7 +13,7 @@ from pipeline.reporting.charts import Chart
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import HeadToHead
 from pipeline.reporting.gpus import CommonProblem
-from pipeline.reporting.history import Part
+from pipeline.reporting.history import KernelHistory
 from pipeline.reporting.plots import Style
 from pipeline.reporting.summary import Summary
 from pipeline.store.environment import Environment
@@ -64,7 +64,7 @@ class Content:
     best: pd.DataFrame
     field: Sequence[HeadToHead]
     finals: Sequence[Final]
-    history: Sequence[Part]
+    history: Sequence[KernelHistory]
     about: Mapping[str, About]
     summaries: Sequence[Summary]
     common_problems: Sequence[CommonProblem]

@@ -211,7 +211,10 @@ FAULTS = {
         BY_CLASS,
         {"} else if (store == Store::kTmaByRowClass) {": "} else if (store == Store::kThreads) {"},
     ),
-    "a row class is stored one element further": (BY_CLASS, {"kBoxColumns + rows.shift,": "kBoxColumns + rows.shift + 1,"}),
+    "a row class is stored one element further": (
+        BY_CLASS,
+        {"kBoxColumns + rows.shift,": "kBoxColumns + rows.shift + 1,"},
+    ),
     "the last row class is not stored": (BY_CLASS, {"i < kRowClasses; ++i": "i < kRowClasses - 1; ++i"}),
     "the last rows of a class are taken for whole": (
         BY_CLASS,
