@@ -227,7 +227,7 @@ def test_no_point_waits_for_a_later_kernel(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     rows = [point("triton_row", 1024, num_warps=warps) for warps in (4, 8)]
     with Connection(os.open(os.devnull, os.O_WRONLY)) as nobody:
-        compilers = compile_server.Compilers(nobody, 1)
+        compilers = compile_server.CompileForks(nobody, 1)
         compilers.compile(Wanted(where="softmax", points=tuple(POINTS)))
         compilers.compile(Wanted(where="square", points=tuple(of_square)))
         # What a search asks for later is of the kernel that is measured.
