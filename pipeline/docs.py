@@ -11,6 +11,20 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     best            the fastest provider at each problem, as reports/best.csv has it
     providers       every provider's fastest configuration at each problem, in microseconds: by finals where
                     a problem had any, else by the sweeps
+    grid            the fastest provider at each problem, dtypes side by side, with its share of the ceiling
+                    and the baseline's time over its own; how many of the large problems reach 97 %
+    plans           the launch plan by which a kernel is the fastest at each problem, and the time of the
+                    best of each other strategy over that, by the sweeps
+    against         each provider that is not ours: its time over that of our fastest, as geometric mean and
+                    the least, and at which problems it is the faster, by the sweeps
+    ratios          the fastest of ours at each problem by finals, and the others' times over its, with their
+                    verdicts and geometric means; ``each=torch:0.97``, ``mean=torch:1.0`` and
+                    ``each=ceiling:0.9`` add a sentence that says where such a share is met
+    dispatched      what a caller gets at these problems, by how it was chosen: its time over that of the
+                    fastest of ours, by finals, as geometric mean and at most
+    sustained       the same after two seconds of the same work
+    steps           the rate of each provider that is named, in that order, and over that of the one before;
+                    by finals where a problem had any, else by the sweeps
     map             the fastest provider over the workload's x axis and its other numbers, and how many times
                     as long the baseline takes
     configurations  what each configuration takes at each problem, in microseconds, by the sweeps
@@ -24,15 +38,17 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
                     times, what the ceilings explain, and what the one's best costs on the other
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
-table these providers. The same results give the same text on every machine; what a CPU gave is in none.
+table these providers. ``workload=[quick,decode]`` takes the problems of several, by their numbers. The same
+results give the same text on every machine; what a CPU gave is in none.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +60,19 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.reporting import best, evidence_figures, gpus, gpus_section
+from pipeline.reporting import best, evidence_figures, gpus, gpus_section, grid_figures, ratio_figures
+from pipeline.reporting.best import Row
 from pipeline.reporting.evidence_figures import FigureSelection, markdown
+from pipeline.reporting.field import head_to_heads
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.provider_map import Spot, provider_map
+from pipeline.reporting.ratio_figures import AskedShare, marked
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.evidence import Evidence
 from pipeline.store.files import write_atomically
-from pipeline.store.finals import Final, fastest_of_ours
+from pipeline.store.finals import Final, fastest_of_ours, written_by
 from pipeline.store.results import Results
 
 if TYPE_CHECKING:
@@ -66,6 +85,9 @@ NOTHING = "Nothing of this is measured yet."
 
 FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
+
+ASKED = ("each=", "mean=")
+"""How options begin that say what was asked of ours."""
 
 LARGEST = "problems=largest"
 """Leaves a table of finals one problem of each kernel and dtype."""
@@ -121,10 +143,10 @@ def filled(text: str, page: Path, figures: Figures) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What a block asks for: a workload's problems, in their order, by extent and words."""
+    """What a block asks for: the problems of workloads, in their order, by extent and words."""
 
     entry: Entry
-    workload: str
+    workloads: tuple[str, ...]
     problems: Mapping[tuple[str, str], Any]
     providers: tuple[str, ...] | None
 
@@ -135,9 +157,10 @@ class Request:
         if len(options) < len(words) or not {"kernel", "workload"} <= options.keys():
             raise UserError("write NAME kernel=KERNEL workload=WORKLOAD, and options as NAME=[VALUE,VALUE].")
         entry = catalog.find(options.pop("kernel"))
-        workload = options.pop("workload")
-        if workload not in entry.config.workloads:
-            raise unknown(f"workload of {entry.name}", workload, entry.config.workloads)
+        workloads = _list(options.pop("workload"))
+        for workload in workloads:
+            if workload not in entry.config.workloads:
+                raise unknown(f"workload of {entry.name}", workload, entry.config.workloads)
         providers = _list(options.pop("provider")) if "provider" in options else None
         known = {one.name for one in entry.loaded.kernel.providers}
         for name in providers or ():
@@ -149,7 +172,9 @@ class Request:
                 raise unknown(f"dimension of {entry.name}", name, dimensions)
         wanted = {name: _list(values) for name, values in options.items()}
         found = {}
-        for problem in problems.of_workload(entry, entry.config.workloads[workload], {}):
+        every = [problems.of_workload(entry, entry.config.workloads[one], {}) for one in workloads]
+        ordered = chain.from_iterable(every)
+        for problem in sorted(ordered, key=_sizes) if len(every) > 1 else ordered:
             values = problems.values_of(problem)
             if all(str(values[name]) in some for name, some in wanted.items()):
                 point = Point(
@@ -159,7 +184,7 @@ class Request:
                     parameters=Values(),
                 )
                 found[notation.extent(point), notation.words(point)] = problem
-        return cls(entry, workload, found, providers)
+        return cls(entry, workloads, found, providers)
 
     @property
     def extents(self) -> list[str]:
@@ -173,8 +198,8 @@ class Request:
 
     @property
     def x(self) -> tuple[str, ...]:
-        """The dimensions of the workload's x axis."""
-        x = self.entry.config.workloads[self.workload].x
+        """The dimensions of the first workload's x axis."""
+        x = self.entry.config.workloads[self.workloads[0]].x
         return self.entry.loaded.kernel.size if x == problems.SIZE else (x,)
 
 
@@ -208,6 +233,11 @@ def _numbers(request: Request, problem: Any) -> dict[str, int]:
     }
 
 
+def _sizes(problem: Any) -> tuple[int, ...]:
+    """A problem's numbers, by which those of several workloads are in order."""
+    return tuple(value for value in problems.values_of(problem).values() if type(value) is int)
+
+
 def _list(text: str) -> tuple[str, ...]:
     return tuple(text.removeprefix("[").removesuffix("]").split(","))
 
@@ -225,6 +255,11 @@ class Figures:
             "floor": self.floor,
             "best": self.best,
             "providers": self.providers,
+            "grid": self.grid,
+            "plans": self.plans,
+            "against": self.against,
+            "steps": self.steps,
+            "dispatched": self.dispatched,
             "map": self.map,
             "configurations": self.configurations,
             "launches": self.launches,
@@ -232,6 +267,11 @@ class Figures:
             "traffic": self.traffic,
         }
         name, *options = words.split() or [""]
+        of_finals = {"ratios": "burst", "sustained": "sustained"}
+        if name in of_finals:
+            asked = [AskedShare.read(word) for word in options if word.startswith(ASKED)]
+            options = [word for word in options if not word.startswith(ASKED)]
+            tables[name] = partial(self.ratios, power=of_finals[name], asked=asked)
         of_all = {"finals": self.finals, "gpus": self.gpus}
         if name in of_all:
             if options == [LARGEST] and name == "finals":
@@ -241,7 +281,7 @@ class Figures:
                 raise UserError(f"figures {name} takes {known}.")
             return "\n\n".join(of_all[name]()) or NOTHING
         if name not in tables:
-            raise unknown("figures", name, [*tables, *of_all])
+            raise unknown("figures", name, [*tables, *of_finals, *of_all])
         return "\n\n".join(tables[name](Request.read(options))) or NOTHING
 
     def floor(self, request: Request) -> Iterator[str]:
@@ -312,15 +352,8 @@ class Figures:
 
     def best(self, request: Request) -> Iterator[str]:
         """The fastest provider at each problem."""
-        path = self.reports / "best.csv"
-        if not path.is_file():
-            raise UserError(f"{path} is not there; run python -m pipeline.report.")
-        for gpu in _gpus(self.loaded.gpus):
-            every = [row for row in best.read(path, gpu) if row["kernel"] == request.entry.name]
-            here = {(row["problem"], row["words"]): row for row in every}
-            found = [here[place] for place in request.problems if place in here]
-            if not found:
-                continue
+        for gpu, here in self._best_rows(request):
+            found = list(here.values())
             rates = list(dict.fromkeys(row["headline"] for row in found))
             header = [_x(request), "dtype", "best", "us", *(RATES[name] for name in rates)]
             header += ["of ceiling", f"x {found[0]['baseline']}", "commit"]
@@ -339,6 +372,83 @@ class Figures:
             ]
             yield f"*{self._name(gpu)}.*\n\n{markdown(header, rows, 3)}"
 
+    def _best_rows(self, request: Request) -> Iterator[tuple[str, dict[tuple[str, str], Row]]]:
+        """Of each machine that has any the rows of the report's best providers, by problem in their order."""
+        path = self.reports / "best.csv"
+        if not path.is_file():
+            raise UserError(f"{path} is not there; run python -m pipeline.report.")
+        for gpu in _gpus(self.loaded.gpus):
+            every = [row for row in best.read(path, gpu) if row["kernel"] == request.entry.name]
+            here = {(row["problem"], row["words"]): row for row in every}
+            if found := {place: here[place] for place in request.problems if place in here}:
+                yield gpu, found
+
+    def grid(self, request: Request) -> Iterator[str]:
+        """The fastest provider at each problem, its words side by side."""
+        work = request.entry.loaded.kernel.work
+        megabytes = {place: work(one).bytes / 1e6 for place, one in request.problems.items()}
+        for gpu, rows in self._best_rows(request):
+            commits = ", ".join(sorted({f"`{row['commit'][:COMMIT]}`" for row in rows.values()}))
+            baseline = request.entry.loaded.kernel.baseline
+            yield (
+                f"*{self._name(gpu)}: the fastest by sweeps, not side by side, and the time of `{baseline}` "
+                f"over its own. Of {commits}.*\n\n{grid_figures.grid(rows, _x(request), megabytes)}"
+            )
+
+    def plans(self, request: Request) -> Iterator[str]:
+        """The launch plan that is the fastest at each problem, of each provider that can be asked for one."""
+        for provider in request.entry.loaded.kernel.providers:
+            declared = provider.variables().get(grid_figures.STRATEGY)
+            if declared is not None and provider.name in (request.providers or [provider.name]):
+                wanted = replace(self._wanted(request), providers=[provider.name])
+                yield from grid_figures.plans(wanted, self.loaded.measurements, declared, _x(request))
+
+    def against(self, request: Request) -> Iterator[str]:
+        """The others beside our fastest, over all problems."""
+        kernel = request.entry.loaded.kernel
+        own = frozenset(one.name for one in kernel.providers if written_by(one) == "own")
+        others = request.providers or [one.name for one in kernel.providers if one.name not in own]
+        here = self._swept[self._swept["kernel"].eq(request.entry.name)]
+        met = head_to_heads(here, {request.entry.name: own}, {request.entry.name: others})
+        for gpu in _gpus(self.loaded.gpus):
+            some = [one for one in met if one.gpu == gpu and (one.extent, one.words) in request.problems]
+            if some:
+                yield (
+                    f"*{self._name(gpu)}, {len(some)} problems by sweeps, not side by side: the other's time "
+                    f"over that of our fastest.*\n\n{ratio_figures.against(some, others)}"
+                )
+
+    def dispatched(self, request: Request) -> Iterator[str]:
+        """What a caller gets beside our fastest."""
+        for gpu, found in self._finals_of(request, "burst"):
+            if table := ratio_figures.dispatched(found):
+                commits = sorted({(row.origin.commit or "")[:COMMIT] for some in found for row in some})
+                at = ", ".join(f"`{commit}`" for commit in commits)
+                yield f"*{request.entry.name} on {self._name(gpu)}, finals of {at}.*\n\n{table}"
+
+    def ratios(self, request: Request, power: str, asked: Sequence[AskedShare]) -> Iterator[str]:
+        """The others beside our fastest, by finals."""
+        kernel = request.entry.loaded.kernel
+        others = request.providers or [one.name for one in kernel.providers if written_by(one) != "own"]
+        wanted = len(request.problems)
+        for gpu, found in self._finals_of(request, power):
+            how, *tables = ratio_figures.ratios(found, others, asked, _x(request), wanted)
+            after = " after two seconds of the same work" * (power == "sustained")
+            caption = f"*{self._name(gpu)}, finals{after}, the other's time over ours, {how}*"
+            yield "\n\n".join([caption, *tables])
+
+    def _finals_of(self, request: Request, power: str) -> Iterator[tuple[str, list[list[Final]]]]:
+        """Of each machine that has any the finals by problem, where one of ours is among them."""
+        rows = [row for row in self._held if row.power == power and row.point.kernel == request.entry.name]
+        for gpu in _gpus(row.origin.gpu for row in rows):
+            at: dict[tuple[str, str], list[Final]] = {}
+            for row in rows:
+                if row.origin.gpu == gpu:
+                    at.setdefault(evidence_figures.place(row.point), []).append(row)
+            found = [at[one] for one in request.problems if one in at and fastest_of_ours(at[one])]
+            if found:
+                yield gpu, found
+
     def providers(self, request: Request) -> Iterator[str]:
         """Every provider's fastest time at each problem."""
         for gpu, fastest in self._of_machines(request):
@@ -352,6 +462,34 @@ class Figures:
                     rows.append([place[0] + FINAL * (place in fastest.held), place[1], *cells])
             table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
             yield f"*{self._name(gpu)}, us. {fastest.how(len(rows))} The fastest is bold.*\n\n{table}"
+
+    def steps(self, request: Request) -> Iterator[str]:
+        """What each of the named providers gains on the one before. Raises UserError where none is named."""
+        if request.providers is None:
+            raise UserError("figures steps needs provider=[NAME,NAME], in the order of the steps.")
+        kernel, workload = request.entry.loaded.kernel, request.workloads[0]
+        rate = request.entry.headline(workload)
+        for gpu, fastest in self._of_machines(request):
+            for place, some in fastest.times.items():
+                work = kernel.work(request.problems[place])
+                done = work.bytes / 1e3 if rate == "gbps" else work.flops / 1e6
+                known = [name for name in request.providers if name in some]
+                rows = [
+                    [
+                        f"`{name}`",
+                        number(done / some[name]),
+                        speedup(some[before] / some[name]) if before else "",
+                    ]
+                    for before, name in zip([None, *known], known, strict=False)
+                ]
+                if rows:
+                    table = markdown(["step", RATES[rate], "times the step before"], rows, 1)
+                    how = (
+                        "side by side, by finals" if place in fastest.held else "by sweeps, not side by side"
+                    )
+                    at = " ".join(filter(None, place))
+                    commits = ", ".join(f"`{commit[:COMMIT]}`" for commit in fastest.commits)
+                    yield f"*{self._name(gpu)}, {at}, {how}, of {commits}.*\n\n{table}"
 
     def map(self, request: Request) -> Iterator[str]:
         """The fastest provider over a workload's x axis and its other numbers."""
@@ -464,10 +602,7 @@ def _held_line(some: Sequence[Final]) -> list[str]:
 
     def ratio(rows: Sequence[Final]) -> str:
         row = min(rows, key=lambda row: row.median_us, default=None)
-        if row is None or row.against is None:
-            return ""
-        mark = {"same": " (same)", "undecided": " (undecided)"}.get(row.against.verdict, "")
-        return f"{speedup(row.against.ratio)}{mark}"
+        return "" if row is None or row.against is None else marked(row.against)
 
     baseline = [row for row in some if row.point.provider == kernel.baseline]
     # By name: finals may be of a provider that is gone since.
