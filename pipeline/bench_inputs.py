@@ -60,7 +60,7 @@ KINDS: Mapping[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor] | No
 """Values in place of those that the kernel makes; None leaves these."""
 
 
-class Row(Record):
+class InputsRow(Record):
     """A point on one kind of inputs: the medians of the repeats in microseconds, in a burst and after seconds
     of the same work (None on a CPU), and the clock and the power then."""
 
@@ -95,7 +95,7 @@ def run(config: BenchInputsConfig) -> None:
     say(f"Rows: {path}")
 
 
-def measure(config: BenchInputsConfig, point: Point, stopwatch: Stopwatch) -> list[Row]:
+def measure(config: BenchInputsConfig, point: Point, stopwatch: Stopwatch) -> list[InputsRow]:
     """One point on every kind of inputs, these in turn so that a drift of the device reaches all alike."""
     found = instance.standalone(config.entry.loaded.where, point)
     made = found.inputs(stopwatch.device, config.seed)
@@ -113,7 +113,7 @@ def measure(config: BenchInputsConfig, point: Point, stopwatch: Stopwatch) -> li
                 lasting[name].append(last.median_us)
                 clocks[name] = last.sm_clock_mhz, last.power_w
     return [
-        Row(
+        InputsRow(
             point=point,
             inputs=name,
             burst_us=tuple(burst[name]),
@@ -144,7 +144,7 @@ def filled(inputs: Tensors, kind: str, seed: int) -> Tensors:
     return copies
 
 
-def table(rows: list[Row], title: str) -> Table:
+def table(rows: list[InputsRow], title: str) -> Table:
     """A line a point and kind, each time beside that on normal values."""
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
     headings = ("problem", "inputs", "burst us", "x normal", "sustained us", "x normal", "MHz", "W")

@@ -31,7 +31,7 @@ from pipeline.command.options import BenchScaleConfig, SweepConfig, TrackingConf
 from pipeline.command.run import console, run_stage, say
 from pipeline.execution import synthetic
 from pipeline.execution.benchmark import footprint
-from pipeline.execution.simulation import Simulated, Team, simulate
+from pipeline.execution.simulation import Simulated, SimulatedTeam, simulate
 from pipeline.execution.team import Here
 from pipeline.machine.device import cpu_threads
 from pipeline.points.frozen import digest
@@ -110,7 +110,7 @@ def swept(config: BenchScaleConfig, output: Path) -> Simulated:
         progress = Progress(quiet, sweep.slug, agenda.total)
         schedule = sweep.schedule(agenda.due, agenda, count)
         keep = partial(sweep.report, agenda, limits, progress)
-        teams.append(Team(schedule, sweep.devices, partial(outcome_of, sweep, limits), keep))
+        teams.append(SimulatedTeam(schedule, sweep.devices, partial(outcome_of, sweep, limits), keep))
         sweeps.append((sweep, limits))
     with ExitStack() as stack:
         for sweep, limits in sweeps:

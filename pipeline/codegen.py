@@ -7,7 +7,9 @@
 Compiles every Triton and Numba variant of the kernel's plan and takes its CUDA libraries apart, for each
 architecture and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed
 of is kept. One provider alone prints its annotated listing as well. With lazily=true a host without a GPU
-compiles for none: of what a GPU would run, the rows that are there stay, and are kept up to date.
+compiles for none: of what a GPU would run, the rows that are there stay, and are kept up to date. With
+offline=true nothing is called on the device, so that this may run beside what is measured there: which CUDA
+functions a point launches, and what Inductor generates, is left to the next run without it.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ class Codegen:
             artifacts=config.artifacts,
             wait_s=config.wait_s,
             shows=config.provider is not None and len(config.provider) == 1,
+            offline=config.offline,
         )
         results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
         self.scope.folder.parent.mkdir(parents=True, exist_ok=True)

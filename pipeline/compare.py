@@ -28,7 +28,7 @@ import kernels
 from pipeline import ROOT, UserError
 from pipeline.cluster.messages import Errand
 from pipeline.cluster.sending import Sent, options_of, send
-from pipeline.cluster.sweeping import Wanted
+from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import CompareConfig, Engine
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
@@ -48,7 +48,7 @@ from pipeline.store.files import write_atomically
 from pipeline.store.turns import Turn
 from pipeline.toolchain.extension import WITHOUT_GPU
 from pipeline.verdicts import code, opponents, self_test
-from pipeline.verdicts.contest import Contest, Limits, Match, Rival
+from pipeline.verdicts.contest import Contest, Match, Rival, RoundLimits
 from pipeline.verdicts.opponents import TREE, Named, Pair
 from pipeline.verdicts.sides import Answer, Question
 from pipeline.verdicts.statistics import Rule
@@ -110,7 +110,7 @@ def on_cluster(config: CompareConfig, engine: Engine) -> None:
     names = {name: side.commit or side.text for name, side in zip("ab", sides, strict=False)}
     # Those of a kernel outside of the repository are in its own, which every host sees.
     commits = [] if config.entry.loaded.is_outside else [one.commit for one in sides if one.commit]
-    wanted = Wanted(
+    wanted = ClusterRequest(
         [config.entry], (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
     )
     options = options_of(config.model_dump(mode="json") | names, config.output, wanted.kind)
@@ -211,7 +211,7 @@ class Compare:
         """Measure, and keep each turn as it comes."""
         config, ceilings = self.config, self.ceilings
         assert ceilings is not None, "ceilings are found before anything is measured"
-        limits = Limits(config.rounds, config.most_rounds)
+        limits = RoundLimits(config.rounds, config.most_rounds)
         known = [] if config.remeasure else turns.read(self.path, warn)
         with Progress(console, self.title) as progress:
 
@@ -272,7 +272,10 @@ class Compare:
         """What is kept of the comparison beside its samples."""
         assert self.contest is not None, "there are rows once there is a contest"
         head, _ = commit.head(opponents.repository(self.entry))
-        sides = [comparisons.Side(name=named.name, commit=named.commit or head) for named in (self.a, self.b)]
+        sides = [
+            comparisons.ComparedSide(name=named.name, commit=named.commit or head)
+            for named in (self.a, self.b)
+        ]
         return Comparison(
             kernel=self.entry.name,
             gpu=self.device.slug,

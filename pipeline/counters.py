@@ -6,8 +6,9 @@
 
 Looks at the best own configuration by the ledger, the same provider's default one and the baseline, at a
 small, a middle and a large problem, of all kernels in one session of ncu; with presets that look at the
-largest problem alone at the best one and the baseline. What was counted is not counted again. Where counters
-can't be read, the rows say why and what to do.
+largest problem alone at the best one and the baseline, unless that is known to launch many kernels, each of
+which takes ncu a second. What was counted is not counted again. Where counters can't be read, the rows say
+why and what to do.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pipeline.command.options import CountersConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.inspection import ncu
-from pipeline.inspection.counting import Counted, Spent, Wanted, read, session
+from pipeline.inspection.counting import Counted, PointsToCount, Spent, read, session
 from pipeline.inspection.ncu import Unavailable
 from pipeline.inspection.ncu_pages import bound, of_points
 from pipeline.inspection.subject import Subject, instrument
@@ -38,7 +39,7 @@ from pipeline.points.frozen import digest
 from pipeline.points.notation import extent, label, words
 from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
-from pipeline.store.evidence import CounterRow, joined, read_lines, write_lines
+from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
 
 INSTRUMENT = {
@@ -47,6 +48,9 @@ INSTRUMENT = {
     "inspection/ncu_pages.py": "by_point bound",
 }
 """What a row comes from, beside the sets that are counted."""
+
+MOST_LAUNCHES = 8
+"""Kernels of a baseline's call that a first look counts."""
 
 MACHINES = (ncu.NO_GPU, ncu.NO_NCU, ncu.NO_PERMISSION, ncu.BUSY)
 """Why nothing can be counted here, whatever the kernel."""
@@ -136,7 +140,7 @@ def compiling(stages: Sequence[Counters]) -> Iterator[None]:
         yield
 
 
-def where_time_went(spent: Spent, wanted: Sequence[Wanted]) -> str:
+def where_time_went(spent: Spent, wanted: Sequence[PointsToCount]) -> str:
     """How the seconds of a session were divided."""
     names = {Path(one.where).name: spent.of(one.points) for one in wanted}
     kernels = ", ".join(
@@ -175,14 +179,17 @@ class Counters:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.wanted = {self.subject.identity.key(one.point): one for one in self.choose()}
         self.known = self.read_known()
+        if config.preset.closer == "largest" and config.provider is None:
+            for key in self.of_many_launches() - self.known.keys():
+                del self.wanted[key]
         self.missing = {key: one for key, one in self.wanted.items() if key not in self.known}
         self.counted: dict[str, list[CounterRow]] | None = None
 
     @property
-    def wanted_now(self) -> Wanted:
+    def wanted_now(self) -> PointsToCount:
         """What a session is asked for."""
         points = {key: one.point for key, one in self.missing.items()}
-        return Wanted(self.subject.entry.loaded.where, points)
+        return PointsToCount(self.subject.entry.loaded.where, points)
 
     def choose(self) -> list[Chosen]:
         """The points to look into. Raises UserError for options that leave none."""
@@ -205,6 +212,15 @@ class Counters:
                 f"provider= takes {', '.join(p.name for p in kernel.providers if 'cuda' in p.devices)}."
             )
         return found
+
+    def of_many_launches(self) -> set[str]:
+        """The keys of baselines whose calls launch more kernels than a first look counts, by their
+        profiles."""
+        path = results.profile_path(self.subject.output, self.subject.entry.name, self.subject.slug)
+        many = {
+            row.key for row in read_lines(path, ProfileRow, warn) if (row.launches or 0.0) > MOST_LAUNCHES
+        }
+        return {key for key, one in self.wanted.items() if key in many and one.role == "baseline"}
 
     def read_known(self) -> dict[str, list[CounterRow]]:
         """By key the rows that need no second look: all kernels of the point were counted, with all that

@@ -62,12 +62,12 @@ from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.reporting import best, evidence_figures, gpus, gpus_section, grid_figures, ratio_figures
 from pipeline.reporting.best import Row
-from pipeline.reporting.evidence_figures import Wanted, markdown
+from pipeline.reporting.evidence_figures import FigureSelection, markdown
 from pipeline.reporting.field import head_to_heads
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.provider_map import Spot, provider_map
-from pipeline.reporting.ratio_figures import Asked, marked
+from pipeline.reporting.ratio_figures import AskedShare, marked
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.evidence import Evidence
@@ -269,7 +269,7 @@ class Figures:
         name, *options = words.split() or [""]
         of_finals = {"ratios": "burst", "sustained": "sustained"}
         if name in of_finals:
-            asked = [Asked.read(word) for word in options if word.startswith(ASKED)]
+            asked = [AskedShare.read(word) for word in options if word.startswith(ASKED)]
             options = [word for word in options if not word.startswith(ASKED)]
             tables[name] = partial(self.ratios, power=of_finals[name], asked=asked)
         of_all = {"finals": self.finals, "gpus": self.gpus}
@@ -332,7 +332,7 @@ class Figures:
 
     def gpus(self) -> Iterator[str]:
         """All kernels on each pair of GPUs."""
-        found: dict[tuple[str, str], list[gpus.Pair]] = {}
+        found: dict[tuple[str, str], list[gpus.GpuPair]] = {}
         for pair in gpus.pairs(gpus.common_problems(self._swept)):
             found.setdefault((pair.a, pair.b), []).append(pair)
         header = ["kernel", "dtype", "problems", "b's time over a's", "by ceilings", "explained"]
@@ -426,7 +426,7 @@ class Figures:
                 at = ", ".join(f"`{commit}`" for commit in commits)
                 yield f"*{request.entry.name} on {self._name(gpu)}, finals of {at}.*\n\n{table}"
 
-    def ratios(self, request: Request, power: str, asked: Sequence[Asked]) -> Iterator[str]:
+    def ratios(self, request: Request, power: str, asked: Sequence[AskedShare]) -> Iterator[str]:
         """The others beside our fastest, by finals."""
         kernel = request.entry.loaded.kernel
         others = request.providers or [one.name for one in kernel.providers if written_by(one) != "own"]
@@ -548,8 +548,8 @@ class Figures:
         """What a call reads and writes."""
         return evidence_figures.traffic(self._wanted(request), self._evidence.counters)
 
-    def _wanted(self, request: Request) -> Wanted:
-        return Wanted(request.entry.name, list(request.problems), request.providers, self._name)
+    def _wanted(self, request: Request) -> FigureSelection:
+        return FigureSelection(request.entry.name, list(request.problems), request.providers, self._name)
 
     @cached_property
     def _evidence(self) -> Evidence:

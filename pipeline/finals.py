@@ -26,7 +26,7 @@ import kernels
 from pipeline import ROOT, UserError
 from pipeline.cluster.messages import Errand
 from pipeline.cluster.sending import Sent, options_of, send
-from pipeline.cluster.sweeping import Wanted
+from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import Engine, FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
@@ -49,7 +49,7 @@ from pipeline.store.finals import Final
 from pipeline.store.record import Origin
 from pipeline.store.turns import Turn
 from pipeline.verdicts import finalists
-from pipeline.verdicts.contest import Contest, Limits, Match, Rival
+from pipeline.verdicts.contest import Contest, Match, Rival, RoundLimits
 from pipeline.verdicts.finalists import Finalists, NobodyError
 from pipeline.verdicts.standings import Standings
 from pipeline.verdicts.statistics import Rule
@@ -88,7 +88,7 @@ def on_cluster(config: FinalsConfig, engine: Engine, entries: Sequence[Entry]) -
             f"workload={config.workload} is no workload of every kernel, and a file does not go along to a "
             "cluster: run the command on the GPU's host."
         )
-    wanted = Wanted(
+    wanted = ClusterRequest(
         entries, (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
     )
     options = options_of(config.model_dump(mode="json"), config.output, wanted.kind)
@@ -139,8 +139,11 @@ class Finals:
             wanted = plan(entry, preset.name, target, written=self.config.workload)
             rows = results.own_rows(ledger, warn)
             closer = preset.closer if self.config.workload is None else "all"
+            near = preset.near if self.config.workload is None else None
             try:
-                found = finalists.of_ledger(entry, wanted, closer, rows, identity, self.ceilings, target.gpu)
+                found = finalists.of_ledger(
+                    entry, wanted, closer, rows, identity, self.ceilings, target.gpu, near
+                )
             except NobodyError as error:
                 missed.append((entry, error))
             else:
@@ -164,7 +167,7 @@ class Finals:
         """Hold the rounds, keep each turn as it comes, and write the finals."""
         config = self.config
         rounds = config.rounds or config.preset.rounds
-        limits = Limits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
+        limits = RoundLimits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
         assert self.ceilings is not None, "ceilings are found before finals are held"
         with Progress(console, f"finals on {self.slug}") as progress:
             last = monotonic()

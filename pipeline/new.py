@@ -59,7 +59,7 @@ PURPOSE = {
 
 
 @dataclass(frozen=True)
-class Place:
+class KernelPaths:
     """Where a new kernel's files go. ``where`` is what commands are given as ``kernel=``, ``package`` where
     its files import each other from: empty outside of the repository."""
 
@@ -70,7 +70,7 @@ class Place:
     package: str
 
     @classmethod
-    def of(cls, where: str) -> Place:
+    def of(cls, where: str) -> KernelPaths:
         """The place that ``kernel=`` names. Raises UserError for one that can't be, or that is taken."""
         folder = Path(where).expanduser() if "/" in where else kernels.ROOT / where
         name = folder.name
@@ -125,7 +125,7 @@ class Operation:
 
 def run(config: NewConfig) -> None:
     """Write the files, and say what they are and what to do next."""
-    place = Place.of(config.kernel)
+    place = KernelPaths.of(config.kernel)
     copied = {}
     if config.source is None:
         if config.reference is not None:
@@ -259,7 +259,7 @@ def _values(default: Value, most: int) -> list[Value]:
     return [default]
 
 
-def rendered(place: Place, operation: Operation) -> dict[str, str]:
+def rendered(place: KernelPaths, operation: Operation) -> dict[str, str]:
     """The text of each Python file. Raises UserError for a name that they use for something else."""
     used = set()
     for text in _files("placeholder", place.package and "kernels.placeholder", operation).values():

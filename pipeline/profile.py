@@ -4,7 +4,8 @@
     python -m pipeline.profile kernel=square provider=torch_square stacks=true
     python -m pipeline.profile kernel=matmul size=4096 tensorboard=outputs/tensorboard
 
-Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger. Says
+Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger; with
+presets for a first look at the large one, and of providers that nobody names at those that lead there. Says
 in a sentence what a call launches, and where its time goes. What was profiled is not profiled again, unless
 stacks or TensorBoard's traces are asked for. With stacks there is a flame graph of each point, too.
 """
@@ -35,7 +36,7 @@ from pipeline.inspection.subject import Subject, instrument
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import author
-from pipeline.points.choice import each_provider
+from pipeline.points.choice import each_provider, leading
 from pipeline.points.notation import extent, file_name, label, words
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
@@ -66,12 +67,13 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
         config.preset.name, config.pin, config.provider, chosen.kind, config.preset.few
     )
     timed = stage.subject.timed(warn)
-    wanted = {
-        stage.subject.identity.key(one.point): one.point
-        for one in each_provider(stage.subject.kernel, points, timed)
-    }
+    every = each_provider(stage.subject.kernel, points, timed)
+    near = config.preset.near if config.provider is None else None
+    new = every if near is None else leading(stage.subject.kernel, every, timed, near)
+    wanted = {stage.subject.identity.key(one.point): one.point for one in every}
     known = stage.known()
-    missing = {key: point for key, point in wanted.items() if key not in known}
+    of_new = {one.point for one in new}
+    missing = {key: point for key, point in wanted.items() if key not in known and point in of_new}
     rows = stage.profile(wanted, missing, known)
     stage.forget(rows)
     if wanted and not missing:

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -37,8 +38,9 @@ from pipeline.reporting.drawings import Drawing, drawings
 from pipeline.reporting.field import head_to_heads, head_to_heads_of_finals, preferred, rivals_of
 from pipeline.reporting.frames import against_baseline, best_configurations, entry_of, frame_of_finals
 from pipeline.reporting.ladder import ladder, rungs
+from pipeline.reporting.landscapes import landscapes, timed
 from pipeline.reporting.overview import overview
-from pipeline.reporting.reading import Wanted
+from pipeline.reporting.reading import RecordFilter
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.reporting.tabulated import Tabulated, tabulated
 from pipeline.store import finals, results
@@ -108,11 +110,11 @@ def describe(kernel: str, providers: set[str]) -> About:
     return About(kernel, entry.loaded.summary, declared.baseline, own, rivals)
 
 
-def explained(evidence: Evidence) -> Wanted:
+def explained(evidence: Evidence) -> RecordFilter:
     """The measurements that evidence is about."""
     every = (evidence.profiles, evidence.counters, evidence.code)
     rows = [row for some in every for of_machine in some.values() for row in of_machine]
-    return Wanted(
+    return RecordFilter(
         frozenset(row.point for row in rows if row.point is not None),
         frozenset(row.key for row in rows if row.key is not None),
     )
@@ -141,19 +143,19 @@ def compose(
     styles = plots.styles(rows["provider"])
     names = machines(found, rows["gpu"])
     panels = {slug: plots.Panel(slug, name, found.ceilings.get(slug)) for slug, name in names.items()}
-    charts: dict[str, list[Drawing]] = {}
-    drawn: dict[str, list[Future[str]]] = {}
+    drawn: dict[str, list[Future[Plot]]] = {}
+    maps: dict[str, Future[list[dict[str, Any]]]] = {}
     roofs: dict[str, Future[str]] = {}
     ladders: dict[str, Future[str]] = {}
-    # Drawing takes longer than all else, so that every core has its part.
+    # What is drawn takes longer than all else, so that every core has its part.
     count = min(device.cpu_threads(), 2 * len(about))
     with ProcessPoolExecutor(max(1, count), get_context("fork"), drawer, (os.getpid(),)) as processes:
         for name, of_kernel in fastest.groupby("kernel"):
             of_machines = {slug: panels[slug] for slug in names if slug in set(of_kernel["gpu"])}
-            charts[str(name)] = drawings(str(name), rows[rows["kernel"] == name], of_kernel)
+            of_name = drawings(str(name), rows[rows["kernel"] == name], of_kernel)
             drawn[str(name)] = [
-                processes.submit(plots.rate_against_x, one, machines_of(one.lines, of_machines), styles)
-                for one in charts[str(name)]
+                processes.submit(plotted, one, of_machines, panels, styles, baselines[str(name)])
+                for one in of_name
             ]
             counted = {slug: dram_bytes(evidence.counters.get((str(name), slug), [])) for slug in of_machines}
             roofs[str(name)] = processes.submit(
@@ -163,11 +165,14 @@ def compose(
                 ladders[str(name)] = processes.submit(
                     ladder, str(name), of_problem, list(of_machines.values()), styles
                 )
+        for name in about:
+            maps[name] = processes.submit(landscapes, timed(rows[rows["kernel"] == name]), names)
         rivals = {name: one.rivals for name, one in about.items()}
         swept = head_to_heads(rows, {name: one.own for name, one in about.items()}, rivals)
         field = preferred(swept, head_to_heads_of_finals(held, swept, rivals))
         of_finals = frame_of_finals(row for row in held if row.power == "burst")
         summaries = summary.summaries(field, rows, of_finals, baselines)
+        overview_drawn = processes.submit(overview, summaries, names)
         return Content(
             results=found,
             machines=names,
@@ -175,18 +180,13 @@ def compose(
             best=fastest,
             field=field,
             summaries=summaries,
-            overview=overview(summaries, names),
+            overview=overview_drawn.result(),
             common_problems=gpus.common_problems(rows),
             finals=held,
             history=history.parts(everything_held),
             about=about,
-            plots={
-                name: [
-                    Plot(one, svg.result(), of_drawing(one, list(panels.values()), styles, baselines[name]))
-                    for one, svg in zip(charts[name], drawn[name], strict=True)
-                ]
-                for name in charts
-            },
+            plots={name: [one.result() for one in some] for name, some in drawn.items()},
+            landscapes={name: one.result() for name, one in maps.items()},
             rooflines={name: svg.result() for name, svg in roofs.items()},
             ladders={name: svg.result() for name, svg in ladders.items()},
             evidence=evidence,
@@ -201,6 +201,19 @@ def drawer(parent: int) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     die_with(parent)
+
+
+def plotted(
+    drawing: Drawing,
+    here: dict[str, plots.Panel],
+    panels: dict[str, plots.Panel],
+    styles: Mapping[str, plots.Style],
+    baseline: str,
+) -> Plot:
+    """A workload's plot: as a file of the machines ``here``, which have measured the kernel, and as charts of
+    a page."""
+    svg = plots.rate_against_x(drawing, machines_of(drawing.lines, here), styles)
+    return Plot(drawing, svg, of_drawing(drawing, list(panels.values()), styles, baseline))
 
 
 def machines_of(lines: pd.DataFrame, panels: dict[str, plots.Panel]) -> list[plots.Panel]:

@@ -24,7 +24,7 @@ from pipeline import ROOT, UserError
 from pipeline.command.options import SanitizeConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.inspection import sanitizer
-from pipeline.inspection.sanitizer import Found, Sanitizer
+from pipeline.inspection.sanitizer import Sanitizer, SessionFindings
 from pipeline.inspection.subject import Subject
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
@@ -112,7 +112,7 @@ class Sanitize:
                     rows.append(self.row(name, tool, some, found))
         return sorted(rows, key=lambda row: (list(points).index(row.provider), row.tool))
 
-    def session(self, tool: str, points: Sequence[Point]) -> Found:
+    def session(self, tool: str, points: Sequence[Point]) -> SessionFindings:
         """What a tool finds in a process that calls the points; one that failed there is in trouble."""
         with tempfile.TemporaryDirectory() as folder:
             plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
@@ -125,9 +125,9 @@ class Sanitize:
         if not failed or found.errors:
             return found
         name, reason = next(iter(failed.items()))
-        return Found(0, found.warnings, found.findings, f"{name}: {reason}")
+        return SessionFindings(0, found.warnings, found.findings, f"{name}: {reason}")
 
-    def row(self, provider: str, tool: str, points: Sequence[Point], found: Found) -> SanitizerRow:
+    def row(self, provider: str, tool: str, points: Sequence[Point], found: SessionFindings) -> SanitizerRow:
         """The row of a provider under a tool."""
         return SanitizerRow(
             kernel=self.subject.entry.name,

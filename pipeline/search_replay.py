@@ -30,7 +30,7 @@ from pipeline.points.frozen import Values
 from pipeline.points.plan import chosen_providers
 from pipeline.points.point import Point
 from pipeline.points.search import Sampler
-from pipeline.points.searches import Budget, Searches
+from pipeline.points.searches import SearchBudget, Searches
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.record import Measurement
@@ -104,7 +104,7 @@ def grids(config: SearchReplayConfig, entry: Entry, rows: Sequence[Measurement])
 def play(found: Sequence[Grid], share: float, sampler: Sampler, seed: int, ahead: int) -> list[float]:
     """Search all grids of a ledger as a sweep does, each by this share of its configurations. How much longer
     than the grid's best takes the best that was found, as a share of it; infinite where all trials failed."""
-    searches = Searches(Budget(sampler, None, None, ahead, seed))
+    searches = Searches(SearchBudget(sampler, None, None, ahead, seed))
     times: dict[Point, float | None] = {}
     for grid in found:
         searches.add(list(grid.times), grid.is_ahead, {}, trials=grid.trials(share))

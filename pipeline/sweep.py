@@ -27,7 +27,7 @@ from functools import partial
 from time import monotonic
 
 from pipeline import ROOT, UserError
-from pipeline.cluster.sweeping import Wanted, at_once, teams_of
+from pipeline.cluster.sweeping import ClusterRequest, at_once, teams_of
 from pipeline.cluster.team import ClusterTeam
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
@@ -105,7 +105,7 @@ def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
     if first.debug:
         raise UserError("debug=true calls each point in this process; leave cluster= out.")
     with ExitStack() as stack:
-        wanted = Wanted(
+        wanted = ClusterRequest(
             entries=[config.entry for config in configs],
             device=first.device,
             timing=first.timing,
@@ -233,8 +233,11 @@ class Sweep:
         """Find what has to be measured, and begin to compile of it what is compiled ahead."""
         self.refresh()
         if self.environment.kind == "cuda":
+            known = self.known()
+            if not known.keys() >= set(self.plan.points):
+                self.team.begin()  # it imports torch; so does a look at large problems, here
             memory = self.environment.memory_mib << 20
-            self.plan = room.within(self.plan, self.loaded, memory, self.known())
+            self.plan = room.within(self.plan, self.loaded, memory, known)
         self.agenda = self.missing()
         if self.agenda.is_empty:
             return

@@ -54,7 +54,7 @@ from pipeline.timing.timers.wall import WallTimer
 TIMERS = ("graph", "event", "do_bench", "wall")
 
 
-class Row(Record):
+class TimerRow(Record):
     """One timer at one point: microseconds, spread (max - min over the median of the repeats' medians),
     milliseconds a measurement, and CUPTI's duration (None where CUPTI can't be read)."""
 
@@ -130,7 +130,9 @@ def sampled(stopwatch: Stopwatch, timer: str, rotation: Rotation, bytes_: int) -
     return samples
 
 
-def measure(config: TimersConfig, point: Point, where: torch.device, watches: dict[str, Watch]) -> list[Row]:
+def measure(
+    config: TimersConfig, point: Point, where: torch.device, watches: dict[str, Watch]
+) -> list[TimerRow]:
     """One point by every timer, the timers in turn so that a drift of the device reaches all alike."""
     found = instance.standalone(config.entry.loaded.where, point)
     inputs = found.inputs(where, config.seed)
@@ -152,7 +154,7 @@ def measure(config: TimersConfig, point: Point, where: torch.device, watches: di
     for name, measured in repeats.items():
         times = [us for us, _ in measured]
         rows.append(
-            Row(
+            TimerRow(
                 **point.model_dump(),
                 timer=name,
                 median_us=median(times),
@@ -164,7 +166,7 @@ def measure(config: TimersConfig, point: Point, where: torch.device, watches: di
     return rows
 
 
-def show(rows: list[Row], title: str) -> None:
+def show(rows: list[TimerRow], title: str) -> None:
     """Print the table."""
     table = Table(title=title)
     for heading in ("problem", "timer", "us", "spread", "cost ms", "CUPTI us", "off"):
@@ -182,7 +184,7 @@ def show(rows: list[Row], title: str) -> None:
     print_wide(console, table)
 
 
-def drawn(rows: list[Row]) -> bytes:
+def drawn(rows: list[TimerRow]) -> bytes:
     """The rows as an SVG: microseconds by timer against the problem, CUPTI's duration as the line to meet."""
     with matplotlib.rc_context({"svg.hashsalt": "timers", "svg.fonttype": "none"}):
         figure = Figure(figsize=(7, 4), layout="constrained")

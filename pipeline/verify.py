@@ -86,7 +86,7 @@ class Stock:
 
 
 @dataclass(frozen=True)
-class Again:
+class RemeasuredRow:
     """A row and the outcome of measuring its point again."""
 
     candidate: Candidate
@@ -224,7 +224,7 @@ def _quotas(
 
 def measure(
     drawn: Sequence[Candidate], chosen: Device, environment: Environment, folder: Path, config: VerifyConfig
-) -> list[Again]:
+) -> list[RemeasuredRow]:
     """Measure the points of the rows again, each as its row was measured."""
     found = []
     by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
@@ -245,7 +245,7 @@ def measure(
                     point = one.row.point
                     outcome = broken.get((one.entry.name, point.provider))
                     outcome = outcome or worker.measure(one.entry.loaded.where, point)
-                    found.append(Again(one, outcome))
+                    found.append(RemeasuredRow(one, outcome))
                     progress.advance(str(point))
     return found
 
@@ -266,7 +266,7 @@ def build(drawn: Sequence[Candidate]) -> dict[tuple[str, str], Outcome]:
     return broken
 
 
-def show(found: Sequence[Again], config: VerifyConfig, stock: str, seconds: float) -> None:
+def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, seconds: float) -> None:
     """Print the rows that were not reproduced, and what the sample was."""
     if rest := [one for one in found if not one.is_reproduced(config.margin)]:
         print_wide(console, table(rest))
@@ -282,7 +282,7 @@ def show(found: Sequence[Again], config: VerifyConfig, stock: str, seconds: floa
         say(f"{_are(doubtful, 'new time')} not to be trusted: run it again when the machine is quiet.")
 
 
-def table(rest: Sequence[Again]) -> Table:
+def table(rest: Sequence[RemeasuredRow]) -> Table:
     """The rows that were not reproduced, the furthest off first, those without a time now at the end."""
     made = Table(
         title="not reproduced",

@@ -107,7 +107,7 @@ def _download_torch(folder: Path, python: str) -> Pins:
         if cpu:
             _download(folder, cpu, python)
             return cpu
-    except NotServedError as error:
+    except NotInIndexError as error:
         if not error.pin.startswith("torch=="):
             raise
     cuda = _lock("torch-cuda", python)
@@ -115,7 +115,7 @@ def _download_torch(folder: Path, python: str) -> Pins:
     return cuda
 
 
-class NotServedError(UserError):
+class NotInIndexError(UserError):
     """No index of pip's has a package."""
 
     def __init__(self, pin: str) -> None:
@@ -144,7 +144,7 @@ def _download(folder: Path, wanted: Pins, python: str) -> None:
         return
     absent = re.search(r"No matching distribution found for (\S+)", done.stderr)
     if absent:
-        raise NotServedError(absent[1])
+        raise NotInIndexError(absent[1])
     changed = re.search(r"^    (\S+) from .*:$", done.stderr, re.MULTILINE)
     if "DO NOT MATCH THE HASHES" in done.stderr and changed:
         raise UserError(f"{changed[1]} is not the file that the lock names: its hash is another")
@@ -168,7 +168,7 @@ def _pin_of(path: Path) -> str | None:
 def main() -> None:
     """The command line."""
     if not sys.argv[1:]:
-        print(explanation.of_command("wheelhouse", None))
+        print(explanation.of_command("wheelhouse"))
         fail("the folder is missing: write python -m pipeline.wheelhouse FOLDER.")
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.wheelhouse", description=__doc__.split("\n\n")[0]

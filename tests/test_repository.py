@@ -254,6 +254,19 @@ def test_imports_of_the_pipelines_packages_only_go_down() -> None:
     assert set(up) == {("pipeline/ui.py", "publish"), ("pipeline/bench_scale.py", "sweep")}
 
 
+def test_a_class_of_the_pipeline_has_a_name_that_no_other_class_has() -> None:
+    """Kernels name theirs alike, as ``Problem``. Both classes ``Rate`` are part of what times and verifies:
+    another name would make every measured row old."""
+    places: dict[str, list[str]] = {}
+    for package in ("kernels", "pipeline"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    several = {name: where for name, where in places.items() if len(where) > 1}
+    assert [name for name, where in several.items() if "pipeline" in str(where)] == ["Rate"], several
+
+
 def test_the_pipeline_imports_no_kernel_and_kernels_nothing_of_it() -> None:
     of_contract = re.compile(
         r"kernels(\.(contract(\.\w+)?|toolchain(\.\w+)?|Loaded|Tensors|as_tuple))?|kernels\.ops\.\w+(\.\w+)?"

@@ -25,11 +25,26 @@ def matmul(
     a: (..., m, k); b: (k, n). ``arithmetic="tf32"`` lets the tensor cores round float32 inputs to 11 bits,
     whatever torch's own flags say. Matrices of float8_e4m3fn come with a scale each, a float32, and their
     product is bfloat16, ``fast_accum`` their other arithmetic. Providers take float32, bfloat16, float16 and
-    float8_e4m3fn; the rest, a b of several matrices too, is torch's."""
+    float8_e4m3fn; the rest, a b of several matrices too, is torch's. Raises ValueError for an arithmetic that
+    a's dtype does not have, and for one scale without the other."""
     if scale_a is None or scale_b is None:
         return by_flag(torch.matmul, a, b, arithmetic)
     made: torch.Tensor = scaled(as_matrix(a), b, scale_a, scale_b, arithmetic=arithmetic)
     return made.view(*a.shape[:-1], b.shape[1])
+
+
+def refused_call(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    arithmetic: str,
+) -> str | None:
+    """Why there is no such product, or None."""
+    del b
+    if (scale_a is None) != (scale_b is None):
+        return f"scale_a and scale_b go together: scale_{'a' if scale_a is None else 'b'} is missing"
+    return refused(dtype_name(a), arithmetic)
 
 
 def problem(
@@ -42,8 +57,6 @@ def problem(
     """The product of a matrix of all of a's rows, and b, as they lie in memory."""
     if a.dim() < 2 or b.dim() != 2 or a.shape[-1] != b.shape[0]:
         raise NotServedError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} are not those of one product.")
-    if reason := refused(dtype_name(a), arithmetic):
-        raise NotServedError(f"{reason}.")
     rows, columns = matrices(a, b)
     made: Problem = problem_of(
         Problem,
@@ -105,6 +118,7 @@ def backward(
 op = Op(
     definition=matmul,
     problem=problem,
+    refused=refused_call,
     inputs=inputs,
     result=lambda made, a, b, *others: made if a.dim() == 2 else made.view(*a.shape[:-1], b.shape[1]),
     derivative=Derivative(("a", "b", "scale_a", "arithmetic"), backward),

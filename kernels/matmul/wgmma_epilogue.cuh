@@ -48,10 +48,11 @@ __device__ void stage(const float* sums, float scale, unsigned char* staged) {
 template <typename Tile>
 constexpr int kStoredColumns = Tile::kBlockN < 128 ? Tile::kBlockN : 128;  // that are staged at a time
 
-// A warpgroup stores its 64 rows by TMA.
+// A warpgroup stores its 64 rows by TMA, in boxes of 64 columns: of all rows, or of the 8 rows of each row class. These
+// begin anywhere in 16 bytes, which TMA allows where a matrix and its rows do not.
 template <typename Tile>
 __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
-                             const CUtensorMap* map_out, int row, int column, int which) {
+                             const CUtensorMap* maps_out, const Arguments& of, int row, int column, int which) {
   constexpr int kColumns = kStoredColumns<Tile>;
   const bool stores = threadIdx.x % kWarpgroup == 0;
 #pragma unroll
@@ -64,9 +65,23 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
     fence_proxy_async();
     warpgroup_barrier(which);
     if (stores) {
+      const int left = column + part * kColumns;
+      if (of.store == Store::kTma) {
 #pragma unroll
-      for (int box = 0; box < kColumns / kBoxColumns; ++box) {
-        tma_store(map_out, staged + box * kWarpgroupRows * kSwizzle, column + part * kColumns + box * kBoxColumns, row);
+        for (int box = 0; box < kColumns / kBoxColumns; ++box) {
+          tma_store(maps_out, staged + box * kWarpgroupRows * kSwizzle, left + box * kBoxColumns, row);
+        }
+      } else {
+        const uint64_t begin = reinterpret_cast<std::uintptr_t>(of.out) / 2;
+#pragma unroll
+        for (int i = 0; i < kRowClasses; ++i) {
+          const RowClass rows(i, begin, of.out_row, of.m);
+#pragma unroll
+          for (int box = 0; box < kColumns / kBoxColumns; ++box) {
+            tma_store(maps_out + i, staged + box * kWarpgroupRows * kSwizzle + i * kSwizzleTile,
+                      left + box * kBoxColumns + rows.shift, row / kRowClasses);
+          }
+        }
       }
       bulk_commit_group();
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4.problem import Problem
+from kernels.matmul_int4.problem import GROUPS, Problem
 from kernels.matmul_int4.reference import dequantised, unpack
 from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
 
@@ -16,7 +16,8 @@ def matmul_int4(
 
     x: (..., k); packed: int32, as ``torch._weight_int4pack_mm`` takes it; scales_and_zeros: (groups,
     n, 2) of x's dtype; granularity: group_128, group_64, group_32 or channel. Providers take bfloat16 and
-    float16. torch's form dequantises all weights at every call."""
+    float16. torch's form dequantises all weights at every call. Raises ValueError for scales of more or fewer
+    groups than k has by the granularity."""
     w = weights(packed, scales_and_zeros, x.shape[-1], granularity).to(x.dtype)
     return x @ w.t()
 
@@ -25,6 +26,19 @@ def weights(packed: torch.Tensor, scales_and_zeros: torch.Tensor, k: int, granul
     """The weights that are meant, n by k, in float64."""
     q = unpack(packed.contiguous(), scales_and_zeros.shape[1], k)
     return dequantised(q, scales_and_zeros, granularity)
+
+
+def refused(
+    x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
+) -> str | None:
+    """Why there is no such product, or None."""
+    del packed
+    k, there = x.shape[-1], scales_and_zeros.shape[0]
+    group = GROUPS[granularity]
+    groups = -(-k // group) if group else 1
+    if there == groups:
+        return None
+    return f"granularity {granularity} makes {groups} groups of k {k}, and scales_and_zeros has {there}"
 
 
 def problem(
@@ -57,6 +71,7 @@ def backward(
 op = Op(
     definition=matmul_int4,
     problem=problem,
+    refused=refused,
     inputs=lambda x, packed, scales, granularity: (as_matrix(x), packed, scales),
     result=lambda made, x, packed, scales, granularity: made.view(*x.shape[:-1], made.shape[1]),
     derivative=Derivative(("packed", "scales_and_zeros", "x", "granularity"), backward),

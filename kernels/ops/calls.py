@@ -21,7 +21,8 @@ from torch.autograd import forward_ad
 from kernels import Loaded
 from kernels.ops.declaration import Op, Result
 from kernels.ops.known import Known, known
-from kernels.ops.plans import MOST_PLANS, Plan, first, form_of
+from kernels.ops.options import options_of
+from kernels.ops.plans import MOST_PLANS, CallPlan, first, form_of
 from kernels.ops.registration import register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -38,12 +39,13 @@ class Function:
         self.op = op
         self.loaded = loaded
         self.signature = inspect.signature(op.definition)
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], CallPlan] = {}
         self._known: dict[Any, tuple[Known, ...]] = {}
         parameters = self.signature.parameters.values()
         self._defaults = tuple(one.default for one in parameters)
         self._required = sum(one.default is one.empty for one in parameters)
-        self.operator = register(op, self.run)
+        self._options = options_of(self.signature, loaded)
+        self.operator = register(op, self.run, self.by_torch)
         if op.training is not None:
             Function(op.training, loaded)
         self.call: Callable[..., Result] = update_wrapper(self._caller(), op.definition)
@@ -52,7 +54,13 @@ class Function:
         """The answer, whoever looks."""
         return self._planned(self.filled(args, kwargs))[1]
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def by_torch(self, *args: Any, **kwargs: Any) -> Result:
+        """The answer by torch alone, whatever the tensors are. Raises as ``check`` does."""
+        args = self.filled(args, kwargs)
+        self.check(args)
+        return self.op.definition(*args)
+
+    def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
         """The plan of such calls, after one of them if there was none before."""
         args = self.filled(args, kwargs)
         plan = self._plans.get(form_of(args))
@@ -70,18 +78,27 @@ class Function:
             return bound.args
         return args + self._defaults[len(args) :]
 
+    def check(self, args: tuple[Any, ...]) -> None:
+        """Raises ValueError, with a sentence, for a call with all its arguments that the function refuses: an
+        option has a value that there is not, or one that the tensors do not have."""
+        for option in self._options:
+            option.check(args, {})
+        if reason := self.op.refused(*args):
+            raise ValueError(f"{reason}.")
+
     def forget(self) -> None:
         """Choose again for every form."""
         self._plans.clear()
         self._known.clear()
 
-    def _planned(self, args: tuple[Any, ...]) -> tuple[Plan, Result]:
+    def _planned(self, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
         """The plan of a call with all its arguments, and its answer."""
         form = form_of(args)
         plan = self._plans.get(form)
         if plan is not None:
             out = plan.run(*args[: plan.takes])
         else:
+            self.check(args)
             plan, out = first(self.op, self.loaded, args)
             if len(self._plans) >= MOST_PLANS:
                 self.forget()
@@ -92,8 +109,10 @@ class Function:
     def _looked_at(self, args: tuple[Any, ...]) -> Result:
         """The answer to a call that is not known, which becomes known if nothing but the answer is wanted."""
         if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-            return self.op.definition(*args)
+            return self.by_torch(*args)
         if torch.compiler.is_compiling() or self._is_watched(args):
+            for option in self._options:  # the dispatcher makes a truth value of any number and of None
+                option.check(args, {})
             return self.operator(*args)
         filled = self.filled(args, {})
         plan, out = self._planned(filled)
@@ -125,6 +144,7 @@ class Function:
     def _caller(self) -> Callable[..., Result]:
         """The function that users call. All that it uses is a local name, which Python looks up fastest."""
         operator, plain, required, last = self.operator, PLAIN, self._required, self._required - 1
+        options = self._options
         known_of, looked_at = self._known.get, self._looked_at
         parameters = list(self.signature.parameters)
         is_compiling = torch.compiler.is_dynamo_compiling
@@ -134,6 +154,8 @@ class Function:
 
         def call(*args: Any, **kwargs: Any) -> Result:
             if is_compiling():
+                for option in options:
+                    option.check(args, kwargs)
                 return operator(*args, **kwargs)
             if kwargs or len(args) < required:
                 args = by_position(args, kwargs)

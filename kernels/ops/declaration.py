@@ -43,6 +43,10 @@ def _as_they_are(*args: Any) -> tuple[torch.Tensor, ...]:
     return tuple(one for one in args if isinstance(one, torch.Tensor))
 
 
+def _never(*args: Any) -> None:
+    del args
+
+
 def _as_it_is(out: Result, *args: Any) -> Result:
     del args
     return out
@@ -58,6 +62,10 @@ class Op:
     problem:
         ``problem(*args)``: which problem of the kernel a call is. Raises NotServedError where it is none.
         None for a function that only torch computes.
+    refused:
+        ``refused(*args)``: why there is no such function of these tensors, as a clause, or None. Such a call
+        raises ValueError. Options with a value that the kernel's dimension does not have are refused without
+        it.
     inputs:
         ``inputs(*args)``: the tensors as the kernel's entries take them.
     result:
@@ -71,6 +79,7 @@ class Op:
 
     definition: Callable[..., Result]
     problem: Callable[..., Any] | None = None
+    refused: Callable[..., str | None] = _never
     inputs: Callable[..., tuple[torch.Tensor, ...]] = _as_they_are
     result: Callable[..., Result] = _as_it_is
     derivative: Derivative | None = None

@@ -20,7 +20,7 @@ from kernels.ops.asked import Asked
 
 if TYPE_CHECKING:
     from kernels.ops.declaration import Result
-    from kernels.ops.plans import Plan
+    from kernels.ops.plans import CallPlan
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Known:
         return len(tensors) == self.count and others == self.others and self.check(*tensors)
 
 
-def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: Plan) -> Known | None:
+def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: CallPlan) -> Known | None:
     """The kind of a call whose plan there is, ``filled`` being all its arguments.
 
     None for a call with a tensor behind another argument.

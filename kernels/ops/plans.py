@@ -28,7 +28,7 @@ SWITCHING = frozenset({"torch", "cuda"})
 """Languages whose entries make the tensors' GPU the current one themselves."""
 
 
-class Plan:
+class CallPlan:
     """How calls of one form run: ``run(*args[:takes])``, with all arguments where ``takes`` is None.
     ``asked`` counts the calls, and ``known`` is the last kind of them that was looked at."""
 
@@ -56,7 +56,7 @@ def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(form)
 
 
-def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Plan, Result]:
+def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
     """The plan of calls of this form, and the first call's answer.
 
     A provider that is not there, or that refuses the tensors after all, is warned of once; the call is
@@ -69,13 +69,13 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Plan, Result]:
             entry = ready(loaded, problem, choice, of)
             provider = loaded.kernel.provider(choice.provider)
             run, takes, out = _fitted(op, _on(of, _bound(loaded, problem, choice, entry), provider), args)
-            return Plan(run, choice, asked.of(loaded.name, problem, choice), takes), out
+            return CallPlan(run, choice, asked.of(loaded.name, problem, choice), takes), out
         except (native.NotThereError, ValueError) as refusal:
             # That a default does not fit every problem, as sparse weights a dense product, needs no warning.
             if choice.how not in ("default", "torch"):
                 _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
-    return Plan(op.definition, choice, asked.of(loaded.name, problem, choice)), op.definition(*args)
+    return CallPlan(op.definition, choice, asked.of(loaded.name, problem, choice)), op.definition(*args)
 
 
 def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:

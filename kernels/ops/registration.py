@@ -19,13 +19,14 @@ NAMESPACE = "kernel_pipeline"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
-def register(op: Op, run: Callable[..., Result]) -> torch._ops.OpOverload:
-    """The operator of an op, whose calls below autograd are ``run``'s."""
+def register(op: Op, run: Callable[..., Result], by_torch: Callable[..., Result]) -> torch._ops.OpOverload:
+    """The operator of an op, whose calls below autograd are ``run``'s. Those of tensors
+    without data are ``by_torch``'s."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
     _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
     _library.impl(op.name, _promised(op, run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     name = f"{NAMESPACE}::{op.name}"
-    torch.library.register_fake(name, _promised(op, op.definition), lib=_library)
+    torch.library.register_fake(name, _promised(op, by_torch), lib=_library)
     operator: torch._ops.OpOverload = getattr(torch.ops.kernel_pipeline, op.name).default
     if op.training is not None:
         _library.impl(op.name, _with_training(operator, op.training.name), "Autograd")  # type: ignore[no-untyped-call]

@@ -74,7 +74,7 @@ class TunedProblem:
 
 
 @dataclass(frozen=True)
-class Region:
+class TunedRegion:
     """The problems on one side of the L2 cache, and the rule's regret there: how much longer its choice takes
     than the fastest, found by leaving each problem out.
 
@@ -112,7 +112,7 @@ class TunedKernel:
 
     sources: Mapping[str, str]
     configurations: Mapping[str, Configuration]
-    regions: Sequence[Region]
+    regions: Sequence[TunedRegion]
     problems: Sequence[TunedProblem]
 
 
@@ -189,7 +189,7 @@ def _table(content: Mapping[str, Any]) -> Table:
             label: Configuration(str(each["provider"]), _values(each["parameters"]))
             for label, each in one["configurations"].items()
         }
-        regions = [_record(Region, each) for each in one["regions"]]
+        regions = [_record(TunedRegion, each) for each in one["regions"]]
         problems = [_record(TunedProblem, each) for each in one["problems"]]
         made = TunedKernel(dict(one["sources"]), configurations, regions, problems)
         _check(made)

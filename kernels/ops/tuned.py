@@ -21,7 +21,7 @@ from typing import Any
 from kernels import Loaded
 from kernels.contract import Gpu, Kernel, Provider, Value
 from kernels.ops import rule, source, table
-from kernels.ops.table import Configuration, Region, Table, TableError, TunedKernel
+from kernels.ops.table import Configuration, Table, TableError, TunedKernel, TunedRegion
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -121,7 +121,7 @@ class _Chooser:
         )
 
     @property
-    def region(self) -> Region | None:
+    def region(self) -> TunedRegion | None:
         """The region that the problem lies in."""
         return next((one for one in self.tuned.regions if one.within_l2 == self.within_l2), None)
 

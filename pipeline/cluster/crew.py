@@ -11,7 +11,7 @@ from threading import Condition
 from pipeline import UserError
 from pipeline.cluster.engine import LostError
 from pipeline.cluster.gathering import Member
-from pipeline.cluster.messages import Answer, Steady, Wanted
+from pipeline.cluster.messages import AddedPoints, StationOutcomes, Steady
 from pipeline.execution.controls import Control, Controls, Steadiness
 from pipeline.execution.crew import Crew, Report
 from pipeline.execution.schedule import Schedule
@@ -38,7 +38,7 @@ MOST_REVIVED = 3
 
 
 @dataclass(frozen=True)
-class Work:
+class CrewTask:
     """What a crew measures: a kernel, its control point, which points the worker itself compiles, for seconds
     each, what the timer takes off, and how a member that was lost is brought back."""
 
@@ -80,10 +80,10 @@ class Hand:
         return self.points.pop(number)
 
 
-class Shared(Crew):
+class StationCrew(Crew):
     """A crew whose workers are stations. What a lost one had, others measure."""
 
-    def __init__(self, members: Sequence[Member], work: Work, report: Report) -> None:
+    def __init__(self, members: Sequence[Member], work: CrewTask, report: Report) -> None:
         super().__init__(work.where, (), work.control, report)
         self._members = members
         self._work_of = work
@@ -189,9 +189,9 @@ class Shared(Crew):
             self._held -= len(held)
             self._changed.notify_all()
 
-    def _measured(self, member: Member, hand: Hand) -> Answer:
-        wanted = Wanted(where=self.where, points=hand.tell(), overhead=self._work_of.overhead)
-        return Answer.model_validate_json(member.remote.ask("measure", wanted.model_dump_json()))
+    def _measured(self, member: Member, hand: Hand) -> StationOutcomes:
+        wanted = AddedPoints(where=self.where, points=hand.tell(), overhead=self._work_of.overhead)
+        return StationOutcomes.model_validate_json(member.remote.ask("measure", wanted.model_dump_json()))
 
     def _control(self, member: Member) -> Control:
         told = member.remote.ask("control", self.where, self.control.model_dump_json())

@@ -30,7 +30,7 @@ Files = Mapping[str, bytes]
 """The contents of files by their paths below the output folder."""
 
 
-class Running:
+class RunningErrand:
     """An errand that was started. A process that ends it takes all with it that it has started."""
 
     def __init__(self, errand: Errand, device: Device, drawn: str, files: Files) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline import UserError
 from pipeline.cluster.engine import Cluster, LostError, Node, Remote
-from pipeline.cluster.messages import Assignment, Described, Digests, Placed
+from pipeline.cluster.messages import Assignment, ClusterDevice, Described, Digests
 from pipeline.cluster.station import digests
 from pipeline.cluster.tree import installed
 from pipeline.execution.identity import Identity
@@ -37,7 +37,7 @@ class Member:
     node: Node
     remote: Remote
     described: Described
-    device: Placed
+    device: ClusterDevice
     again: Callable[[], Remote]
     felt: tuple[Values, ...] = ()
     is_lost: bool = False
@@ -96,7 +96,7 @@ def members(cluster: Cluster, assignment: Assignment, wait_s: float | None, say:
                 refused += 1
                 remote.end()
                 continue
-            device = Placed(**described.device.model_dump(), node=node.number)
+            device = ClusterDevice(**described.device.model_dump(), node=node.number)
             found.append(Member(node, remote, described, device, partial(start, node)))
         waited = monotonic() - begin
         if waiting and not has_spoken and waited > SPEAK_S:

@@ -16,7 +16,7 @@ from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
 
 
-class Placed(Device):
+class ClusterDevice(Device):
     """A device of a cluster. ``node`` counts the cluster's hosts from 1; their names are in no result."""
 
     node: int
@@ -64,22 +64,22 @@ class Digests(Record):
     environment: dict[str, str]
 
 
-class Found(Record):
+class NumberedOutcome(Record):
     """What became of a point that a station has, by the number that it came with."""
 
     number: int
     outcome: Outcome
 
 
-class Answer(Record):
+class StationOutcomes(Record):
     """What was measured since the station was asked, in its order; and what made the worker be replaced, by
     provider."""
 
-    found: tuple[Found, ...]
+    found: tuple[NumberedOutcome, ...]
     changes: dict[str, str] = Field(default_factory=dict)
 
 
-class Wanted(Record):
+class AddedPoints(Record):
     """Points of a kernel that a station is to have beside those that it has, by a number each. It compiles
     all that it has, and measures some."""
 
@@ -115,7 +115,7 @@ class News(Record):
     code: int | None
 
 
-class Limits(Record):
+class MeasuredRates(Record):
     """A device's own, and whether others had it meanwhile."""
 
     rates: Rates

@@ -15,7 +15,7 @@ from pipeline.cluster.engine import Engine, LostError, Remote
 from pipeline.cluster.errand import LINES
 from pipeline.cluster.gathering import Member, Say
 from pipeline.cluster.messages import Described, Errand, News
-from pipeline.cluster.sweeping import Wanted, at_once, models_of
+from pipeline.cluster.sweeping import ClusterRequest, at_once, models_of
 from pipeline.store import files, results
 
 NEWS_S = 1.0
@@ -36,7 +36,7 @@ class Sent:
     the folder that what it writes comes to."""
 
     errand: Errand
-    wanted: Wanted
+    wanted: ClusterRequest
     commits: Sequence[str]
     output: Path
 

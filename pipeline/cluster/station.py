@@ -16,17 +16,17 @@ from time import monotonic
 import kernels
 from kernels.contract import ContractError
 from pipeline import ROOT, UserError
-from pipeline.cluster.errand import Running
+from pipeline.cluster.errand import RunningErrand
 from pipeline.cluster.messages import (
-    Answer,
+    AddedPoints,
     Assignment,
     Described,
     Digests,
     Errand,
-    Found,
-    Limits,
+    MeasuredRates,
+    NumberedOutcome,
+    StationOutcomes,
     Steady,
-    Wanted,
 )
 from pipeline.cluster.tree import installed
 from pipeline.execution import controls
@@ -54,7 +54,7 @@ class Station:
         self._supervisor: Supervisor | None = None
         self._ahead: dict[str, Ahead] = {}
         self._points: dict[int, Point] = {}
-        self._errand: Running | None = None
+        self._errand: RunningErrand | None = None
 
     def describe(self) -> str:
         """A ``Described``; the first that is asked. What measures starts meanwhile, if the device is free.
@@ -104,24 +104,24 @@ class Station:
         self._supervisor.start()
 
     def rates(self) -> str:
-        """The device's own ``Limits``."""
+        """The device's own ``MeasuredRates``."""
         rates, is_disturbed = self._running.rates()
-        return Limits(rates=rates, is_disturbed=is_disturbed).model_dump_json()
+        return MeasuredRates(rates=rates, is_disturbed=is_disturbed).model_dump_json()
 
     def build(self, where: str, providers: list[str]) -> dict[str, str]:
         """Build what providers need, unless another device's station on this host has; why some are not."""
         return built(kernels.load(where), providers)
 
     def measure(self, wanted: str) -> str:
-        """Take the points of a ``Wanted`` beside those that are here, and measure those that are compiled for
-        ``BATCH_S``, one at least; the others are compiled meanwhile. Returns an ``Answer``."""
+        """Take the points of ``AddedPoints`` beside those that are here, and measure those that are compiled
+        for ``BATCH_S``, one at least; the others are compiled meanwhile. Returns ``StationOutcomes``."""
         begin = monotonic()
-        told = Wanted.model_validate_json(wanted)
+        told = AddedPoints.model_validate_json(wanted)
         running = self._running
         running.overhead = told.overhead
         self._points |= told.points
         futures = self._compiling(told.where, told.points.values())
-        found: list[Found] = []
+        found: list[NumberedOutcome] = []
         while self._points and (not found or monotonic() - begin < BATCH_S):
             number = _first_compiled(self._points, futures)
             if number is None:
@@ -130,10 +130,10 @@ class Station:
                 wait([futures[point] for point in self._points.values()], return_when=FIRST_COMPLETED)
                 continue
             outcome = running.measure(told.where, self._points.pop(number))
-            found.append(Found(number=number, outcome=outcome))
+            found.append(NumberedOutcome(number=number, outcome=outcome))
         changes = dict(running.changes)
         running.changes.clear()
-        return Answer(found=tuple(found), changes=changes).model_dump_json()
+        return StationOutcomes(found=tuple(found), changes=changes).model_dump_json()
 
     def control(self, where: str, point: str) -> str:
         """Measure the control point once. Returns a ``Steady``."""
@@ -148,10 +148,10 @@ class Station:
     def start(self, errand: str, files: dict[str, bytes]) -> None:
         """Run an ``Errand`` instead, with these files in its output folder. It takes the device itself."""
         told = Errand.model_validate_json(errand)
-        self._errand = Running(told, self._device, self._told.drawn, files)
+        self._errand = RunningErrand(told, self._device, self._told.drawn, files)
 
     def news(self, seconds: float) -> tuple[str, dict[str, bytes], dict[str, bytes]]:
-        """What the errand has said and written since, as ``Running.news`` gives it."""
+        """What the errand has said and written since, as ``RunningErrand.news`` gives it."""
         assert self._errand is not None, "it is started before it is asked"
         return self._errand.news(seconds)
 

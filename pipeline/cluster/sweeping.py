@@ -20,18 +20,18 @@ from pipeline.timing.settings import TimingSettings
 T = TypeVar("T")
 
 
-class Ended(Protocol):
+class Stoppable(Protocol):
     """What can be ended from another thread."""
 
     def stop(self) -> None:
         """End it, and all that it has started."""
 
 
-E = TypeVar("E", bound=Ended)
+E = TypeVar("E", bound=Stoppable)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClusterRequest:
     """What a command wants of a cluster: the kernels, and the options that decide how their points are
     measured."""
 
@@ -49,7 +49,7 @@ class Wanted:
 
 
 @contextmanager
-def teams_of(name: Engine, wanted: Wanted, say: Say) -> Iterator[list[ClusterTeam]]:
+def teams_of(name: Engine, wanted: ClusterRequest, say: Say) -> Iterator[list[ClusterTeam]]:
     """A team for each model that the cluster has, in the order of their names. Their stations end with the
     context. Raises UserError as ``models_of`` does."""
     with models_of(name, wanted, say) as models:
@@ -59,7 +59,7 @@ def teams_of(name: Engine, wanted: Wanted, say: Say) -> Iterator[list[ClusterTea
 
 @contextmanager
 def models_of(
-    name: Engine, wanted: Wanted, say: Say, commits: Sequence[str] | None = None
+    name: Engine, wanted: ClusterRequest, say: Say, commits: Sequence[str] | None = None
 ) -> Iterator[dict[str, list[Member]]]:
     """The devices of the cluster by their model, a station on each. Their stations end with the context.
     With ``commits``, which go along as ``tree.packed`` says, they run errands; without, they measure.

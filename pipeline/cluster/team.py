@@ -9,10 +9,10 @@ from typing import Any
 
 from kernels import Loaded
 from pipeline import UserError
-from pipeline.cluster.crew import Shared, Work
+from pipeline.cluster.crew import CrewTask, StationCrew
 from pipeline.cluster.engine import LostError
 from pipeline.cluster.gathering import SPEAK_S, Member, Say
-from pipeline.cluster.messages import Described, Limits
+from pipeline.cluster.messages import Described, MeasuredRates
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Report
 from pipeline.execution.identity import Identity
@@ -45,7 +45,7 @@ class ClusterTeam:
         self._say = say
         self._overhead = NO_OVERHEAD
         self._stopped = False
-        self._crew: Shared | None = None
+        self._crew: StationCrew | None = None
         self.environment = members[0].described.environment
         self.target = Target(self.environment.kind, members[0].described.gpu)
         self._hold(self._members)
@@ -72,7 +72,7 @@ class ClusterTeam:
         for one in self._alive:
             told = self._asked(one, "rates")
             if told is not None:
-                limits = Limits.model_validate_json(told)
+                limits = MeasuredRates.model_validate_json(told)
                 return limits.rates, limits.is_disturbed
         raise UserError(LOST.format(model=self.environment.gpu))
 
@@ -101,9 +101,9 @@ class ClusterTeam:
         """Nothing is compiled on this host."""
         return Elsewhere(loaded, Compilers(self.environment.compute_capability))
 
-    def crew(self, loaded: Loaded, control: Point, report: Report) -> Shared:
+    def crew(self, loaded: Loaded, control: Point, report: Report) -> StationCrew:
         """Who measures a kernel's points."""
-        work = Work(
+        work = CrewTask(
             where=loaded.where,
             control=control,
             compiles_itself=lambda point: loaded.kernel.provider(point.provider).compiled,
@@ -111,7 +111,7 @@ class ClusterTeam:
             revive=self._revived,
             is_stopped=lambda: self._stopped,
         )
-        self._crew = Shared(self._alive or self._members, work, report)
+        self._crew = StationCrew(self._alive or self._members, work, report)
         return self._crew
 
     def changes(self) -> dict[str, str]:

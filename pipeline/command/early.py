@@ -1,5 +1,5 @@
 """Stages' commands that `make repro` starts before DVC comes to them: beside a stage that measures on a GPU,
-whose times don't feel what its host compiles.
+whose times don't feel what its host compiles. They call nothing on the GPU.
 
 DVC runs one stage after the other. What a command has made by then is kept as after any earlier run, so that
 DVC finds it with little left to do.
@@ -23,9 +23,9 @@ from pipeline.execution.libraries import NICENESS
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import under_warden
 
-BESIDE = {"ceilings": "build", "finals": "codegen"}
-"""By stage the one whose command is started with it: a sweep needs libraries first, and nothing of finals is
-code."""
+BESIDE = {"ceilings": ("build",), "finals": ("codegen", "offline=true")}
+"""By stage the one whose command is started with it, and what its command line gets more: a sweep needs
+libraries first, and nothing of finals is code."""
 
 FEWEST_CORES = 8
 """On fewer, who measures and DVC itself would wait for compilers."""
@@ -45,13 +45,14 @@ class Early:
         now."""
         self.look()
         self._end(name)
-        early = BESIDE.get(name)
-        if early is None or kind != "cuda" or cpu_threads() < FEWEST_CORES:
+        if name not in BESIDE or kind != "cuda" or cpu_threads() < FEWEST_CORES:
             return
+        early, *words = BESIDE[name]
         program = shutil.which("nice")
         command = command_of(self._root, early)
         if program is None or command is None:
             return
+        command += words
         self._log.write(f"Beside {name}: {shlex.join(command)}\n")
         process = subprocess.Popen(
             under_warden([program, "-n", str(NICENESS), *command]),

@@ -32,7 +32,13 @@ from pipeline.reporting.terminal import lines
 BORROWED = {"ui": "publish"}
 """Commands that take another one's options."""
 
+MAKING = "new"
+"""The command whose kernel is not there yet."""
+
 WIDTH = 100
+
+WITHOUT_NAME = {"", "null", "all"}
+"""Values of ``kernel=`` that name no kernel."""
 
 NEEDED = "???"
 """Of an option that has no default."""
@@ -58,11 +64,12 @@ def tell(text: str) -> None:
 
 def show(name: str, words: Sequence[str]) -> NoReturn:
     """Print a command's help, with ``kernel=NAME`` among the words also what the kernel takes, and end."""
-    kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), None)
+    kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), "")
+    kernels = [one for one in kernel.strip("[]").split(",") if one not in WITHOUT_NAME]
     try:
         if name not in commands():
             raise unknown("command", name, commands())
-        tell(lines(of_command(name, kernel)))
+        tell(lines(of_command(name, kernels)))
     except UserError as error:
         fail(str(error))
     sys.exit(0)
@@ -88,8 +95,9 @@ def examples(name: str) -> list[str]:
     return re.findall(rf"^    (python -m pipeline\.{name}\b.*)$", docstring(name), re.MULTILINE)
 
 
-def of_command(name: str, kernel: str | None) -> str:
-    """The help of ``python -m pipeline.NAME``; with a kernel also its dimensions, parameters and workloads.
+def of_command(name: str, kernels: Sequence[str] = ()) -> str:
+    """The help of ``python -m pipeline.NAME``; with kernels also their dimensions, parameters and workloads,
+    where the command takes a kernel.
 
     Raises UserError for a kernel that is not there.
     """
@@ -102,10 +110,15 @@ def of_command(name: str, kernel: str | None) -> str:
         return "\n\n".join(parts)
     schema = schema_of(name)
     parts += ["Options, each with its default:", "\n".join(_lines(conf, schema))]
-    if issubclass(schema, schemas.KernelOptions) and kernel is not None:
-        parts.append(of_kernel(kernel))
-    elif PIN in schema.model_fields:
+    if "kernel" not in schema.model_fields or name == MAKING:
+        return "\n\n".join(parts)
+    if not kernels:
         parts.append(f"`python -m pipeline.{name} --help kernel=NAME` lists what a kernel takes.")
+    elif PIN not in schema.model_fields:
+        parts.append(
+            f"`python -m pipeline.{name}` takes none of the dimensions and parameters below as options."
+        )
+    parts += map(of_kernel, kernels)
     return "\n\n".join(parts)
 
 

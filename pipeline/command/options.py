@@ -12,7 +12,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.choice import EVERY, LARGEST
 from pipeline.points.frozen import Record
 from pipeline.points.search import Sampler
-from pipeline.points.searches import Budget
+from pipeline.points.searches import SearchBudget
 from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
@@ -31,14 +31,17 @@ class PresetConfig(Record):
 
     Finals have ``rounds``, and ``most_rounds`` where they are still undecided. Sweeps measure every problem;
     finals, profiles, counters and codegen look ``closer``: at all that they would choose, or at the largest.
-    ``lasting`` rounds of finals time long kernels after seconds of work, too. ``sets`` are ncu's.
+    Finals and profiles are of the baseline and of those that take at most ``near`` times as long as the
+    fastest of their kind in the sweeps, ours or others'; None: of all. ``lasting`` rounds of finals time long
+    kernels after seconds of work, too. ``sets`` are ncu's.
     """
 
     name: str
     rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     most_rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
     closer: Literal["all", "largest"] = "all"
-    lasting: int = Field(default=FEWEST_ROUNDS, ge=1)
+    near: float | None = Field(default=None, ge=1)
+    lasting: int = Field(default=FEWEST_ROUNDS, ge=0)
     sets: Sets = ("full",)
     min_samples: int = Field(default=50, ge=2)
     max_seconds: float = Field(default=1.0, gt=0)
@@ -125,11 +128,11 @@ class SweepConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
     @property
-    def budget(self) -> Budget | None:
+    def budget(self) -> SearchBudget | None:
         """How to search; None for measuring every point."""
         if self.search == "exhaustive":
             return None
-        return Budget(self.search, self.trials, self.seconds, self.ahead, self.seed)
+        return SearchBudget(self.search, self.trials, self.seconds, self.ahead, self.seed)
 
 
 class CodegenConfig(PointsConfig):
@@ -142,6 +145,7 @@ class CodegenConfig(PointsConfig):
     a: str | None
     b: str | None
     lazily: bool
+    offline: bool
     artifacts: Place
     wait_s: float | None = Field(ge=0)
 

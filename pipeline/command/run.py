@@ -35,7 +35,7 @@ from pipeline.command import words as command_words
 from pipeline.command.options import KernelOptions
 from pipeline.command.sentences import explain, fail, options, validated
 from pipeline.command.values import as_list
-from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, Line
+from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
 from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.frozen import Record
@@ -127,7 +127,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     _conclude(job, line, jobs if line.launcher else None)
 
 
-def _end(stop: KeyboardInterrupt, line: Line) -> NoReturn:
+def _end(stop: KeyboardInterrupt, line: CommandLine) -> NoReturn:
     """End after a signal, with what a command has added to it of how far it came."""
     notes = list(getattr(stop, "__notes__", []))
     if line.launcher is not None:
@@ -139,7 +139,7 @@ def _end(stop: KeyboardInterrupt, line: Line) -> NoReturn:
     sys.exit(interrupt.CODE)
 
 
-def _conclude(job: Job[Any], line: Line, jobs: Path | None) -> NoReturn:
+def _conclude(job: Job[Any], line: CommandLine, jobs: Path | None) -> NoReturn:
     """End as what was run says; ``jobs`` is the folder of what a scheduler's jobs said."""
     if jobs is not None:
         console.print(f"What the jobs said is in {jobs}.", highlight=False, soft_wrap=True)
@@ -166,7 +166,7 @@ class Job(Generic[C]):
         self,
         name: str,
         schema: type[C],
-        line: Line,
+        line: CommandLine,
         written: Sequence[str],
         run: Callable[[Sequence[C]], None],
         is_elsewhere: bool = False,
@@ -193,7 +193,7 @@ class Job(Generic[C]):
             if self._is_elsewhere:
                 raise
             if not (written or made):
-                print(explanation.of_command(name, None))
+                print(explanation.of_command(name))
             fail(str(error))
         except (HydraException, OmegaConfBaseException) as error:
             sentence = explain(error, schema, line.given)
@@ -205,12 +205,12 @@ class Job(Generic[C]):
         return _elsewhere, self._told
 
 
-def _elsewhere(name: str, schema: type[C], line: Line, written: Sequence[str]) -> Job[C]:
+def _elsewhere(name: str, schema: type[C], line: CommandLine, written: Sequence[str]) -> Job[C]:
     run = importlib.import_module(f"pipeline.{name}").run
     return Job(name, schema, line, written, run, is_elsewhere=True)
 
 
-def _record(line: Line, words: Sequence[str], jobs: Path, stack: ExitStack) -> list[str]:
+def _record(line: CommandLine, words: Sequence[str], jobs: Path, stack: ExitStack) -> list[str]:
     """What keeps Hydra from leaving the file multirun.yaml where a multirun was started; a scheduler's jobs
     have a folder for it and for what they say."""
     if not command_words.is_multirun(words):
@@ -275,7 +275,7 @@ def _composed(words: Sequence[str]) -> DictConfig:
     return OmegaConf.create(with_hydra)
 
 
-def made_of(schema: type[C], config: DictConfig, line: Line) -> list[C]:
+def made_of(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
     """The checked options of a composition, for each of its kernels. Raises UserError."""
     config = with_chosen(config)
     if OmegaConf.is_missing(config, "kernel"):

@@ -48,7 +48,7 @@ BRACKETS = set("[](){}'\"")
 
 
 @dataclass(frozen=True)
-class Line:
+class CommandLine:
     """A command line that was read: what Hydra is given, and for each the word that was written; and what
     Hydra is not given."""
 
@@ -58,10 +58,10 @@ class Line:
     launcher: str | None = None
 
 
-def read(words: Sequence[str], schema: type[Record]) -> Line:
+def read(words: Sequence[str], schema: type[Record]) -> CommandLine:
     """A command line that was checked. Raises UserError. Words of a shell's completion are Hydra's own."""
     if COMPLETION & set(words):
-        return Line({word: word for word in words})
+        return CommandLine({word: word for word in words})
     launcher = launcher_of(words, schema)
     check(words)
     if "cluster" not in schema.model_fields and any(name_of(word) == "cluster" for word in words):
@@ -72,7 +72,9 @@ def read(words: Sequence[str], schema: type[Record]) -> Line:
     tracking_uri, rest = without_tracking_uri(words)
     experiments, rest = without_experiments(rest)
     first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
-    return Line(for_hydra([*flags_first(rest), *first], schema), tracking_uri, tuple(experiments), launcher)
+    return CommandLine(
+        for_hydra([*flags_first(rest), *first], schema), tracking_uri, tuple(experiments), launcher
+    )
 
 
 def flags_first(words: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.execution.compile_pool import Ahead
 from pipeline.points.point import Point
-from pipeline.points.searches import Budget, Searches
+from pipeline.points.searches import SearchBudget, Searches
 from pipeline.store import retry
 from pipeline.store.record import Measurement
 from pipeline.store.retry import Retry
@@ -37,7 +37,7 @@ class Agenda:
         points: Sequence[Point],
         known: Mapping[Point, Measurement],
         again: Retry,
-        budget: Budget | None,
+        budget: SearchBudget | None,
         ahead: Ahead,
     ) -> None:
         self.due: list[Point] = []

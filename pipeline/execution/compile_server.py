@@ -12,11 +12,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import kernels
@@ -27,19 +31,38 @@ from pipeline.points import problems
 from pipeline.points.point import Point
 
 
-class Compilers:
-    """Forks of this process that compile points, and the connection that is told of each."""
+@dataclass(frozen=True)
+class CompileTask:
+    """Points of a kernel that one process compiles, and those that ``then`` cost little."""
+
+    where: str
+    points: Sequence[Point]
+    then: Sequence[Point] = ()
+
+
+class CompileForks:
+    """Forks of this process that compile points, and the connection that is told of each.
+
+    Kernels are compiled in the order in which they were first asked for, as a sweep measures them so: no
+    point of one waits for a later kernel's.
+    """
 
     def __init__(self, connection: Connection, jobs: int) -> None:
         self.connection = connection
-        self._sending = Lock()
+        # Reentrant: a future that is done already calls back at once.
+        self._lock = RLock()
         self._pool = ProcessPoolExecutor(jobs, get_context("fork"), die_with, (os.getpid(),))
+        self._free = jobs
+        self._kernels: dict[str, int] = {}
+        self._places = count()
+        self._waiting: list[tuple[int, bool, int, CompileTask]] = []
 
     def compile(self, wanted: Wanted) -> None:
         """Compile what the points launch.
 
-        Points that differ only in their numbers share most kernels, so one of them goes first and the others
-        follow when it is done, and cost little. Those that take longest are begun first.
+        Points that differ only in their numbers share most kernels, so one of them goes first. The others
+        follow as soon as it is done and a process is free, for they cost little. Those that take longest are
+        begun first.
         """
         kernel = kernels.load(wanted.where).kernel
 
@@ -49,18 +72,35 @@ class Compilers:
                 return 0.0
             return provider.compile_weight(problems.make(provider.parameters, point.parameters))
 
-        for group in sorted(alike(wanted.points), key=lambda group: -weight(group[0])):
-            self._submit(wanted.where, group[:1], then=group[1:])
+        with self._lock:
+            for group in sorted(alike(wanted.points), key=lambda group: -weight(group[0])):
+                self._add(CompileTask(wanted.where, group[:1], group[1:]), is_first=True)
+            self._begin()
 
-    def _submit(self, where: str, points: list[Point], then: list[Point]) -> None:
-        def finish(done: Future[None]) -> None:
+    def _add(self, task: CompileTask, *, is_first: bool) -> None:
+        number = self._kernels.setdefault(task.where, len(self._kernels))
+        heappush(self._waiting, (number, is_first, next(self._places), task))
+
+    def _begin(self) -> None:
+        """Give every process that is free the next of what waits."""
+        while self._free and self._waiting:
+            *_, task = heappop(self._waiting)
+            self._free -= 1
+            try:
+                future = self._pool.submit(_compile, task.where, task.points)
+            except BrokenExecutor:
+                os._exit(1)  # the launches themselves compile what is left
+            future.add_done_callback(partial(self._end, task))
+
+    def _end(self, task: CompileTask, done: Future[None]) -> None:
+        with self._lock:
             # An error is not looked at: the launch itself will meet and report it.
-            with self._sending, suppress(OSError):
-                send(self.connection, Compiled(points=tuple(points)))
-            if then:
-                self._submit(where, then, then=[])
-
-        self._pool.submit(_compile, where, points).add_done_callback(finish)
+            with suppress(OSError):
+                send(self.connection, Compiled(points=tuple(task.points)))
+            self._free += 1
+            if task.then:
+                self._add(CompileTask(task.where, task.then), is_first=False)
+            self._begin()
 
 
 def alike(points: Sequence[Point]) -> list[list[Point]]:
@@ -95,7 +135,7 @@ def main(fd: int, capability: int, jobs: int) -> None:
     connection = Connection(fd)
     compile_for(capability)
     only_compile(_build_launcher)
-    compilers = Compilers(connection, jobs)
+    compilers = CompileForks(connection, jobs)
     while True:
         try:
             compilers.compile(receive(connection, Wanted))

@@ -9,7 +9,7 @@ from collections.abc import Container
 from pipeline.points.frozen import Values
 
 
-class Ready:
+class ReadyQueue:
     """The places of points in their order, by their problems. Of two points the one with the lower place is
     the first."""
 

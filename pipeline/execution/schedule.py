@@ -10,7 +10,7 @@ from itertools import count
 from math import ceil
 from threading import Condition
 
-from pipeline.execution.ready import Ready
+from pipeline.execution.ready import ReadyQueue
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 
@@ -56,7 +56,7 @@ class Schedule:
         self._places = count()
         self._waiting: dict[int, Point] = {}
         self._pending: dict[int, Future[None]] = {}
-        self._first_ready, self._ready = Ready(), Ready()
+        self._first_ready, self._ready = ReadyQueue(), ReadyQueue()
         self._changed = Condition()
         with self._changed:
             for point in points:
@@ -175,7 +175,7 @@ class Schedule:
         if self._pending.pop(place, None) is None:
             self._ready_of(point).remove(point.problem, place)
 
-    def _ready_of(self, point: Point) -> Ready:
+    def _ready_of(self, point: Point) -> ReadyQueue:
         """Of several workers those that compile take what they have to compile before others."""
         return self._first_ready if self._several and self._compiles_itself(point) else self._ready
 

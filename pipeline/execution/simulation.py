@@ -21,7 +21,7 @@ from pipeline.store.record import Outcome
 
 
 @dataclass(frozen=True)
-class Team:
+class SimulatedTeam:
     """Devices that share a schedule. ``outcome`` is what a point gives on any of them, and ``keep`` what the
     driver does with that."""
 
@@ -62,7 +62,7 @@ class Simulated:
 
 
 def simulate(
-    teams: Sequence[Team],
+    teams: Sequence[SimulatedTeam],
     seconds: Callable[[Point], float],
     clock: Callable[[], float] = perf_counter,
 ) -> Simulated:

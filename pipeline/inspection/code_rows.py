@@ -37,4 +37,5 @@ class CodeRows:
         cuda = [point for point in points if self.scope.provider(point).language == "cuda"]
         rows = LaunchedCode(self.known, self.texts).rows(launched)
         rows += CudaCode(self.known, self.texts, self.warn).rows(cuda, alone=not launched and not shown)
-        return rows + [inductor_code.row(self.known, self.texts, point, self.warn) for point in shown]
+        compiled = (inductor_code.row(self.known, self.texts, point, self.warn) for point in shown)
+        return rows + [row for row in compiled if row is not None]

@@ -28,7 +28,8 @@ def has_code(provider: Provider) -> bool:
 class Scope:
     """Whose code is asked for: a kernel's on a device, for architectures, of CUDA only the functions whose
     name holds ``function``; and where its texts lie, ``folder`` below ``artifacts``. ``shows`` that the texts
-    themselves are asked for, and not only the rows."""
+    themselves are asked for, and not only the rows; ``offline`` that nothing is called on the device, so that
+    what only a call tells is left out."""
 
     loaded: Loaded
     identity: Identity
@@ -38,6 +39,7 @@ class Scope:
     artifacts: Path
     wait_s: float | None
     shows: bool
+    offline: bool = False
 
     @property
     def folder(self) -> Path:

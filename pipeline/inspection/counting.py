@@ -27,7 +27,7 @@ PAGES = ("raw", "details")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PointsToCount:
     """A kernel's points to count, by their keys. ``where`` names the kernel."""
 
     where: str
@@ -68,14 +68,14 @@ class Counted:
     found: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     spent: Spent | None = None
 
-    def knows(self, wanted: Wanted) -> bool:
+    def knows(self, wanted: PointsToCount) -> bool:
         """Whether anything came of any of the points."""
         return any(key in self.found or key in self.failures for key in wanted.points)
 
 
 @contextmanager
 def session(
-    wanted: Sequence[Wanted], seed: int, sets: Sequence[str], timeout_s: float, device: Device
+    wanted: Sequence[PointsToCount], seed: int, sets: Sequence[str], timeout_s: float, device: Device
 ) -> Iterator[Counted]:
     """Count the points. The report stays until this is left. Raises Unavailable where that can't be done."""
     if device.kind != "cuda":

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kernels import Loaded
 from pipeline import UserError
-from pipeline.inspection import launched, launches
+from pipeline.inspection import launched, launches, unmeasured
 from pipeline.inspection.code_texts import Texts, text_names
 from pipeline.inspection.known_code import KnownCode
 from pipeline.inspection.library import CudaFunction, CudaLibrary, library_of
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.listing import of_ptx, of_sass
 from pipeline.inspection.usage import used
-from pipeline.machine.lock import DeviceLock
 from pipeline.points import notation
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
 from pipeline.store.files import write_atomically
+from pipeline.store.record import Launch
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
@@ -137,7 +137,8 @@ class CudaCode:
         return rows
 
     def _of_points(self, library: CudaLibrary, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for each function of the library that a point launches on this machine's GPU."""
+        """A row for each function of the library that a point launches on this machine's GPU. Of those that
+        an earlier run left no rows of there are none where nothing may be called."""
         native = str(self.scope.native)
         if native not in library.architectures:
             return []
@@ -147,18 +148,31 @@ class CudaCode:
             for point in points
         }
         missing = [(self.scope.identity.key(point), point) for point in points if found[point] is None]
-        if missing:
-            self.scope.see_alone()
-            where, seed = self.scope.loaded.where, self.scope.identity.seed
-            with DeviceLock(self.scope.device, self.scope.wait_s, self.warn):
-                told = launched.reported(where, missing, seed)
-                seen = launches.observe(where, missing, seed)
+        if missing and not self.scope.offline:
+            functions = self._taken_apart(library, native)
+            told, seen = self._called(missing)
             made = {
-                key: launched.joined(told.get(key, ()), seen.get(key, ()), self._taken_apart(library, native))
-                for key, _ in missing
+                key: launched.joined(told.get(key, ()), seen.get(key, ()), functions) for key, _ in missing
             }
             found |= self.of_launches(library, [point for _, point in missing], made)
         return [row for point in points for row in found[point] or ()]
+
+    def _called(
+        self, points: Sequence[tuple[str, Point]]
+    ) -> tuple[dict[str, tuple[Launch, ...]], dict[str, list[launches.DeviceLaunch]]]:
+        """What calls of the points launch, by their keys: as their providers report it, and as the profiler
+        sees it. A point that fails beside other processes, for which there may be no memory left then, is
+        tried again alone."""
+        self.scope.see_alone()
+        where, seed = self.scope.loaded.where, self.scope.identity.seed
+        told: dict[str, tuple[Launch, ...]] = {}
+        seen: dict[str, list[launches.DeviceLaunch]] = {}
+        for alone in (False, True):
+            if left := [(key, point) for key, point in points if key not in seen]:
+                with unmeasured.calls(self.scope, self.warn, alone=alone):
+                    told |= launched.reported(where, left, seed)
+                    seen |= launches.observe(where, left, seed)
+        return told, seen
 
     def of_launches(
         self, library: CudaLibrary, points: Sequence[Point], made: Mapping[str, Sequence[launched.Launched]]

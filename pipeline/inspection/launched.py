@@ -52,7 +52,7 @@ def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict
 
 
 def joined(
-    told: Sequence[Launch], seen: Sequence[launches.Launch], functions: Sequence[CudaFunction]
+    told: Sequence[Launch], seen: Sequence[launches.DeviceLaunch], functions: Sequence[CudaFunction]
 ) -> list[Launched]:
     """The launches of one call with their functions, among those of one library for one architecture.
 

@@ -51,7 +51,7 @@ class LaunchedCode:
             return f"numba-cuda {metadata.version('numba-cuda')}"
         return f"triton {self.scope.identity.environment.triton}"
 
-    def _compiled(self, compiled: programs.Compiled, written: dict[str, str]) -> list[CodeRow]:
+    def _compiled(self, compiled: programs.CompiledPoint, written: dict[str, str]) -> list[CodeRow]:
         """A row for each program of a point, or for why there are none. ``written``: the listings by what
         identifies a program, which those that are new join."""
         rows: list[CodeRow] = []

@@ -16,7 +16,7 @@ RANGE = "point:"
 """What the range around a point's calls is named with, before the point's key."""
 
 
-class Launch(Record):
+class DeviceLaunch(Record):
     """One kernel as the device ran it: its demangled name, threads a block, blocks, registers a thread, bytes
     of shared memory a block (static and dynamic), microseconds."""
 
@@ -28,7 +28,7 @@ class Launch(Record):
     duration_us: float
 
 
-def parse(trace: Mapping[str, Any]) -> dict[str, list[Launch]]:
+def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
     """The launches made within each range ``point:KEY`` of a Chrome trace, by key, in the order in which the
     host made them.
 
@@ -50,7 +50,7 @@ def parse(trace: Mapping[str, Any]) -> dict[str, list[Launch]]:
             inside = _enclosing(ranges.get(event["tid"], []), float(event["ts"]))
             if inside is not None:
                 calls[event["args"]["correlation"]] = (float(event["ts"]), inside)
-    found: dict[str, list[tuple[float, Launch]]] = {}
+    found: dict[str, list[tuple[float, DeviceLaunch]]] = {}
     for event in events:
         if event.get("cat") == "kernel" and (call := calls.get(event["args"].get("correlation"))):
             found.setdefault(call[1], []).append((call[0], _launch(event)))
@@ -62,14 +62,14 @@ def _enclosing(spans: Sequence[tuple[float, float, str]], at: float) -> str | No
     return spans[place][2] if place >= 0 and at <= spans[place][1] else None
 
 
-def _launch(event: Mapping[str, Any]) -> Launch:
+def _launch(event: Mapping[str, Any]) -> DeviceLaunch:
     arguments = event["args"]
     threads, blocks = 1, 1
     for extent in arguments.get("block", ()):
         threads *= int(extent)
     for extent in arguments.get("grid", ()):
         blocks *= int(extent)
-    return Launch(
+    return DeviceLaunch(
         name=str(event["name"]),
         threads=threads,
         blocks=blocks,
@@ -79,7 +79,7 @@ def _launch(event: Mapping[str, Any]) -> Launch:
     )
 
 
-def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[Launch]]:
+def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[DeviceLaunch]]:
     """What one call of each point of the kernel that ``where`` names launches on the current GPU, by the key
     that comes with the point. A point that fails launches nothing."""
     import torch

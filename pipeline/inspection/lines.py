@@ -16,7 +16,7 @@ INSTALLED = re.compile(r"^.*?(?:site-packages|dist-packages|include)/")
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of source, as the compiler's line table names it."""
 
     file: str
@@ -39,7 +39,7 @@ class Sources:
         """The path of an own file from ``kernels/`` or the outside kernel's folder on; None for any other."""
         return _below(path, self.outside)
 
-    def own(self, chain: Iterable[Line]) -> Line | None:
+    def own(self, chain: Iterable[SourceLine]) -> SourceLine | None:
         """Of the places that an instruction was inlined through, the innermost in an own file; else the
         outermost."""
         lines = list(chain)
@@ -53,11 +53,11 @@ class Sources:
         """A compiler's text without the folders of this machine."""
         return re.sub(r"(?<![\w.])/[^\s\"']+/[^\s\"']+", lambda match: self.relative(match[0]), text)
 
-    def place(self, line: Line) -> str:
+    def place(self, line: SourceLine) -> str:
         """A line as people write it, never with the machine's path."""
         return f"{self.relative(line.file)}:{line.number}"
 
-    def text(self, line: Line) -> str:
+    def text(self, line: SourceLine) -> str:
         """The text of a line; empty where the file is not there."""
         content = _content(self._path(line.file))
         return content[line.number - 1].strip() if 0 < line.number <= len(content) else ""

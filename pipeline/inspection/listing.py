@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from pipeline.inspection.lines import Line, Sources
+from pipeline.inspection.lines import SourceLine, Sources
 from pipeline.inspection.ptx import PtxFunction
 from pipeline.inspection.ptx import note as ptx_note
 from pipeline.inspection.sass import Instruction, is_constant_move
 from pipeline.points import notation
 from pipeline.store.evidence import CodeRow
 
-Row = tuple[Line | None, str, str]
+Row = tuple[SourceLine | None, str, str]
 """A line of code: where it comes from, its text, and what it does."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pipeline.inspection.library import known_name
-from pipeline.store.evidence import Rule
+from pipeline.store.evidence import NcuRule
 
 METRICS: dict[str, tuple[str, float]] = {
     "duration_us": ("gpu__time_duration.sum", 1e-3),
@@ -64,7 +64,7 @@ def lines(text: str) -> list[Line]:
 def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
     """What a report's pages ``raw`` and ``details`` say of each kernel, in the order of launch, by the key in
     the NVTX range around it. Kernels outside of any such range are left out."""
-    rules: dict[str, list[Rule]] = {}
+    rules: dict[str, list[NcuRule]] = {}
     for line in lines(details):
         if line.get("Rule Name"):
             rules.setdefault(line["ID"], []).append(_rule(line))
@@ -138,8 +138,8 @@ def _numbers(line: Line) -> dict[str, Any]:
     return numbers
 
 
-def _rule(line: Line) -> Rule:
-    return Rule(
+def _rule(line: Line) -> NcuRule:
+    return NcuRule(
         name=line["Rule Name"],
         kind=line.get("Rule Type") or "",
         text=" ".join((line.get("Rule Description") or "").split()),
@@ -148,7 +148,7 @@ def _rule(line: Line) -> Rule:
     )
 
 
-def _gain(line: Line, rules: Sequence[Rule]) -> dict[str, Any]:
+def _gain(line: Line, rules: Sequence[NcuRule]) -> dict[str, Any]:
     """The most that a rule promises for the whole kernel, and what that is in microseconds."""
     most = max((rule.gain_pct for rule in rules if rule.gain_pct is not None), default=None)
     duration = value(line, METRICS["duration_us"][0])

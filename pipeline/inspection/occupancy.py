@@ -28,7 +28,7 @@ RESERVED_SHARED = 1024
 
 
 @dataclass(frozen=True)
-class Limits:
+class MultiprocessorLimits:
     """What a multiprocessor holds at most: warps, blocks, bytes of shared memory."""
 
     warps: int
@@ -37,16 +37,16 @@ class Limits:
 
 
 LIMITS = {
-    "80": Limits(64, 32, 164 * 1024),
-    "86": Limits(48, 16, 100 * 1024),
-    "87": Limits(48, 16, 164 * 1024),
-    "89": Limits(48, 24, 100 * 1024),
-    "90": Limits(64, 32, 228 * 1024),
-    "100": Limits(64, 32, 228 * 1024),
-    "103": Limits(64, 32, 228 * 1024),
-    "110": Limits(48, 24, 228 * 1024),
-    "120": Limits(48, 24, 100 * 1024),
-    "121": Limits(48, 24, 100 * 1024),
+    "80": MultiprocessorLimits(64, 32, 164 * 1024),
+    "86": MultiprocessorLimits(48, 16, 100 * 1024),
+    "87": MultiprocessorLimits(48, 16, 164 * 1024),
+    "89": MultiprocessorLimits(48, 24, 100 * 1024),
+    "90": MultiprocessorLimits(64, 32, 228 * 1024),
+    "100": MultiprocessorLimits(64, 32, 228 * 1024),
+    "103": MultiprocessorLimits(64, 32, 228 * 1024),
+    "110": MultiprocessorLimits(48, 24, 228 * 1024),
+    "120": MultiprocessorLimits(48, 24, 100 * 1024),
+    "121": MultiprocessorLimits(48, 24, 100 * 1024),
 }
 """By compute capability without the dot."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pipeline.inspection.launches import RANGE, Launch, parse
+from pipeline.inspection.launches import RANGE, DeviceLaunch, parse
 from pipeline.store.evidence import DeviceKernel, Operator
 from pipeline.store.files import write_atomically
 
@@ -34,7 +34,7 @@ class Profiled:
     operators: tuple[Operator, ...]
     table: str
     trace: bytes
-    launches: tuple[Launch, ...]
+    launches: tuple[DeviceLaunch, ...]
     outermost: tuple[str, ...]
     chain: str | None
     host_us: float
@@ -240,7 +240,7 @@ def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return found
 
 
-def a_call(launches: Sequence[Launch]) -> tuple[DeviceKernel, ...]:
+def a_call(launches: Sequence[DeviceLaunch]) -> tuple[DeviceKernel, ...]:
     """The kernels that one call launches, those that take longest first."""
     count = Counter(launch.name for launch in launches)
     time: Counter[str] = Counter()

@@ -52,7 +52,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledPoint:
     """A point for an architecture: the programs it launches, or why there are none."""
 
     point: Point
@@ -61,7 +61,7 @@ class Compiled:
     error: str | None = None
 
 
-def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator[Compiled, None, None]:
+def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator[CompiledPoint, None, None]:
     """Compile Triton and Numba points of the kernel that ``where`` names, each for the architecture it comes
     with, in parallel, until the generator is closed.
 
@@ -114,7 +114,7 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Compiled]:
+def _compile(where: str, points: Sequence[Point], architecture: str) -> list[CompiledPoint]:
     import kernels
 
     loaded = kernels.load(where)
@@ -127,10 +127,10 @@ def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Com
         try:
             programs = compiled(where, point, architecture, sources, known)
         except Exception as error:  # whatever a compiler may raise is this point's fate and no other's
-            found.append(Compiled(point, architecture, (), one_line(error)))
+            found.append(CompiledPoint(point, architecture, (), one_line(error)))
             continue
         reason = None if programs else f"its call launches no kernel of {language.capitalize()}'s"
-        found.append(Compiled(point, architecture, tuple(programs), reason))
+        found.append(CompiledPoint(point, architecture, tuple(programs), reason))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from pipeline.inspection.lines import REPOSITORY, Line, Sources
+from pipeline.inspection.lines import REPOSITORY, SourceLine, Sources
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Statement:
     predicate: str
     opcode: str
     text: str
-    line: Line | None
+    line: SourceLine | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _statements(body: str, files: dict[int, str], sources: Sources) -> Iterator[
     named: dict[str, list[str]] = {}
     for path in files.values():
         named.setdefault(path.rpartition("/")[2], []).append(path)
-    line: Line | None = None
+    line: SourceLine | None = None
     for row in body.splitlines():
         text = " ".join(row.split())
         if place := re.match(r"\.loc\s+(\d+) (\d+)", text):
@@ -75,7 +75,7 @@ def _statements(body: str, files: dict[int, str], sources: Sources) -> Iterator[
                 callers = re.findall(r"@\[ ([^\s:]+):(\d+):\d+", text)
                 chain += [(named[file][0], n) for file, n in callers if len(named.get(file, ())) == 1]
             # Line 0 is the compiler's word for none.
-            line = sources.own(Line(file, int(number)) for file, number in chain if number != "0")
+            line = sources.own(SourceLine(file, int(number)) for file, number in chain if number != "0")
         elif text and not text.startswith((".reg", "//")):
             match = re.match(r"(@!?%\w+\s+)?([a-z][\w:]*(?:\.[\w:]+)*)\s", text)
             predicate, opcode = match.groups(default="") if match else ("", "")

@@ -35,7 +35,7 @@ HEADER = "COMPUTE-SANITIZER"
 
 
 @dataclass(frozen=True)
-class Found:
+class SessionFindings:
     """What a session found: its errors and warnings, and a line for each kind of them, with how often it was
     printed; or in ``trouble`` why it could not check."""
 
@@ -57,7 +57,7 @@ class Sanitizer:
     path: Path
     version: str
 
-    def check(self, tool: str, command: Sequence[str], timeout_s: float, cwd: Path) -> Found:
+    def check(self, tool: str, command: Sequence[str], timeout_s: float, cwd: Path) -> SessionFindings:
         """Run a command, and not what it starts, under one of the tools."""
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder, "log")
@@ -82,7 +82,7 @@ class Sanitizer:
             try:
                 said, _ = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
-                return Found(0, 0, (), f"{tool} did not end within {timeout_s:g} s")
+                return SessionFindings(0, 0, (), f"{tool} did not end within {timeout_s:g} s")
             finally:
                 with suppress(ProcessLookupError):  # of the program that it started, nothing is left
                     os.killpg(process.pid, signal.SIGKILL)
@@ -115,7 +115,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
         yield from sorted(Path(folder).glob("cu[0-9]*/compute-sanitizer/compute-sanitizer"), reverse=True)
 
 
-def parse(log: str, said: str) -> Found:
+def parse(log: str, said: str) -> SessionFindings:
     """What a log says; ``said`` is what the program itself printed, for one that was not checked."""
     lines = [
         line.removeprefix("=========").rstrip() for line in log.splitlines() if line.startswith("=========")
@@ -133,7 +133,7 @@ def parse(log: str, said: str) -> Found:
         words = [line.strip() for line in said.splitlines() if line.strip()]
         why = f"it gave no summary ({words[-1][:300] if words else 'it says nothing'})"
     counts = (int(races[1]), int(races[2])) if races else (int(errors[1]) if errors else 0, 0)
-    return Found(*counts, _findings(lines) if any(counts) else (), why)
+    return SessionFindings(*counts, _findings(lines) if any(counts) else (), why)
 
 
 def _findings(lines: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipeline.inspection.lines import REPOSITORY, Line, Sources
+from pipeline.inspection.lines import REPOSITORY, SourceLine, Sources
 from pipeline.store.evidence import Mix
 
 
@@ -22,7 +22,7 @@ class Instruction:
     predicate: str
     opcode: str
     operands: str
-    line: Line | None
+    line: SourceLine | None
 
     @cached_property
     def name(self) -> str:
@@ -61,36 +61,40 @@ BARRIERS = ("BAR", "SYNCS")
 
 
 @dataclass(frozen=True)
-class Function:
+class SassFunction:
     """A ``__global__`` function by its mangled name, as the GPU runs it."""
 
     symbol: str
     instructions: tuple[Instruction, ...]
 
 
-def parse(text: str, sources: Sources = REPOSITORY) -> list[Function]:
+def parse(text: str, sources: Sources = REPOSITORY) -> list[SassFunction]:
     """The functions in what ``nvdisasm -c -gi`` prints. Raises ValueError for text that holds none."""
     functions: dict[str, list[Instruction]] = {}
     current: list[Instruction] | None = None
-    chain: list[Line] = []
+    chain: list[SourceLine] = []
     fresh = False
     for row in text.splitlines():
         if match := re.match(r"\s*\.section\s+\.text\.([^\s,]+)", row):
             current, chain = functions.setdefault(match[1], []), []
         elif match := re.match(r'\s*//## File "(.*?)", line (\d+)', row):
             # The innermost place comes first; the places it was inlined at follow, a line each.
-            chain = [*chain, Line(match[1], int(match[2]))] if fresh else [Line(match[1], int(match[2]))]
+            chain = (
+                [*chain, SourceLine(match[1], int(match[2]))]
+                if fresh
+                else [SourceLine(match[1], int(match[2]))]
+            )
             fresh = True
         elif current is not None and (instruction := _instruction(row, sources.own(chain))):
             current.append(instruction)
             fresh = False
-    found = [Function(symbol, tuple(_without_padding(rows))) for symbol, rows in functions.items()]
+    found = [SassFunction(symbol, tuple(_without_padding(rows))) for symbol, rows in functions.items()]
     if not any(function.instructions for function in found):
         raise ValueError("holds no SASS")
     return found
 
 
-def _instruction(row: str, line: Line | None) -> Instruction | None:
+def _instruction(row: str, line: SourceLine | None) -> Instruction | None:
     match = re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+\{?\s*(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;", row)
     if match is None:
         return None

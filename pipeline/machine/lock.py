@@ -1,4 +1,4 @@
-"""One measuring command a device at a time, across the processes of a user."""
+"""One measuring command a device at a time, across the processes of a user. What times nothing may share."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ POLL_S = 0.2
 
 
 class DeviceLock:
-    """Held while a device is measured on. A context manager.
+    """Held while a device is measured on, or by several that run on it and time nothing (``shared``): neither
+    waits for its like, and each keeps the other off. A context manager.
 
     The operating system lets go of it when the process ends in any way, so it can't be stale. ``wait_s``
     is how long to wait for another holder (None: as long as it takes); ``say`` gets a sentence about it.
     Processes of other users, and those with other temporary folders, hold locks of their own.
     """
 
-    def __init__(self, device: Device, wait_s: float | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, device: Device, wait_s: float | None, say: Callable[[str], None], *, shared: bool = False
+    ) -> None:
         self.device = device
         self.wait_s = wait_s
         self.say = say
+        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._file: IO[str] | None = None
 
     @property
@@ -47,7 +51,7 @@ class DeviceLock:
         begin, told = monotonic(), False
         while True:
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, self._kind | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 self._file.seek(0)

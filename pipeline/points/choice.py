@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -165,6 +166,36 @@ def each_provider(
     return [Chosen(_best(kernel, group, timed), "provider") for group in groups.values()]
 
 
+def leading(
+    kernel: Kernel, chosen: Sequence[Chosen], timed: Mapping[Point, Measurement], near: float
+) -> list[Chosen]:
+    """Those that a first look is about: at each problem the baseline, and who is ``near`` the fastest of its
+    kind. A point without a time that is to be trusted is not known to be slow."""
+    groups: dict[Values, dict[Point, float]] = {}
+    for point in (one.point for one in chosen if one.point in timed):
+        is_doubtful, us = _rank(point, timed)
+        if not is_doubtful:
+            groups.setdefault(point.problem, {})[point] = us
+    far = {
+        point
+        for times in groups.values()
+        for point in times.keys() - near_fastest(kernel, times, near)
+        if point.provider != kernel.baseline
+    }
+    return [one for one in chosen if one.point not in far]
+
+
+def near_fastest(kernel: Kernel, times: Mapping[Point, float], near: float) -> frozenset[Point]:
+    """Which points take at most ``near`` times as long as the fastest of their kind: of those that are
+    written here, or of the others. ``times`` are microseconds at one problem."""
+    kinds: dict[bool, dict[Point, float]] = {}
+    for point, us in times.items():
+        kinds.setdefault(kernel.provider(point.provider).is_own, {})[point] = us
+    return frozenset(
+        point for some in kinds.values() for point, us in some.items() if us <= near * min(some.values())
+    )
+
+
 def best_default_baseline(
     kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]
 ) -> list[Chosen]:
@@ -201,12 +232,10 @@ def _best(kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measure
     """The fastest of the points, one not to be trusted only where there is no other; without times the
     default."""
     known = [point for point in points if point in timed]
-    if not known:
-        return near_default(kernel, points)
+    return min(known, key=partial(_rank, timed=timed)) if known else near_default(kernel, points)
 
-    def rank(point: Point) -> tuple[bool, float]:
-        outcome = timed[point].outcome
-        assert outcome.timing is not None, "a timed point has a timing"
-        return bool(outcome.state and not outcome.state.valid), outcome.timing.median_us
 
-    return min(known, key=rank)
+def _rank(point: Point, timed: Mapping[Point, Measurement]) -> tuple[bool, float]:
+    outcome = timed[point].outcome
+    assert outcome.timing is not None, "a timed point has a timing"
+    return bool(outcome.state and not outcome.state.valid), outcome.timing.median_us

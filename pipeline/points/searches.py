@@ -18,7 +18,7 @@ SHARE = 4
 
 
 @dataclass(frozen=True)
-class Budget:
+class SearchBudget:
     """How studies choose, and when they end: after ``trials`` of each, those that the ledger holds among
     them, or after ``seconds`` of all together.
 
@@ -58,7 +58,7 @@ class _Search:
 class Searches:
     """Studies that are worked through in their order, by several threads."""
 
-    def __init__(self, budget: Budget, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, budget: SearchBudget, clock: Callable[[], float] = monotonic) -> None:
         self.budget = budget
         self.known = 0
         self.measured = 0

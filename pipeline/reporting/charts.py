@@ -43,7 +43,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """Marks that belong together. ``provider`` is empty for a line that is not one provider's."""
 
     name: str
@@ -59,7 +59,7 @@ class Chart:
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
+    lines: Sequence[Series]
     gpus: Sequence[str]
     words: str
     limits: Sequence[Limit] = field(default_factory=tuple)
@@ -131,7 +131,7 @@ def of_drawing(
     return found
 
 
-def _of_providers(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], baseline: str) -> list[Line]:
+def _of_providers(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], baseline: str) -> list[Series]:
     """A line a provider; the fastest is drawn last and lies on top."""
     found = []
     for provider in rows.groupby("provider")[rate].median().sort_values().index:
@@ -140,7 +140,7 @@ def _of_providers(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], ba
             Mark(row["x"], row[rate], _said(row, rate, baseline), row["valid"] is False)
             for row in line.to_dict("records")
         ]
-        found.append(Line(str(provider), styles[str(provider)], marks, str(provider)))
+        found.append(Series(str(provider), styles[str(provider)], marks, str(provider)))
     return found
 
 

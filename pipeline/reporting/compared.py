@@ -9,7 +9,7 @@ from statistics import geometric_mean
 
 from pipeline.points import notation
 from pipeline.reporting.ratios import Compared
-from pipeline.store.comparisons import Row
+from pipeline.store.comparisons import ComparisonRow
 from pipeline.store.record import Launch
 from pipeline.verdicts.contest import Contest, Rival, medians
 
@@ -38,9 +38,9 @@ def summary(found: Sequence[Compared]) -> str:
     return f"{notation.points(len(found))}: b is {words}. Geometric mean of b / a: {mean:.4f}."
 
 
-def kept(row: Compared) -> Row:
+def kept(row: Compared) -> ComparisonRow:
     """A row as the comparison's file keeps it."""
-    return Row(
+    return ComparisonRow(
         problem=row.problem,
         a=row.a,
         b=row.b,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -12,7 +13,7 @@ from pipeline.reporting.charts import Chart
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import HeadToHead
 from pipeline.reporting.gpus import CommonProblem
-from pipeline.reporting.history import Part
+from pipeline.reporting.history import KernelHistory
 from pipeline.reporting.plots import Style
 from pipeline.reporting.summary import Summary
 from pipeline.store.environment import Environment
@@ -53,7 +54,7 @@ class Content:
     configuration with its speedup. ``field`` are the problems at which ours met others, ``summaries`` what
     follows of them, ``common_problems`` GPUs at common problems. ``finals`` are the newest of each problem,
     ``history`` those of every run. ``plots``, ``rooflines`` and ``ladders`` are drawings of each
-    kernel that was timed.
+    kernel that was timed, ``landscapes`` the maps of each.
     ``overview`` is the figure of the summaries, empty without one.
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
@@ -63,7 +64,7 @@ class Content:
     best: pd.DataFrame
     field: Sequence[HeadToHead]
     finals: Sequence[Final]
-    history: Sequence[Part]
+    history: Sequence[KernelHistory]
     about: Mapping[str, About]
     summaries: Sequence[Summary]
     common_problems: Sequence[CommonProblem]
@@ -71,6 +72,7 @@ class Content:
     plots: Mapping[str, Sequence[Plot]]
     rooflines: Mapping[str, str]
     ladders: Mapping[str, str]
+    landscapes: Mapping[str, Sequence[Mapping[str, Any]]]
     evidence: Evidence
     styles: Mapping[str, Style]
     unreadable: Sequence[str]

@@ -16,7 +16,7 @@ from pipeline.store.record import Measurement
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FigureSelection:
     """Which points a table shows: a kernel's problems, by extent and words in their order, and providers,
     None for all."""
 
@@ -48,7 +48,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], words: int) -
     return "\n".join([lines[0], f"{marks}|", *lines[1:]])
 
 
-def configurations(wanted: Wanted, measurements: Iterable[Measurement], x: str) -> Iterator[str]:
+def configurations(wanted: FigureSelection, measurements: Iterable[Measurement], x: str) -> Iterator[str]:
     """What each configuration takes at each problem, by the sweeps, and the commits that measured it; for
     each machine a caption and its table."""
     by_gpu: dict[str, list[Measurement]] = {}
@@ -81,7 +81,9 @@ def _order(point: Point, providers: Collection[str] | None) -> tuple[int, str, l
     return asked.index(point.provider) if asked else 0, point.provider, values
 
 
-def launches(wanted: Wanted, profiles: Mapping[tuple[str, str], Sequence[ProfileRow]]) -> Iterator[str]:
+def launches(
+    wanted: FigureSelection, profiles: Mapping[tuple[str, str], Sequence[ProfileRow]]
+) -> Iterator[str]:
     """What a call launches, and what it takes on the device and on the host, by torch.profiler."""
     for gpu, rows in _machines(wanted.kernel, profiles):
         cells = [
@@ -100,7 +102,9 @@ def launches(wanted: Wanted, profiles: Mapping[tuple[str, str], Sequence[Profile
             yield f"*{wanted.machine(gpu)}, under torch.profiler.*\n\n{markdown(header, cells, 2)}"
 
 
-def counted(wanted: Wanted, counters: Mapping[tuple[str, str], Sequence[CounterRow]]) -> Iterator[str]:
+def counted(
+    wanted: FigureSelection, counters: Mapping[tuple[str, str], Sequence[CounterRow]]
+) -> Iterator[str]:
     """What ncu counted, the state that warps wait in most, and the hint that promises the whole kernel
     most."""
     for gpu, rows in _machines(wanted.kernel, counters):
@@ -114,7 +118,9 @@ def counted(wanted: Wanted, counters: Mapping[tuple[str, str], Sequence[CounterR
         yield f"*{wanted.machine(gpu)}, by {tools}.*\n\n{table}"
 
 
-def traffic(wanted: Wanted, counters: Mapping[tuple[str, str], Sequence[CounterRow]]) -> Iterator[str]:
+def traffic(
+    wanted: FigureSelection, counters: Mapping[tuple[str, str], Sequence[CounterRow]]
+) -> Iterator[str]:
     """The bytes of device memory that a call reads and writes, over all that it launches, as ncu counted
     them."""
     for gpu, rows in _machines(wanted.kernel, counters):

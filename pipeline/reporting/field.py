@@ -45,7 +45,7 @@ def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Dispatched:
+class DispatchedTime:
     """What a caller gets at a problem: a provider in a configuration, its time, how it was chosen, and its
     time over that of our fastest."""
 
@@ -81,7 +81,7 @@ class HeadToHead:
     finals: Mapping[str, Against] = field(default_factory=dict)
     oracle: tuple[str, float] | None = None
     origin: Origin | None = None
-    dispatched: Dispatched | None = None
+    dispatched: DispatchedTime | None = None
 
     @property
     def lost(self) -> list[str]:
@@ -200,7 +200,7 @@ def head_to_heads_of_finals(
                 origin=best.origin,
                 dispatched=next(
                     (
-                        Dispatched(
+                        DispatchedTime(
                             named[row]["label"],
                             row.median_us,
                             row.dispatched,

@@ -62,7 +62,7 @@ class CommonProblem:
 
 
 @dataclass(frozen=True)
-class Pair:
+class GpuPair:
     """Two GPUs at all of a kernel's common problems with the same words; ratios are geometric means.
 
     ``a_on_b`` and ``b_on_a`` are over the problems at which they are known; ``worst`` is the largest of
@@ -141,7 +141,7 @@ def common_problems(rows: pd.DataFrame, machines: Sequence[str] | None = None) -
     return found
 
 
-def pairs(some: Iterable[CommonProblem]) -> list[Pair]:
+def pairs(some: Iterable[CommonProblem]) -> list[GpuPair]:
     """Common problems by kernel, pair and words, in their order."""
     groups: dict[tuple[str, str, str, str], list[CommonProblem]] = {}
     for one in some:
@@ -152,7 +152,7 @@ def pairs(some: Iterable[CommonProblem]) -> list[Pair]:
         b_on_a = [one.b_on_a for one in group if one.b_on_a is not None]
         ceilings = [one.by_ceilings for one in group if one.by_ceilings is not None]
         found.append(
-            Pair(
+            GpuPair(
                 kernel=kernel,
                 a=a,
                 b=b,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.reporting.charts import Chart, Line, Mark
+from pipeline.reporting.charts import Chart, Mark, Series
 from pipeline.reporting.content import Plot
-from pipeline.reporting.gpus import CommonProblem, Pair
+from pipeline.reporting.gpus import CommonProblem, GpuPair
 from pipeline.reporting.numbers import number, percent, speedup
 from pipeline.reporting.plots import Limit, Style
 
@@ -15,7 +15,7 @@ STYLE = Style("pair", "#0072b2", "#4aa8e8", "o", "-")
 """How a pair of GPUs is drawn."""
 
 
-def _cells(one: CommonProblem | Pair) -> list[str]:
+def _cells(one: CommonProblem | GpuPair) -> list[str]:
     """What both tables say of two GPUs: the ratio, what the ceilings explain, what the other's best costs."""
     return [
         speedup(one.ratio),
@@ -26,7 +26,7 @@ def _cells(one: CommonProblem | Pair) -> list[str]:
     ]
 
 
-def overview(some: Sequence[Pair], names: Mapping[str, str]) -> list[dict[str, Any]]:
+def overview(some: Sequence[GpuPair], names: Mapping[str, str]) -> list[dict[str, Any]]:
     """A line a kernel, words and pair."""
     return [
         {
@@ -91,7 +91,7 @@ def charts(drawn: Sequence[Plot], some: Sequence[CommonProblem], names: Mapping[
                     title=" · ".join(filter(None, [f"{names[b]} / {names[a]}", panel])),
                     x_label=drawing.x_label,
                     y_label="times as long",
-                    lines=[Line(f"{names[b]} / {names[a]}", STYLE, marks)],
+                    lines=[Series(f"{names[b]} / {names[a]}", STYLE, marks)],
                     gpus=(a, b),
                     words=of_pair[0].words,
                     limits=[Limit(known[-1], f"by ceilings {speedup(known[-1])}")] if known else (),

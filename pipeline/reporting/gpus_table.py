@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from pipeline.reporting.gpus import CommonProblem, Pair
+from pipeline.reporting.gpus import CommonProblem, GpuPair
 from pipeline.reporting.gpus_section import percentage
 from pipeline.reporting.numbers import number, speedup
 
@@ -65,7 +65,7 @@ def markdown(some: Sequence[CommonProblem], title: str) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(cells(one))} |" for one in some)])
 
 
-def sentence(pair: Pair) -> str:
+def sentence(pair: GpuPair) -> str:
     """What follows for two GPUs at problems with the same words."""
     problems = f"{pair.problems} problem{'s' * (pair.problems != 1)}"
     parts = [f"{pair.words}: {problems}, b / a {speedup(pair.ratio)}".removeprefix(": ")]

@@ -11,7 +11,7 @@ from math import prod
 from kernels.contract import Variable
 from pipeline.points import notation
 from pipeline.reporting.best import value
-from pipeline.reporting.evidence_figures import Wanted, markdown, place
+from pipeline.reporting.evidence_figures import FigureSelection, markdown, place
 from pipeline.reporting.frames import comparable
 from pipeline.reporting.numbers import number, percent, speedup
 from pipeline.store.record import Launch, Measurement
@@ -66,7 +66,7 @@ def _best(row: Mapping[str, str] | None, columns: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRow:
     """A timed row whose provider says what it launched."""
 
     row: Measurement
@@ -84,26 +84,29 @@ class Planned:
         return str(self.row.point.parameters.get(declared.name, declared.default))
 
 
-def plans(wanted: Wanted, measurements: Iterable[Measurement], declared: Variable, x: str) -> Iterator[str]:
+def plans(
+    selection: FigureSelection, measurements: Iterable[Measurement], declared: Variable, x: str
+) -> Iterator[str]:
     """For each machine a caption and a table: by which launch plan a provider is the fastest at each problem,
     and how long the others take beside it. ``declared`` is the parameter by which a strategy is asked for. A
     problem with a row that does not say what was launched is left out, since that one may be the fastest."""
     timed: dict[str, dict[tuple[str, str], list[Measurement]]] = {}
     for row in comparable(measurements):
-        if wanted.has(row.point) and _is_trusted(row):
+        if selection.has(row.point) and _is_trusted(row):
             timed.setdefault(row.origin.gpu, {}).setdefault(place(row.point), []).append(row)
     for gpu, problems in sorted(timed.items()):
         planned = {
             one: [
-                Planned(row, row.outcome.timing.median_us, row.outcome.launch[-1])
+                PlannedRow(row, row.outcome.timing.median_us, row.outcome.launch[-1])
                 for row in problems[one]
                 if row.outcome.timing is not None and row.outcome.launch
             ]
-            for one in wanted.problems
+            for one in selection.problems
             if one in problems and all(row.outcome.launch for row in problems[one])
         }
         if planned:
-            yield f"*{wanted.machine(gpu)}, {_caption(planned, declared)}*\n\n{_plans(planned, declared, x)}"
+            caption = f"*{selection.machine(gpu)}, {_caption(planned, declared)}*"
+            yield f"{caption}\n\n{_plans(planned, declared, x)}"
 
 
 def _is_trusted(row: Measurement) -> bool:
@@ -111,7 +114,7 @@ def _is_trusted(row: Measurement) -> bool:
     return row.outcome.timing is not None and (state is None or state.valid)
 
 
-def _caption(planned: Mapping[tuple[str, str], Sequence[Planned]], declared: Variable) -> str:
+def _caption(planned: Mapping[tuple[str, str], Sequence[PlannedRow]], declared: Variable) -> str:
     every = [one for some in planned.values() for one in some]
     commits = sorted({f"`{(one.row.origin.commit or '')[:7]}`" for one in every})
     return (
@@ -121,7 +124,7 @@ def _caption(planned: Mapping[tuple[str, str], Sequence[Planned]], declared: Var
     )
 
 
-def _plans(planned: Mapping[tuple[str, str], Sequence[Planned]], declared: Variable, x: str) -> str:
+def _plans(planned: Mapping[tuple[str, str], Sequence[PlannedRow]], declared: Variable, x: str) -> str:
     default = declared.default
     there = {one.strategy for some in planned.values() for one in some}
     strategies = [name for name in map(str, declared.values or ()) if name in there]
@@ -171,5 +174,5 @@ def _plans(planned: Mapping[tuple[str, str], Sequence[Planned]], declared: Varia
     return f"{markdown(header, rows, 4)}\n\n{' '.join(said)}"
 
 
-def _over(some: Sequence[Planned], us: float) -> str:
+def _over(some: Sequence[PlannedRow], us: float) -> str:
     return speedup(min(one.us for one in some) / us) if some else ""

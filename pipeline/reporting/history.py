@@ -15,7 +15,7 @@ MOST_RUNS = 8
 
 
 @dataclass(frozen=True)
-class Part:
+class KernelHistory:
     """One kernel on one machine: the runs, each with its commit and day, the oldest first; and a line a
     problem, with our fastest at each run and its time."""
 
@@ -25,7 +25,7 @@ class Part:
     lines: tuple[tuple[str, ...], ...]
 
 
-def parts(rows: Sequence[Final]) -> list[Part]:
+def parts(rows: Sequence[Final]) -> list[KernelHistory]:
     """By kernel and machine the fastest of ours in each run of finals. A cell is its time in microseconds,
     how many times as fast it is as in the run before, and its configuration where that is another."""
     best: dict[tuple[str, str], dict[str, dict[str, Final]]] = {}
@@ -44,7 +44,7 @@ def parts(rows: Sequence[Final]) -> list[Part]:
         lines = [
             (problem, *_cells([of_run.get(run) for run, _ in shown])) for problem, of_run in problems.items()
         ]
-        found.append(Part(kernel, gpu, tuple(heads), tuple(lines)))
+        found.append(KernelHistory(kernel, gpu, tuple(heads), tuple(lines)))
     return found
 
 

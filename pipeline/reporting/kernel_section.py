@@ -10,7 +10,6 @@ import pandas as pd
 from pipeline.reporting import gpus_section
 from pipeline.reporting.content import About, Content
 from pipeline.reporting.frames import best_providers
-from pipeline.reporting.landscapes import landscapes
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.plots import Style
 from pipeline.reporting.table import TIE, TIE_NOTE, remarks
@@ -62,7 +61,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "roofline": name in content.rooflines,
         "ladder": name in content.ladders,
         "panels": best["gpu"].nunique(),
-        "landscapes": landscapes(rows, machine_names),
+        "landscapes": content.landscapes[name],
         "gpus": gpus_section.lines(met, machine_names),
         "gpu_charts": [chart.view for chart in gpus_section.charts(drawn, met, machine_names)],
         "why": sections(name, machine_names, content.evidence, content.results.measurements),

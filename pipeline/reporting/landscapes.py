@@ -24,12 +24,16 @@ SHOWN = [
 """The columns that a landscape takes of its rows: the others would take most of the time."""
 
 
+def timed(rows: pd.DataFrame) -> pd.DataFrame:
+    """What landscapes take of measurements."""
+    return rows.loc[rows["status"] == "ok", SHOWN]
+
+
 def landscapes(rows: pd.DataFrame, machines: Mapping[str, str]) -> list[dict[str, Any]]:
     """A kernel's providers with their two parameters, and a map for each machine and problem; those that vary
-    fewer parameters have none. ``rows`` are the kernel's measurements."""
-    timed = rows.loc[rows["status"] == "ok", SHOWN]
+    fewer parameters have none. ``rows`` are the kernel's, as ``timed`` gives them."""
     found = []
-    for provider, of_provider in timed.groupby("provider"):
+    for provider, of_provider in rows.groupby("provider"):
         chosen = varied(of_provider)
         if chosen is None:
             continue

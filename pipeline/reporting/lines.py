@@ -24,7 +24,7 @@ HOT = "hot"
 
 
 @dataclass(frozen=True)
-class Line:
+class ProblemLine:
     """Problems along one dimension, ``x``, with the ``fixed`` values of others; the rest are equal to x."""
 
     x: str | None
@@ -36,11 +36,11 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedMeasurement:
     """A measurement with the line that it is shown on, and whether its inputs were in the cache."""
 
     row: Measurement
-    line: Line
+    line: ProblemLine
     cache: str
 
     @property
@@ -65,7 +65,7 @@ class Placed:
         return state is None or state.valid
 
 
-def place(rows: Sequence[Measurement]) -> list[Placed]:
+def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
     """The measurements of one ledger on their lines.
 
     Of a point that was timed by several settings with the cache in the same state, the newest counts: two
@@ -81,7 +81,10 @@ def place(rows: Sequence[Measurement]) -> list[Placed]:
     for row in newest.values():
         of_workload.setdefault(row.workload, []).append(row.point)
     axes = {workload: axis(workload, points) for workload, points in of_workload.items()}
-    placed = [Placed(row, _line(row.point, *axes[row.workload]), cache) for (_, cache), row in newest.items()]
+    placed = [
+        PlacedMeasurement(row, _line(row.point, *axes[row.workload]), cache)
+        for (_, cache), row in newest.items()
+    ]
     return sorted(placed, key=lambda one: (order(one.point), one.cache))
 
 
@@ -110,19 +113,19 @@ def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[
     return x, frozenset(same) - {x}
 
 
-def _line(point: Point, x: str | None, along: frozenset[str]) -> Line:
+def _line(point: Point, x: str | None, along: frozenset[str]) -> ProblemLine:
     problem = point.problem
     if x is not None and any(problem[name] != problem[x] for name in along):
         along = frozenset()  # a problem with some of them pinned
     moving = {x, *along}
-    return Line(x, Values({name: value for name, value in problem.items() if name not in moving}))
+    return ProblemLine(x, Values({name: value for name, value in problem.items() if name not in moving}))
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def configuration(one: Placed) -> str:
+def configuration(one: PlacedMeasurement) -> str:
     """A child run in words: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
     point = one.point
     where = elsewhere(point.kernel, one.line)
@@ -137,7 +140,7 @@ def tuned(point: Point) -> str:
     return spelled(point.parameters)
 
 
-def elsewhere(kernel: str, line: Line) -> str:
+def elsewhere(kernel: str, line: ProblemLine) -> str:
     """The numbers that tell a line from the kernel's own, which runs along its size with all else at its
     default: ``rows=37``."""
     numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}

@@ -21,7 +21,7 @@ HEADINGS = ("problem", "provider", "a", "b", "a us", "b us", "b / a", "by ceilin
 
 
 @dataclass(frozen=True)
-class Pair:
+class FinalPair:
     """A provider's finals at one problem on both machines."""
 
     a: Final
@@ -41,16 +41,16 @@ class Pair:
         return self.ratio * shares[1] / shares[0]
 
 
-def pairs(a: Iterable[Final], b: Iterable[Final]) -> list[Pair]:
+def pairs(a: Iterable[Final], b: Iterable[Final]) -> list[FinalPair]:
     """The finals that both machines had: of a provider at a problem, in whatever configuration was best."""
     there = {_place(row): row for row in b if row.power == "burst"}
-    return [Pair(row, there[_place(row)]) for row in a if row.power == "burst" and _place(row) in there]
+    return [FinalPair(row, there[_place(row)]) for row in a if row.power == "burst" and _place(row) in there]
 
 
-def best_own(a: Iterable[Final], b: Iterable[Final]) -> list[Pair]:
+def best_own(a: Iterable[Final], b: Iterable[Final]) -> list[FinalPair]:
     """At each problem where both machines had finals of ours the fastest of either."""
     mine, theirs = _fastest_own(a), _fastest_own(b)
-    return [Pair(row, theirs[problem]) for problem, row in mine.items() if problem in theirs]
+    return [FinalPair(row, theirs[problem]) for problem, row in mine.items() if problem in theirs]
 
 
 def _fastest_own(rows: Iterable[Final]) -> dict[Values, Final]:
@@ -67,7 +67,7 @@ def _place(row: Final) -> tuple[str, Values]:
     return row.point.provider, row.point.problem
 
 
-def cells(some: Sequence[Pair]) -> list[Mapping[str, str]]:
+def cells(some: Sequence[FinalPair]) -> list[Mapping[str, str]]:
     """A line for each pair, by heading."""
     return [
         dict(
@@ -91,7 +91,7 @@ def cells(some: Sequence[Pair]) -> list[Mapping[str, str]]:
     ]
 
 
-def table(some: Sequence[Pair], title: str) -> Table:
+def table(some: Sequence[FinalPair], title: str) -> Table:
     """The pairs, for a terminal."""
     found = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
     for heading in HEADINGS:
@@ -101,7 +101,7 @@ def table(some: Sequence[Pair], title: str) -> Table:
     return found
 
 
-def markdown(some: Sequence[Pair], title: str) -> str:
+def markdown(some: Sequence[FinalPair], title: str) -> str:
     """The pairs as a table for a pull request."""
     lines = [f"**{title}**", "", f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
     return "\n".join([*lines, *(f"| {' | '.join(line.values())} |" for line in cells(some))])

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
 
 from pipeline.reporting import frames, lines, machines
-from pipeline.reporting.lines import HOT, Placed
+from pipeline.reporting.lines import HOT, PlacedMeasurement
 from pipeline.reporting.mlflow_content import Value
 from pipeline.reporting.why import longest, native
 from pipeline.store.evidence import Evidence
@@ -39,7 +39,7 @@ COUNTED = (
 calls duration_us, as ``counted_us``."""
 
 
-def values(one: Placed) -> list[Value]:
+def values(one: PlacedMeasurement) -> list[Value]:
     """A point's numbers: its times only if it was timed, its errors only if it was right."""
     outcome = one.row.outcome
     if outcome.status not in ("ok", "verified"):
@@ -53,7 +53,7 @@ def values(one: Placed) -> list[Value]:
     ]
 
 
-def at_problem(one: Placed) -> list[Value]:
+def at_problem(one: PlacedMeasurement) -> list[Value]:
     """The point's headline rate under a name that tells its problem, where that has a number."""
     if one.line.x is None:
         return []
@@ -62,7 +62,7 @@ def at_problem(one: Placed) -> list[Value]:
     return [value._replace(key=f"{name}_at_{problem(one)}", step=0) for value in rates]
 
 
-def problem(one: Placed) -> str:
+def problem(one: PlacedMeasurement) -> str:
     """Where on the kernel's own line a point lies, ``4096``; off it, the dimensions that tell its problem,
     ``rows_37_columns_781``."""
     where = lines.elsewhere(one.point.kernel, one.line)
@@ -72,7 +72,7 @@ def problem(one: Placed) -> str:
     return re.sub(r"\W+", "_", f"{words} {where}".strip())
 
 
-def because(one: Placed, reasons: Mapping[str, Mapping[str, float]]) -> list[Value]:
+def because(one: PlacedMeasurement, reasons: Mapping[str, Mapping[str, float]]) -> list[Value]:
     """What explains a point, at its step."""
     return [Value(name, value, one.step, one.at_ms) for name, value in reasons.get(one.row.key, {}).items()]
 
@@ -121,7 +121,7 @@ def beside_gpus(held: Sequence[Final], others: Mapping[str, Sequence[Final]], at
     every problem."""
     found: dict[str, float] = {}
     for gpu, theirs in others.items():
-        groups: dict[str, list[machines.Pair]] = {}
+        groups: dict[str, list[machines.FinalPair]] = {}
         for one in machines.best_own(theirs, held):
             groups.setdefault(lines.words(one.a.point), []).append(one)
         for words, some in groups.items():
@@ -134,7 +134,7 @@ def beside_gpus(held: Sequence[Final], others: Mapping[str, Sequence[Final]], at
     return [Value(name, float(number), 0, at_ms) for name, number in sorted(found.items())]
 
 
-def summary(placed: Sequence[Placed]) -> tuple[Value, ...]:
+def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
     """What the parent shows: how the points ended, and along the kernel's main line the best that any
     configuration reached, of all words together and of each."""
     at = max(one.at_ms for one in placed)
@@ -157,35 +157,35 @@ def summary(placed: Sequence[Placed]) -> tuple[Value, ...]:
     return (*sorted(points), *sorted(value for _, value in best.values()))
 
 
-def main_line(placed: Iterable[Placed]) -> list[Placed]:
+def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:
     """The measurements on the line that stands for the kernel: with cold inputs and along its size, all else
     at its default, where there are such; else on the longest."""
-    on_line: dict[tuple[bool, str, str], list[Placed]] = {}
+    on_line: dict[tuple[bool, str, str], list[PlacedMeasurement]] = {}
     for one in placed:
         where = lines.elsewhere(one.point.kernel, one.line)
         on_line.setdefault((one.cache == HOT, where, one.line.x or ""), []).append(one)
 
-    def rank(line: tuple[tuple[bool, str, str], list[Placed]]) -> tuple[bool, bool, int, str]:
+    def rank(line: tuple[tuple[bool, str, str], list[PlacedMeasurement]]) -> tuple[bool, bool, int, str]:
         (hot, where, _), found = line
         return hot, bool(where), -len({one.step for one in found}), where
 
     return min(on_line.items(), key=rank)[1]
 
 
-def bests(placed: Iterable[Placed]) -> dict[tuple[str, str], list[Placed]]:
+def bests(placed: Iterable[PlacedMeasurement]) -> dict[tuple[str, str], list[PlacedMeasurement]]:
     """By provider and words, the fastest of its measurements at each problem of the ledger's main line; of
     those that are not to be trusted only where there is no other."""
     timed = [one for one in main_line(placed) if one.row.rate is not None]
-    fastest: dict[tuple[str, str, int], Placed] = {}
+    fastest: dict[tuple[str, str, int], PlacedMeasurement] = {}
 
-    def rank(one: Placed) -> tuple[bool, float]:
+    def rank(one: PlacedMeasurement) -> tuple[bool, float]:
         assert one.row.outcome.timing is not None, "what has a rate has a time"
         return not one.trusted, one.row.outcome.timing.median_us
 
     for one in timed:
         slot = one.point.provider, lines.words(one.point), one.step
         fastest[slot] = min(fastest.get(slot, one), one, key=rank)
-    found: dict[tuple[str, str], list[Placed]] = {}
+    found: dict[tuple[str, str], list[PlacedMeasurement]] = {}
     for (provider, words, _), one in sorted(fastest.items(), key=lambda item: item[0]):
         found.setdefault((provider, words), []).append(one)
     return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.reporting import frames, lines
-from pipeline.reporting.lines import Placed
+from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store.record import Measurement
 
@@ -64,7 +64,7 @@ verdicts: `reports/` in the repository, and among the artifacts of a run of kind
 """
 
 
-def of_results(placed: Sequence[Placed], artifacts: Mapping[str, Path]) -> str:
+def of_results(placed: Sequence[PlacedMeasurement], artifacts: Mapping[str, Path]) -> str:
     """What a ledger holds: how its points ended, the best of each provider, and where large files are."""
     kernel = placed[0].point.kernel
     large = "" if any(name.startswith("artifacts/") for name in artifacts) else f"{_absent(kernel)}\n\n"
@@ -75,7 +75,7 @@ def of_results(placed: Sequence[Placed], artifacts: Mapping[str, Path]) -> str:
     )
 
 
-def of_sweep(placed: Sequence[Placed], changed: str) -> str:
+def of_sweep(placed: Sequence[PlacedMeasurement], changed: str) -> str:
     """What an ad-hoc sweep measured: its command, its commit, why it measured, and the table it printed."""
     newest: Measurement = max(placed, key=lambda one: one.at_ms).row
     commit = f"`{newest.origin.commit[:12]}`{' with edits' if newest.origin.dirty else ''}"
@@ -83,7 +83,7 @@ def of_sweep(placed: Sequence[Placed], changed: str) -> str:
     return _cut(f"`{newest.origin.command}` at commit {commit}. {why}{_ended(placed)}.\n\n{_table(placed)}")
 
 
-def _ended(placed: Sequence[Placed]) -> str:
+def _ended(placed: Sequence[PlacedMeasurement]) -> str:
     counts = Counter(one.row.outcome.status for one in placed)
     return (
         f"{len(placed)} points, {', '.join(f'{count} {status}' for status, count in sorted(counts.items()))}"
@@ -107,9 +107,9 @@ def _absent(kernel: str) -> str:
     )
 
 
-def _table(placed: Sequence[Placed]) -> str:
+def _table(placed: Sequence[PlacedMeasurement]) -> str:
     """The fastest configuration of each provider at each problem, the fastest first; of many the first."""
-    fastest: dict[tuple[str, str, str, str], Placed] = {}
+    fastest: dict[tuple[str, str, str, str], PlacedMeasurement] = {}
     for one in placed:
         point, timing = one.point, one.row.outcome.timing
         if timing is None:
@@ -122,7 +122,7 @@ def _table(placed: Sequence[Placed]) -> str:
     baseline = entry.loaded.kernel.baseline if entry else ""
     headings = [*HEADINGS, *([f"x {baseline}"] if baseline else [])]
     rows = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
-    problems: dict[tuple[str, str, str], list[Placed]] = {}
+    problems: dict[tuple[str, str, str], list[PlacedMeasurement]] = {}
     for (extent, words, cache, _), one in fastest.items():
         problems.setdefault((extent, words, cache), []).append(one)
     for (extent, words, cache), found in problems.items():
@@ -135,7 +135,7 @@ def _table(placed: Sequence[Placed]) -> str:
     return "\n".join(rows)
 
 
-def _numbers(one: Placed) -> list[str]:
+def _numbers(one: PlacedMeasurement) -> list[str]:
     unit = frames.headline(one.point.kernel, one.row.workload)
     rate = one.row.rate
     return [
@@ -146,7 +146,7 @@ def _numbers(one: Placed) -> list[str]:
     ]
 
 
-def _rank(one: Placed) -> tuple[bool, float]:
+def _rank(one: PlacedMeasurement) -> tuple[bool, float]:
     """What comes first: what can be trusted, then what is fast."""
     assert one.row.outcome.timing is not None, "only what was timed is ranked"
     return not one.trusted, one.row.outcome.timing.median_us

@@ -11,7 +11,7 @@ from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order
 from pipeline.reporting import frames, lines
 from pipeline.reporting import mlflow_metrics as metrics
-from pipeline.reporting.lines import Placed
+from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.reporting.mlflow_content import Run, Value
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import UNKEYED, Environment
@@ -31,7 +31,7 @@ NOTE_LENGTH = 4000
 
 
 def configuration(
-    group: Sequence[Placed],
+    group: Sequence[PlacedMeasurement],
     of_parent: str,
     reasons: Mapping[str, Mapping[str, float]],
     suffix: str,
@@ -63,7 +63,7 @@ def configuration(
     )
 
 
-def best(group: Sequence[Placed], of_parent: str, took: Mapping[int, int]) -> Run:
+def best(group: Sequence[PlacedMeasurement], of_parent: str, took: Mapping[int, int]) -> Run:
     """The run of the fastest configurations of a provider, one for each x."""
     first = group[0]
     provider, words = first.point.provider, lines.words(first.point)
@@ -88,7 +88,7 @@ def best(group: Sequence[Placed], of_parent: str, took: Mapping[int, int]) -> Ru
     )
 
 
-def _of_line(group: Sequence[Placed]) -> dict[str, str]:
+def _of_line(group: Sequence[PlacedMeasurement]) -> dict[str, str]:
     """The tags that say on which line the measurements lie: ``columns``, or ``rows columns=781``."""
     first = group[0]
     x = first.line.x or ""
@@ -101,7 +101,7 @@ def _of_line(group: Sequence[Placed]) -> dict[str, str]:
 
 
 def run(
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedMeasurement],
     *,
     identity: str,
     name: str,
@@ -152,7 +152,7 @@ def _joined(names: Iterable[str]) -> str:
     return ", ".join(sorted(set(names)))
 
 
-def _notes(placed: Iterable[Placed]) -> list[str]:
+def _notes(placed: Iterable[PlacedMeasurement]) -> list[str]:
     """Why points have no time, or one not to be trusted; a reason that many points share is said once."""
     reasons: dict[str, list[Point]] = {}
     for one in placed:
@@ -169,7 +169,7 @@ def _notes(placed: Iterable[Placed]) -> list[str]:
     ]
 
 
-def _params(group: Sequence[Placed], parameters: Values) -> dict[str, str]:
+def _params(group: Sequence[PlacedMeasurement], parameters: Values) -> dict[str, str]:
     """The provider, the parameters, every dimension that does not vary, and how it was timed."""
     first = group[0].point
     params = {"provider": first.provider}

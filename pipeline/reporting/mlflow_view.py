@@ -24,7 +24,7 @@ from pipeline.points.frozen import Values, digest
 from pipeline.reporting import lines, mlflow_runs, ratios
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting import mlflow_notes as notes
-from pipeline.reporting.lines import Line, Placed
+from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
 from pipeline.reporting.mlflow_content import LedgerRuns, Run, Value
 from pipeline.reporting.mlflow_files import files
 from pipeline.reporting.mlflow_runs import AD_HOC, SWEEP
@@ -199,7 +199,7 @@ def _whose(input: Path, environment: Environment | None) -> str:
 
 
 def _family(
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedMeasurement],
     *,
     identity: str,
     kind: str,
@@ -213,7 +213,7 @@ def _family(
     configurations on a line and, of a ledger, for the best of each provider. ``reasons`` are the metrics that
     explain a measurement, by its key; the names end with ``suffix``."""
     took = _took(placed)
-    groups: dict[tuple[str, Values, Line, str], list[Placed]] = {}
+    groups: dict[tuple[str, Values, ProblemLine, str], list[PlacedMeasurement]] = {}
     for one in placed:
         key = (one.point.provider, one.point.parameters, one.line, one.cache)
         groups.setdefault(key, []).append(one)
@@ -235,11 +235,11 @@ def _family(
     return parent, tuple(children)
 
 
-def _took(placed: Sequence[Placed]) -> dict[int, int]:
+def _took(placed: Sequence[PlacedMeasurement]) -> dict[int, int]:
     """Milliseconds that each measurement took, by its id: since the row before it of the same device, for a
     device measures one point after the other. None are known of the first."""
     found: dict[int, int] = {}
-    devices: dict[str, list[Placed]] = {}
+    devices: dict[str, list[PlacedMeasurement]] = {}
     for one in sorted(placed, key=lambda one: one.at_ms):
         devices.setdefault(one.row.origin.device, []).append(one)
     for rows in devices.values():
@@ -248,7 +248,7 @@ def _took(placed: Sequence[Placed]) -> dict[int, int]:
     return found
 
 
-def _without_pauses(placed: Sequence[Placed]) -> int:
+def _without_pauses(placed: Sequence[PlacedMeasurement]) -> int:
     """Milliseconds that measuring went on, on whatever device."""
     times = sorted(one.at_ms for one in placed)
     return sum(_pauseless(late - early) for early, late in itertools.pairwise(times))

@@ -24,7 +24,7 @@ NEAR = 0.99
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedShare:
     """A share of another provider's speed, or of the ceiling, that was asked of ours: at each problem, or in
     the geometric mean over them."""
 
@@ -66,7 +66,11 @@ def marked(against: Against) -> str:
 
 
 def ratios(
-    problems: Sequence[Sequence[Final]], others: Sequence[str], asked: Sequence[Asked], x: str, wanted: int
+    problems: Sequence[Sequence[Final]],
+    others: Sequence[str],
+    asked: Sequence[AskedShare],
+    x: str,
+    wanted: int,
 ) -> Iterator[str]:
     """A caption's end, a table, and a sentence for each that was asked, of finals of one machine and power.
 
@@ -117,7 +121,9 @@ def _beside(name: str, ours: Final, beside: dict[str, Against]) -> str:
     return marked(beside[name]) if name in beside else ""
 
 
-def _seen(asked: Asked, lines: Sequence[tuple[Final, dict[str, Against]]]) -> Iterator[tuple[str, float]]:
+def _seen(
+    asked: AskedShare, lines: Sequence[tuple[Final, dict[str, Against]]]
+) -> Iterator[tuple[str, float]]:
     """By problem the share that was asked for, where it is known."""
     for ours, beside in lines:
         name = " ".join(filter(None, place(ours.point)))

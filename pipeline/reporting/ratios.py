@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from pipeline.reporting.numbers import number
-from pipeline.store.comparisons import Row
+from pipeline.store.comparisons import ComparisonRow
 from pipeline.verdicts.statistics import Estimate, Verdict
 
 COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
@@ -38,7 +38,7 @@ class Compared:
     changed: str = ""
 
 
-def compared(row: Row) -> Compared:
+def compared(row: ComparisonRow) -> Compared:
     """A row that was kept, as tables and plots take it."""
     high = inf if row.high is None else row.high
     one = Estimate(row.rounds, row.ratio, row.low, high, 1.0)

@@ -42,7 +42,7 @@ COUNTS: Mapping[str, str] = {"bytes": "rate", "flops": "rate"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordFilter:
     """The points and keys of which the records themselves are wanted."""
 
     points: frozenset[Point] = frozenset()
@@ -92,7 +92,7 @@ def kinds_of(row: Measurement) -> tuple[tuple[Any, ...], ...]:
     )
 
 
-def read_part(path: Path, begin: int, end: int, wanted: Wanted) -> Part:
+def read_part(path: Path, begin: int, end: int, wanted: RecordFilter) -> Part:
     """The rows of a ledger between two ends of lines, as long as they are of the ledger's kernel and
     machine."""
     found = Part()
@@ -146,7 +146,9 @@ def read_part(path: Path, begin: int, end: int, wanted: Wanted) -> Part:
     return found
 
 
-def read(paths: Sequence[Path], wanted: Wanted, warn: Callable[[str], None]) -> Iterator[tuple[Path, Part]]:
+def read(
+    paths: Sequence[Path], wanted: RecordFilter, warn: Callable[[str], None]
+) -> Iterator[tuple[Path, Part]]:
     """What each ledger holds, part by part in their order. Lines that can't be read, and rows of another
     kernel or machine than their file, are skipped with a sentence to ``warn``."""
     jobs = [(path, begin, end) for path in paths for begin, end in parts_of(path)]
@@ -170,7 +172,7 @@ def _say_foreign(path: Path | None, count: int, warn: Callable[[str], None]) -> 
 
 
 @contextmanager
-def _each(jobs: Sequence[tuple[Path, int, int]], wanted: Wanted) -> Iterator[Iterable[Part]]:
+def _each(jobs: Sequence[tuple[Path, int, int]], wanted: RecordFilter) -> Iterator[Iterable[Part]]:
     """The parts in their order: of large ledgers read by processes, of small ones here."""
     if sum(end - begin for _, begin, end in jobs) <= PART:
         yield (read_part(*job, wanted) for job in jobs)

@@ -24,7 +24,7 @@ from pipeline.store.evidence import CounterRow
 
 
 @dataclass(frozen=True)
-class Mark:
+class RooflinePoint:
     """A provider's best configuration at the largest problem: flops a byte, TFLOP/s, and whether the bytes
     were counted by the device, or are the fewest that the operation needs."""
 
@@ -54,7 +54,7 @@ def largest(best: pd.DataFrame) -> pd.DataFrame:
     return best[best["rank"] == best.sort_values(["flops", "rank"])["rank"].iloc[-1]] if len(best) else best
 
 
-def marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
+def marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[RooflinePoint]:
     """The marks of one machine's rows of one problem that compute anything; ``counted`` are the bytes that
     the device moved, by key."""
     found = []
@@ -63,7 +63,7 @@ def marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[Mark]:
         moved_at_least = moved or row["bytes"]
         if row["flops"] and moved_at_least > 0:  # a logarithm has no place for others
             intensity = row["flops"] / moved_at_least
-            found.append(Mark(row["provider"], intensity, row["tflops"], bool(moved)))
+            found.append(RooflinePoint(row["provider"], intensity, row["tflops"], bool(moved)))
     return found
 
 
@@ -112,7 +112,11 @@ def _at(points: pd.DataFrame) -> str:
 
 
 def _draw(
-    axes: Any, found: Sequence[Mark], ceilings: Rates | None, peak: float | None, style: Mapping[str, Style]
+    axes: Any,
+    found: Sequence[RooflinePoint],
+    ceilings: Rates | None,
+    peak: float | None,
+    style: Mapping[str, Style],
 ) -> None:
     """One panel: the roof, flat at the ``peak`` of the problem's arithmetic where that is known, and the
     marks below it."""

@@ -14,7 +14,7 @@ import pandas as pd
 from pipeline.points import notation
 from pipeline.points.point import Point, order
 from pipeline.reporting.frames import headline, place, x_name
-from pipeline.reporting.reading import COUNTS, FLOATS, KINDS, NONE, Part, Wanted, read
+from pipeline.reporting.reading import COUNTS, FLOATS, KINDS, NONE, Part, RecordFilter, read
 from pipeline.store.record import Measurement
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -33,7 +33,7 @@ class Tabulated:
     count: int
 
 
-def tabulated(paths: Sequence[Path], wanted: Wanted, warn: Callable[[str], None]) -> Tabulated:
+def tabulated(paths: Sequence[Path], wanted: RecordFilter, warn: Callable[[str], None]) -> Tabulated:
     """The rows of all ledgers, as ``results.load`` and ``frames.comparable`` choose them: of each point by
     each of the settings the last line of a ledger counts, of these the newest that was timed in the usual
     way."""

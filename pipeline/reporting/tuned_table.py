@@ -7,7 +7,7 @@ from collections import Counter
 from rich import box
 from rich.table import Table as Shown
 
-from kernels.ops.table import Region, Table, TunedKernel
+from kernels.ops.table import Table, TunedKernel, TunedRegion
 from pipeline.reporting.numbers import percent
 
 
@@ -31,7 +31,7 @@ def shown(found: Table) -> Shown:
     return made
 
 
-def line(one: TunedKernel, region: Region) -> list[str]:
+def line(one: TunedKernel, region: TunedRegion) -> list[str]:
     """What is said of a region: how many problems, the rule's regret, how much of it is generalised, what is
     called otherwise, and which providers were the fastest how often."""
     here = [each for each in one.problems if each.within_l2 == region.within_l2]

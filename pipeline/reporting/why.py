@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.points import notation
 from pipeline.points.point import Point, order
 from pipeline.reporting.numbers import number
-from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, ProfileRow, Rule
+from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule, ProfileRow
 from pipeline.store.record import Measurement
 
 MOST_CHARACTERS = 500
@@ -121,7 +121,7 @@ def _at_most(row: CounterRow) -> str:
     return number(most) + (f" ({row.limited_by})" if most and most < 100 and row.limited_by else "")
 
 
-def _most_promising(row: CounterRow) -> tuple[float, Rule] | None:
+def _most_promising(row: CounterRow) -> tuple[float, NcuRule] | None:
     """The rule of ncu's that promises most for the whole kernel."""
     gains = [(rule.gain_pct, rule) for rule in row.rules if rule.gain_pct is not None]
     return max(gains, key=lambda gain: gain[0], default=None)
@@ -135,7 +135,7 @@ def _gain(row: CounterRow) -> str:
 
 def _rules(rows: Iterable[CounterRow]) -> list[str]:
     """What the rules say that promise most, each once, of the point that it promises most for."""
-    found: dict[str, tuple[float, Rule, CounterRow]] = {}
+    found: dict[str, tuple[float, NcuRule, CounterRow]] = {}
     for row in rows:
         most = _most_promising(row)
         if most and (most[1].name not in found or most[0] > found[most[1].name][0]):

@@ -16,14 +16,14 @@ from pipeline.store.record import Commit
 FOLDER = "comparisons"
 
 
-class Side(Record):
+class ComparedSide(Record):
     """What was compared: a commit, or what the working tree was then."""
 
     name: Text
     commit: Commit | None
 
 
-class Row(Record):
+class ComparisonRow(Record):
     """A point by both sides: times in microseconds, the ratio of b's to a's with its interval, the verdict
     on b, and what of its launch is another."""
 
@@ -48,11 +48,11 @@ class Comparison(Record):
     run: Text
     command: Text
     at: When
-    a: Side
-    b: Side
+    a: ComparedSide
+    b: ComparedSide
     margin: NotNegative
     beyond: Literal["margin", "zero"]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
 
 def path(folder: Path, kernel: str, gpu: str, name: str) -> Path:

@@ -163,7 +163,7 @@ class ProfileRow(Joined):
     flame_graph: Below | None = None
 
 
-class Rule(Record):
+class NcuRule(Record):
     """What one of ncu's rules says; ``speedup_pct`` is what it estimates could be gained, locally or over the
     whole kernel."""
 
@@ -220,7 +220,7 @@ class CounterRow(Joined):
     stalls: dict[Text, Quantity] = Field(default_factory=dict)
     estimated_speedup_pct: Quantity | None = None
     runtime_improvement_us: Quantity | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[NcuRule, ...] = ()
     bound: Literal["memory", "compute", "latency", "grid"] | None = None
     sentence: Text
     tool: Text | None = None

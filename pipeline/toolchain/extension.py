@@ -29,7 +29,7 @@ from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
 from pipeline.machine.torch import Torch, installed_torch
 from pipeline.points.frozen import Record
 from pipeline.store.files import write_atomically
-from pipeline.toolchain.ninja_build import Job, compile_all
+from pipeline.toolchain.ninja_build import LibraryBuild, compile_all
 
 WITHOUT_GPU = "90"
 """The compute capability that CUDA sources are compiled for where there is no GPU: Hopper's."""
@@ -130,7 +130,7 @@ class Library:
 class _Plan:
     """How to build one source."""
 
-    job: Job
+    job: LibraryBuild
     recipe: Recipe
     manifest: Path
     skipped: tuple[str, ...] = ()
@@ -276,7 +276,7 @@ def _plan(source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:
     compile_, link = toolchain.commands(
         path, library, include, torch.folder, with_cuda, cxx, nvcc, recipe.flags
     )
-    job = Job(path, library, compile_, link)
+    job = LibraryBuild(path, library, compile_, link)
     return _Plan(job, recipe, place.target(source, ".json"), skipped)
 
 

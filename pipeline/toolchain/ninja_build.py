@@ -21,7 +21,7 @@ class CompileError(UserError):
 
 
 @dataclass(frozen=True)
-class Job:
+class LibraryBuild:
     """A library to make of one source, by two commands: the compiler makes ``.o`` and ``.d``, the linker
     ``.so``. All of them lie beside ``library``, with the compiler's output in ``.log``."""
 
@@ -35,7 +35,9 @@ class Job:
         return self.library.with_suffix(suffix)
 
 
-def compile_all(jobs: Sequence[Job], folder: Path, working_directory: Path) -> dict[Job, str]:
+def compile_all(
+    jobs: Sequence[LibraryBuild], folder: Path, working_directory: Path
+) -> dict[LibraryBuild, str]:
     """Make the libraries from nothing, in ``folder``, and give each job's dependency file as text.
 
     What stays in the folder is the same for the same sources and compilers: libraries, logs and the ninja
@@ -98,7 +100,7 @@ def _run(command: Sequence[str], working_directory: Path) -> tuple[int, str]:
     return process.returncode, said
 
 
-def _write(writer: Writer, jobs: Sequence[Job], folder: Path) -> None:
+def _write(writer: Writer, jobs: Sequence[LibraryBuild], folder: Path) -> None:
     writer.variable("builddir", escape(str(folder)))
     # A command that fails leaves its log as .failed, so that its message can be told from the others'.
     writer.rule("run", "$call > $log 2>&1 || { mv $log $failed; exit 1; }")
@@ -109,7 +111,7 @@ def _write(writer: Writer, jobs: Sequence[Job], folder: Path) -> None:
         writer.build([str(job.library)], "run", [str(job.file(".o"))], variables=link)
 
 
-def _variables(job: Job, call: tuple[str, ...], step: str) -> dict[str, str]:
+def _variables(job: LibraryBuild, call: tuple[str, ...], step: str) -> dict[str, str]:
     """A step's command and logs, quoted for the shell and then for ninja."""
     return {
         "call": escape(shlex.join(call)),
@@ -118,7 +120,7 @@ def _variables(job: Job, call: tuple[str, ...], step: str) -> dict[str, str]:
     }
 
 
-def _failures(jobs: Sequence[Job]) -> str:
+def _failures(jobs: Sequence[LibraryBuild]) -> str:
     """What the compilers said about the sources that failed."""
     messages = []
     for job in jobs:

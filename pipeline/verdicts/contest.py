@@ -62,7 +62,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RoundLimits:
     """How many rounds every match has, and how many one has at most that is still undecided."""
 
     rounds: int
@@ -79,7 +79,7 @@ class Contest:
     """
 
     matches: Sequence[Match]
-    limits: Limits
+    limits: RoundLimits
     rule: Rule
     run: str
     report: Callable[[Turn], None]

@@ -1,4 +1,5 @@
-"""Who meets in the finals: of each provider the configuration that was the fastest in any sweep."""
+"""Who meets in the finals: of each provider the configuration that was the fastest in any sweep; for a first
+look of those providers alone that were near the fastest."""
 
 from __future__ import annotations
 
@@ -76,11 +77,14 @@ def of_ledger(
     identity: Identity,
     ceilings: Ceilings,
     gpu: Gpu | None = None,
+    near: float | None = None,
 ) -> list[Finalists]:
     """The finalists of a kernel at the problems of a plan, by its ledger's rows; their extensions are built.
 
-    Of a plan only the problems count: configurations are those of every sweep. Raises NobodyError where
-    there are none, and UserError for an extension that can't be built.
+    Of a plan only the problems count: configurations are those of every sweep. With ``near`` those that took
+    more than that many times as long as the fastest of their kind meet nobody, but for the baseline, for what
+    a caller gets, and for times that are not to be trusted. Raises NobodyError where there are none, and
+    UserError for an extension that can't be built.
     """
     rows = list(rows)
     workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
@@ -90,7 +94,7 @@ def of_ledger(
     chosen = best.keys() if closer == "all" else choice.largest(wanted)
     caller = Caller(entry, rows, identity, gpu)
     found = [
-        _meeting(entry, some, ceilings, caller.gets(problem, workloads[problem]))
+        _meeting(entry, some, ceilings, caller.gets(problem, workloads[problem]), near)
         for problem, some in best.items()
         if problem in chosen
     ]
@@ -127,10 +131,22 @@ def _best(
 
 
 def _meeting(
-    entry: Entry, some: Mapping[str, Measurement], ceilings: Ceilings, dispatched: Dispatched | None
+    entry: Entry,
+    some: Mapping[str, Measurement],
+    ceilings: Ceilings,
+    dispatched: Dispatched | None,
+    near: float | None,
 ) -> Finalists:
     kernel = entry.loaded.kernel
     rivals = {row.point: row for row in some.values()}
+    if near is not None:
+        times = {point: us for point, row in rivals.items() for doubtful, us in [_rank(row)] if not doubtful}
+        far = times.keys() - choice.near_fastest(kernel, times, near)
+        rivals = {
+            point: row
+            for point, row in rivals.items()
+            if point not in far or point.provider == kernel.baseline
+        }
     if dispatched is not None:
         # With the workload of the others, as one that several presets measure may have several.
         workload = next(iter(some.values())).workload

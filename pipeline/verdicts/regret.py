@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kernels.contract import Kernel
 from kernels.ops import rule
-from kernels.ops.table import FEWEST, Region
+from kernels.ops.table import FEWEST, TunedRegion
 from kernels.ops.tuned import words_text
 
 TRUSTED = 0.05
@@ -64,7 +64,7 @@ def leave_out(some: Sequence[Times], size: Sequence[str], neighbours: int = rule
     return found
 
 
-def regions(kernel: Kernel, some: Sequence[Times]) -> list[Region]:
+def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:
     """What is known of the rule on each side of the L2 cache."""
     left = leave_out(some, kernel.size)
     found = []
@@ -76,7 +76,7 @@ def regions(kernel: Kernel, some: Sequence[Times]) -> list[Region]:
     return found
 
 
-def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baseline: str) -> Region:
+def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baseline: str) -> TunedRegion:
     """What is known of the rule on one side: of the problems there, and of what it chose for those that were
     left out."""
     regrets = [one.regret for one in left]
@@ -85,7 +85,7 @@ def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baselin
         words: safest([one for one in here if words_text(one.tuned.problem) == words], baseline)
         for words in dict.fromkeys(words_text(one.tuned.problem) for one in here)
     }
-    return Region(
+    return TunedRegion(
         within_l2=within_l2,
         problems=len(left),
         regret_median=round(quantile(regrets, 0.5), ROUNDED) if regrets else None,

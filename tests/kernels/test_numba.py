@@ -119,7 +119,9 @@ def test_without_the_simulator_a_cpu_is_refused_and_launches_are_recorded() -> N
     assert launch["shared_bytes"] == 512
 
 
-def compiled(kernel: str, problem: dict[str, Any], parameters: dict[str, Any], sm: str) -> programs.Compiled:
+def compiled(
+    kernel: str, problem: dict[str, Any], parameters: dict[str, Any], sm: str
+) -> programs.CompiledPoint:
     point = Point(kernel=kernel, provider="numba", problem=problem, parameters=parameters)
     (one,) = programs.compile_points(kernel, [(point, sm)])
     if one.error and "libnvvm" in one.error:

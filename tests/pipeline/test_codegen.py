@@ -24,13 +24,24 @@ from pipeline import ROOT, UserError, codegen
 from pipeline.command.options import CodegenConfig
 from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
-from pipeline.inspection import code_texts, disassembler, inductor, known_code, library, programs, usage
+from pipeline.inspection import (
+    code_texts,
+    disassembler,
+    inductor,
+    known_code,
+    launched,
+    launches,
+    library,
+    programs,
+    usage,
+)
 from pipeline.inspection.code_scope import Scope
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.launched import Launched
 from pipeline.machine import device
 from pipeline.machine.compilers import find_nvcc
 from pipeline.machine.environment import fingerprint
+from pipeline.machine.lock import DeviceLock
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
@@ -173,6 +184,26 @@ def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
     assert [row["architecture"] for row in made] == ["90"]
     again = said_here("lazily=true", kernel="vector_add")
     assert rows(tmp_path, "vector_add") == made and "1 row, 1 of them from before" in again.out
+
+
+def test_offline_nothing_is_called_and_the_next_run_adds_what_a_call_tells(
+    tmp_path: Path, said_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+
+    def generated(where: str, *_: object) -> str:
+        called.append(where)
+        return "cpp_fused_square_0 = async_compile.cpp_pybinding(["
+
+    monkeypatch.setattr(inductor, "generated", generated)
+    words = ("provider=[torch_compile,triton_row]", "size=37")
+    for offline, expected in ("true", ["triton"]), ("false", ["triton", "inductor"]):
+        assert said_here(*words, f"offline={offline}", kernel="square").code == 0
+        assert [row["language"] for row in rows(tmp_path, "square")] == expected
+        assert called == ["square"] * (offline == "false")
+    # What is known needs no call.
+    assert said_here(*words, "offline=true", kernel="square").code == 0
+    assert [row["language"] for row in rows(tmp_path, "square")] == expected and len(called) == 1
 
 
 @pytest.mark.slow
@@ -626,6 +657,47 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     assert again.rows([several], alone=True) == [*listed, row]
     assert again.known.kept == 2
     assert CodeRow.model_validate_json(row.model_dump_json()) == row
+
+
+@of_planted
+@needs_nvcc
+@pytest.mark.parametrize("offline", [False, True])
+def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offline(
+    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    """As a GPU would tell them, of which there is none here."""
+    loaded = kernels.load(str(planted))
+    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
+    identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
+    gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
+    scope = Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False, offline)
+    made = code_of(scope, (), print)
+    found = library.library_of(loaded, "odd-name.cu")
+    (function,), _ = found.functions("90")
+    one, other = (
+        Point(kernel="two_of_each", provider="blocks", problem=Values({"n": n, "kind": "float32"}))
+        for n in (1, 2)
+    )
+    seen = launches.Launch(name=function.name, threads=64, blocks=1, registers=8, shared=0, duration_us=1.0)
+    asked: list[tuple[bool, list[Point]]] = []
+
+    def observe(where: str, points: list[tuple[str, Point]], seed: int) -> dict[str, list[launches.Launch]]:
+        try:
+            with DeviceLock(gpu, 0, print, shared=True):
+                alone = False
+        except UserError:
+            alone = True
+        asked.append((alone, [point for _, point in points]))
+        # The second has no memory beside others.
+        return {key: [seen] for key, point in points if alone or point == one}
+
+    monkeypatch.setattr(launches, "observe", observe)
+    monkeypatch.setattr(launched, "reported", lambda *_: {})
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    rows = made.rows([one, other], alone=True)
+    assert [row.point for row in rows] == [None] if offline else [None, one, other]
+    assert asked == ([] if offline else [(False, [one, other]), (True, [other])])
 
 
 @needs_nvcc

@@ -26,6 +26,7 @@ from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.points import catalog
 from pipeline.points.point import Point
+from pipeline.store.evidence import ProfileRow, write_lines
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -235,6 +236,36 @@ def test_a_first_look_counts_the_best_and_the_baseline(
         for preset in ("smoke", "quick")
     }
     assert roles == {"smoke": {"best", "default", "baseline"}, "quick": {"best", "baseline"}}
+
+
+def test_a_first_look_leaves_out_a_baseline_of_many_kernels_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None
+) -> None:
+    row = factory.measurement("softmax", "triton_row", 64, num_warps=8)
+    monkeypatch.setattr(subject.Subject, "timed", lambda self, warn: {row.point: row})
+    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+
+    def roles(*options: str, preset: str = "quick") -> set[str]:
+        made = command(tmp_path, monkeypatch, "num_warps=[4,8]", *options, preset=preset)
+        return {one["role"] for one in made}
+
+    (torch,) = (one for one in command(tmp_path, monkeypatch, preset="quick") if one["role"] == "baseline")
+    path = tmp_path / "results/profile/softmax/nvidia-h200.jsonl"
+    for launches, expected in (8.0, {"best", "baseline"}), (9.0, {"best"}):
+        seen = ProfileRow(
+            key=torch["key"],
+            kernel="softmax",
+            point=torch["point"],
+            status="ok",
+            launches=launches,
+            sentence="",
+            environment="",
+        )
+        write_lines(path, [seen])
+        assert roles() == expected
+    assert roles("provider=[torch,triton_row]") == {"provider"}
+    assert "baseline" in roles(preset="smoke")
 
 
 def test_where_nothing_can_be_counted_one_try_says_so(

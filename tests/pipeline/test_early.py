@@ -22,7 +22,7 @@ stages:
     cmd: >-
       sh -c 'nice >{folder}/niceness; touch {folder}/${{kernels}}'
   codegen:
-    cmd: sh -c 'touch {folder}/begun; sleep 1000'
+    cmd: sh -c 'echo $0 >{folder}/begun; sleep 1000'
 """
 
 
@@ -67,6 +67,7 @@ def test_it_ends_when_its_own_stage_begins_or_nobody_reads_any_more(
         with Early(root, log) as made:
             made.stage_begins("finals", "cuda")
             wait_until((root / "begun").exists)
+            wait_until(lambda: (root / "begun").read_text() == "offline=true\n")
             made.stage_begins("profile", "cuda")
             assert children() - before, "another stage does not end it"
             if ends is not None:
@@ -89,7 +90,7 @@ def test_nothing_runs_beside_what_would_feel_it(
 
 
 def test_the_repositorys_own_stages_have_commands() -> None:
-    for beside, stage in BESIDE.items():
+    for beside, (stage, *_) in BESIDE.items():
         assert command_of(ROOT, beside) is not None
         program, _, module, kernels, *rest = command_of(ROOT, stage) or []
         assert (program, module) == ("pipeline/python", f"pipeline.{stage}")

@@ -38,7 +38,7 @@ def test_every_option_has_a_meaning_and_is_in_the_help(name: str) -> None:
     assert set(found) == set(yaml.safe_load(conf.read_text())) - {"defaults"}
     told = {field.alias or name for name, field in schema.model_fields.items()}
     assert set(found) | set(groups) == told | (set(groups) & {"experiment"})
-    text = " ".join(explanation.of_command(name, None).split())
+    text = " ".join(explanation.of_command(name).split())
     for option in found.values():
         assert option.meaning or option.before, f"{conf}: say behind {option.name} what it means"
         assert " ".join((option.meaning or option.before).split()) in text
@@ -88,11 +88,59 @@ def test_help_is_there_before_what_a_command_imports(name: str) -> None:
     assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow"} == set()
 
 
+ABOUT_KERNELS = [
+    *("bench_devices", "bench_inputs", "bench_scale", "bench_sweep", "build", "carry", "codegen", "compare"),
+    *("counters", "finals", "profile", "prune", "publish", "sanitize", "search_replay", "sweep", "timers"),
+    *("tune_replay", "ui", "verify"),
+]
+
+
+def test_the_commands_about_kernels_are_those_with_the_option() -> None:
+    with_option = {name for name in CONFIGURED if "kernel" in explanation.schema_of(name).model_fields}
+    assert set(ABOUT_KERNELS) == with_option - {"new"}, "new's kernel is not there yet"
+
+
+@pytest.mark.parametrize("name", ABOUT_KERNELS)
+def test_help_of_every_command_about_kernels_lists_what_a_kernel_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            explanation.show(name, ["--help", *words])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    hint = f"`python -m pipeline.{name} --help kernel=NAME` lists what a kernel takes."
+    for words in ((), ("kernel=null",), ("kernel=all",)):
+        assert hint in shown(*words)
+    text = shown("kernel=matmul")
+    assert hint not in text
+    for line in (
+        "  m= a whole number from 1 on",
+        "  arithmetic= ieee tf32 fast_accum (default ieee)",
+        "  cuda_tiled (cuda, cuda)",
+        "    tile= 16 32 (default 32)",
+    ):
+        assert line in text.splitlines(), line
+    are_options = "pin" in explanation.schema_of(name).model_fields
+    assert are_options != ("takes none of the dimensions and parameters below as options." in text)
+    both = shown("kernel=[matmul,softmax]")
+    assert both == shown("kernel=matmul,softmax")
+    assert "\nmatmul: " in both and "\nsoftmax: " in both
+
+
+def test_help_of_a_kernel_is_there_before_what_a_command_imports() -> None:
+    done = run("-X", "importtime", "-m", "pipeline.verify", "--help", "kernel=matmul")
+    assert "  layout= nn nt tn tt (default nn)\n" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow"} == set()
+
+
 @pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new"), ("pipeline.wheelhouse",)])
 def test_a_command_without_what_it_needs_prints_its_help_and_says_so(command: tuple[str, ...]) -> None:
     done = run("-m", *command)
     name = command[-1].removeprefix("pipeline.")
-    assert done.stdout == f"{explanation.of_command(name, None)}\n"
+    assert done.stdout == f"{explanation.of_command(name)}\n"
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "is missing" in done.stderr
 

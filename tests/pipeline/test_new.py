@@ -290,9 +290,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["softmax", "rows", "include"])
 def test_what_kernels_has_is_no_new_name(name: str) -> None:
     with pytest.raises(UserError, match="is there already"):
-        new.Place.of(name)
+        new.KernelPaths.of(name)
     with pytest.raises(UserError, match="is there already"):
-        new.Place.of(str(kernels.ROOT / name))
+        new.KernelPaths.of(str(kernels.ROOT / name))
 
 
 def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

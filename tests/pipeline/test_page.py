@@ -18,7 +18,7 @@ from selenium.webdriver.support.ui import Select
 from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
 from pipeline.store import results
-from pipeline.store.evidence import CounterRow, Rule, joined, write_lines
+from pipeline.store.evidence import CounterRow, NcuRule, joined, write_lines
 from tests.factory import H100, H200, grid, write_results
 from tests.pipeline.test_ui import CHROMIUM, DRIVER, FLAGS, needs_a_browser
 
@@ -44,7 +44,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         environment=looked.parts.environment,
         memory_throughput_pct=91.2,
         estimated_speedup_pct=9.0,
-        rules=(Rule(name="Long", kind="OPT", text="kernel_" * 20, speedup_pct=9.0, scope="global"),),
+        rules=(NcuRule(name="Long", kind="OPT", text="kernel_" * 20, speedup_pct=9.0, scope="global"),),
         sentence=SENTENCE,
     )
     write_lines(results.counters_path(folder, "softmax", H200), [counted])

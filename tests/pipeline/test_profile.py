@@ -14,10 +14,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kernels.contract import Kernel
 from pipeline import ROOT, profile
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import run_each
 from pipeline.inspection import flame, profiler
+from pipeline.machine import device
+from pipeline.points.choice import Chosen
 from pipeline.store import results
 from tests.planted import outside
 from tests.repository import commit
@@ -228,6 +231,30 @@ def test_only_what_changed_is_profiled_again(
 
     monkeypatch.setattr(profile, "instrument", lambda entries: "another")
     assert again("size=8")[1] == 2, "another profiler would see them otherwise"
+
+
+def test_a_first_look_is_at_those_that_lead_and_keeps_what_is_known_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = str(outside.write(tmp_path))
+    asked: list[float] = []
+    of_kernel = profile.of_kernel
+
+    def with_near(config: ProfileConfig, chosen: device.Device) -> None:
+        preset = config.preset.model_copy(update={"near": 1.5})
+        of_kernel(config.model_copy(update={"preset": preset}), chosen)
+
+    def leading(kernel: Kernel, chosen: list[Chosen], timed: object, near: float) -> list[Chosen]:
+        asked.append(near)
+        return [one for one in chosen if one.point.provider == "whole"]
+
+    monkeypatch.setattr(profile, "leading", leading)
+    monkeypatch.setattr(profile, "of_kernel", with_near)
+    few = command(tmp_path, monkeypatch, made, "size=8")
+    assert few.keys() == {("whole", 8)} and asked == [1.5]
+    named = command(tmp_path, monkeypatch, made, "size=8", "provider=[whole,pieces]")
+    assert named.keys() == {("whole", 8), ("pieces", 8)} and asked == [1.5]
+    assert command(tmp_path, monkeypatch, made, "size=8") == named
 
 
 def test_a_cpus_rows_go_to_this_hosts_own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

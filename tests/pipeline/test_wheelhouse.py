@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import ROOT, wheelhouse
-from pipeline.wheelhouse import NotServedError, UserError, gather, pins
+from pipeline.wheelhouse import NotInIndexError, UserError, gather, pins
 from tests.test_locks import lock_of, wheel
 
 LOCK = r"""old==1.0 ; python_full_version < '3.12' and sys_platform == 'linux' \
@@ -69,7 +69,7 @@ def test_a_file_is_taken_by_its_hash_and_what_no_lock_names_goes(
 
     good.unlink()
     (folder / good.name).unlink()
-    with pytest.raises(NotServedError, match=r"has first==1\.0"):
+    with pytest.raises(NotInIndexError, match=r"has first==1\.0"):
         gather(folder, "3.12", with_torch=False)
     wheel(served, "first", "1.0", first="import os  # not what was locked")
     with pytest.raises(UserError, match=r"first==1\.0 is not the file that the lock names"):

@@ -12,7 +12,7 @@ from pipeline.command.options import ReportConfig
 from pipeline.reporting.frames import best_configurations, frame
 from pipeline.reporting.roofline import dram_bytes, largest, marks
 from pipeline.store import results
-from pipeline.store.evidence import CodeRow, CounterRow, Mix, ProfileRow, Rule, joined, load, write_lines
+from pipeline.store.evidence import CodeRow, CounterRow, Mix, NcuRule, ProfileRow, joined, load, write_lines
 from pipeline.store.record import Measurement
 from tests.factory import CPU, H200, grid, write_results
 from tests.mlflow_store import log, run_ids, shown
@@ -79,8 +79,8 @@ def folder(tmp_path: Path) -> Path:
             estimated_speedup_pct=42.52,
             runtime_improvement_us=21.26,
             rules=(
-                Rule(name="Narrow", kind="OPT", text="one place", speedup_pct=90.0, scope="local"),
-                Rule(
+                NcuRule(name="Narrow", kind="OPT", text="one place", speedup_pct=90.0, scope="local"),
+                NcuRule(
                     name="Held",
                     kind="OPT",
                     text="Too few. See (https://x).",

@@ -8,7 +8,14 @@ from typing import Any
 
 from pipeline.cluster.engine import LostError, Node
 from pipeline.cluster.gathering import Member
-from pipeline.cluster.messages import Answer, Described, Digests, Found, Placed, Wanted
+from pipeline.cluster.messages import (
+    AddedPoints,
+    ClusterDevice,
+    Described,
+    Digests,
+    NumberedOutcome,
+    StationOutcomes,
+)
 from pipeline.machine import device
 from pipeline.points.point import Point
 from pipeline.store.environment import Environment
@@ -66,7 +73,7 @@ class Planted:
         return json.dumps({"us": 10.0, "ticks": 0, "of_ticks": 0, "neighbours": 0})
 
     def measure(self, wanted: str) -> str:
-        self.points |= Wanted.model_validate_json(wanted).points
+        self.points |= AddedPoints.model_validate_json(wanted).points
         self.held.append(len(self.points))
         found = []
         for number in list(self.points)[: self.at_once]:
@@ -76,8 +83,8 @@ class Planted:
                 raise LostError("its host is gone")
             self.measured.append(point)
             outcome = Outcome(status="ok", max_abs_err=0.0, timing=factory.timing(7.0), state=State())
-            found.append(Found(number=number, outcome=outcome))
-        return Answer(found=tuple(found)).model_dump_json()
+            found.append(NumberedOutcome(number=number, outcome=outcome))
+        return StationOutcomes(found=tuple(found)).model_dump_json()
 
 
 def described(environment: Environment | None = None, **packages: str) -> Described:
@@ -90,7 +97,7 @@ def described(environment: Environment | None = None, **packages: str) -> Descri
 def member(number: int, station: Planted, again: Callable[[], Planted] | None = None) -> Member:
     """A member whose station is planted."""
     node = Node(str(number), f"host{number}", number, 1)
-    place = Placed(**station.described.device.model_dump(), node=number)
+    place = ClusterDevice(**station.described.device.model_dump(), node=number)
 
     def gone() -> Planted:
         raise LostError("its host is gone")

@@ -9,7 +9,7 @@ import pytest
 
 import kernels
 from pipeline import UserError
-from pipeline.cluster.crew import GIVEN_UP, Shared
+from pipeline.cluster.crew import GIVEN_UP, StationCrew
 from pipeline.cluster.gathering import Member
 from pipeline.cluster.team import ClusterTeam
 from pipeline.execution.schedule import Schedule
@@ -34,7 +34,7 @@ class Sweep:
         def report(point: Point, outcome: Outcome, where: Device) -> None:
             self.found.append((point, outcome, str(where)))
 
-        self.crew: Shared = self.team.crew(kernels.load("softmax"), CONTROL, report)
+        self.crew: StationCrew = self.team.crew(kernels.load("softmax"), CONTROL, report)
         self.schedule = Schedule(points, {}, workers=self.crew.size)
 
     def measured(self) -> Sweep:

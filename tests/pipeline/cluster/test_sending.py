@@ -12,11 +12,11 @@ import pytest
 from pipeline import UserError
 from pipeline.cluster import sending
 from pipeline.cluster.engine import LostError
-from pipeline.cluster.errand import Running
+from pipeline.cluster.errand import RunningErrand
 from pipeline.cluster.gathering import Member
 from pipeline.cluster.messages import Errand, News
 from pipeline.cluster.sending import Sent, options_of, send
-from pipeline.cluster.sweeping import Wanted
+from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import FinalsConfig, PresetConfig
 from pipeline.machine import device
 from pipeline.points import catalog
@@ -71,7 +71,7 @@ class Sending:
 
     def run(self) -> int:
         entries = [catalog.find("softmax")]
-        wanted = Wanted(entries, ("auto",), TimingSettings(), 0, 1.0, None)
+        wanted = ClusterRequest(entries, ("auto",), TimingSettings(), 0, 1.0, None)
         sent = Sent(ERRAND, wanted, (), self.folder)
         return send("ray", sent, self.said.append, self.warned.append)
 
@@ -177,7 +177,7 @@ def test_it_runs_in_a_copy_with_the_options_that_were_checked() -> None:
     )
     options = options_of(config.model_dump(mode="json"), config.output, "cpu")
     errand = Errand(name="finals", words=("kernel=square",), options=options, columns=80)
-    running = Running(errand, device.cpu(), "drawn\n", {})
+    running = RunningErrand(errand, device.cpu(), "drawn\n", {})
     said, code = [], None
     while code is None:
         news = News.model_validate_json(running.news(5.0)[0])

@@ -8,7 +8,7 @@ import kernels
 from pipeline.execution.agenda import Agenda
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.points.point import Point
-from pipeline.points.searches import Budget
+from pipeline.points.searches import SearchBudget
 from pipeline.store.record import Measurement, Status
 from tests import factory
 
@@ -22,8 +22,8 @@ ALONE = factory.made_point(provider="torch")
 AHEAD = Ahead(kernels.load("softmax"), Compilers(None))
 
 
-def budget(trials: int | None) -> Budget:
-    return Budget(sampler="random", trials=trials, seconds=None if trials else 5.0, ahead=8, seed=0)
+def budget(trials: int | None) -> SearchBudget:
+    return SearchBudget(sampler="random", trials=trials, seconds=None if trials else 5.0, ahead=8, seed=0)
 
 
 def row(point: Point, status: Status = "ok", attempts: int = 1) -> Measurement:

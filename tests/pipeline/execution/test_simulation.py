@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.execution.schedule import Schedule
-from pipeline.execution.simulation import Simulated, Team, simulate
+from pipeline.execution.simulation import Simulated, SimulatedTeam, simulate
 from pipeline.machine.device import Device
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
@@ -39,7 +39,7 @@ class Ticks:
 
 def simulated(points: Sequence[Point], count: int, step: float) -> tuple[Simulated, list[tuple[Point, str]]]:
     kept: list[tuple[Point, str]] = []
-    team = Team(
+    team = SimulatedTeam(
         Schedule(points, {}, workers=count),
         devices(count),
         lambda point: FAILED,

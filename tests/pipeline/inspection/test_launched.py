@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.inspection.disassembler import Analysis, Resources
 from pipeline.inspection.launched import joined
-from pipeline.inspection.launches import Launch as Seen
+from pipeline.inspection.launches import DeviceLaunch as Seen
 from pipeline.inspection.library import CudaFunction, is_for, known_name
 from pipeline.store.record import Launch as Told
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kernels
-from pipeline.inspection.lines import REPOSITORY, Line, Sources
+from pipeline.inspection.lines import REPOSITORY, SourceLine, Sources
 
 OUTSIDE = Sources(Path("/scratch/me/odd"))
 
@@ -53,17 +53,23 @@ def test_a_line_is_shown_with_its_text_wherever_it_was_compiled(tmp_path: Path) 
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd/one.py").write_text("first\n  second\n")
     sources = Sources(tmp_path / "odd")
-    line = Line(f"{tmp_path}/odd/one.py", 2)
+    line = SourceLine(f"{tmp_path}/odd/one.py", 2)
     assert (sources.place(line), sources.text(line)) == ("odd/one.py:2", "second")
-    assert sources.text(Line("odd/one.py", 1)) == "first", "as nvcc was told it"
-    assert sources.place(Line("/a/copy/odd/one.py", 1)) == "odd/one.py:1", "as Triton's cache may have it"
-    assert sources.text(Line(f"{tmp_path}/odd/one.py", 9)) == ""
-    elsewhere = Line("/elsewhere/kernels/contract.py", 1)
+    assert sources.text(SourceLine("odd/one.py", 1)) == "first", "as nvcc was told it"
+    assert sources.place(SourceLine("/a/copy/odd/one.py", 1)) == "odd/one.py:1", (
+        "as Triton's cache may have it"
+    )
+    assert sources.text(SourceLine(f"{tmp_path}/odd/one.py", 9)) == ""
+    elsewhere = SourceLine("/elsewhere/kernels/contract.py", 1)
     assert REPOSITORY.text(elsewhere) == (kernels.ROOT / "contract.py").read_text().splitlines()[0]
 
 
 def test_an_instruction_belongs_to_the_innermost_own_line_or_the_outermost() -> None:
-    chain = [Line("/usr/include/a.h", 1), Line("/scratch/me/odd/b.cu", 2), Line("/scratch/me/odd/c.cu", 3)]
+    chain = [
+        SourceLine("/usr/include/a.h", 1),
+        SourceLine("/scratch/me/odd/b.cu", 2),
+        SourceLine("/scratch/me/odd/c.cu", 3),
+    ]
     assert OUTSIDE.own(chain) == chain[1]
     assert REPOSITORY.own(chain) == chain[2]
     assert REPOSITORY.own([]) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.inspection import ptx, sass
-from pipeline.inspection.lines import REPOSITORY, Line
+from pipeline.inspection.lines import REPOSITORY, SourceLine
 from pipeline.inspection.listing import of_sass
 from pipeline.inspection.occupancy import occupancy
 
@@ -60,7 +60,7 @@ def test_instructions_are_counted_by_kind() -> None:
 
 def test_an_inlined_instruction_belongs_to_the_kernels_own_line() -> None:
     first, second = sass.parse(TEXT)
-    assert first.instructions[0].line == Line("/somewhere/kernels/tiny/cuda.cu", 7)
+    assert first.instructions[0].line == SourceLine("/somewhere/kernels/tiny/cuda.cu", 7)
     assert second.instructions[0].line is None
 
 
@@ -134,10 +134,10 @@ def test_what_triton_inlined_belongs_to_the_line_that_called_it() -> None:
 """
     module = MODULE.replace("	.loc	1 9 1\n", places, 1)
     *_, first, second, third, _ = ptx.parse(module)["scale"].body[:5]
-    assert first.line == second.line == Line("/somewhere/kernels/tiny/triton.py", 28)
-    assert third.line == Line("/usr/lib/site-packages/triton/language/standard.py", 293)
+    assert first.line == second.line == SourceLine("/somewhere/kernels/tiny/triton.py", 28)
+    assert third.line == SourceLine("/usr/lib/site-packages/triton/language/standard.py", 293)
     twice = module + '	.file	3 "/elsewhere/triton.py"\n'
-    assert ptx.parse(twice)["scale"].body[1].line == Line(
+    assert ptx.parse(twice)["scale"].body[1].line == SourceLine(
         "/usr/lib/site-packages/triton/language/standard.py", 191
     )
 

@@ -11,7 +11,7 @@ from kernels.contract import Value
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.points.search import Sampler, Study
-from pipeline.points.searches import Budget, Searches
+from pipeline.points.searches import SearchBudget, Searches
 
 BLOCKS, STAGES, WARPS = (16, 32, 64, 128, 256, 512), (1, 2, 3, 4, 5), (1, 2, 4, 8, 16)
 ORDERS = ("rows", "columns")
@@ -113,7 +113,7 @@ def test_points_without_parameters_that_differ_are_one_search() -> None:
 
 
 def searches(trials: int | None = None, seconds: float | None = None, **options: object) -> Searches:
-    budget = Budget(
+    budget = SearchBudget(
         sampler="random" if options.get("sampler") is None else "tpe",
         trials=trials,
         seconds=seconds,

@@ -12,7 +12,7 @@ from pipeline import report
 from pipeline.command.options import ReportConfig
 from pipeline.reporting import gpus
 from pipeline.reporting.frames import frame
-from pipeline.reporting.landscapes import landscapes, varied
+from pipeline.reporting.landscapes import landscapes, timed, varied
 from pipeline.store.record import Measurement
 from tests.factory import CPU, H100, H200, ceilings, measurement, write_results
 
@@ -110,7 +110,7 @@ def test_a_landscape_has_the_two_parameters_that_most_rows_vary() -> None:
     rows += [measurement("matmul", "triton_tiled", 512, "bfloat16", num_warps=w) for w in (4, 8)]
     assert varied(frame(rows)) == ("block_m", "block_n"), "two rows alone vary num_warps"
     assert varied(frame(rows[-2:])) is None
-    (found,) = landscapes(frame(rows), {H200: "NVIDIA H200"})
+    (found,) = landscapes(timed(frame(rows)), {H200: "NVIDIA H200"})
     assert (found["across"], found["down"]) == (
         {"name": "block_m", "values": ["64", "128"]},
         {"name": "block_n", "values": ["64", "128", "256"]},

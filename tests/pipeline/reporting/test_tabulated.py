@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.reporting import reading
 from pipeline.reporting.frames import comparable, frame
-from pipeline.reporting.reading import Wanted
+from pipeline.reporting.reading import RecordFilter
 from pipeline.reporting.tabulated import Tabulated, tabulated
 from pipeline.store import ledger, results
 from pipeline.store.record import Carried, Measurement
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
     return written
 
 
-def both(folder: Path, wanted: Wanted) -> tuple[pd.DataFrame, Tabulated, list[str], list[str]]:
+def both(folder: Path, wanted: RecordFilter) -> tuple[pd.DataFrame, Tabulated, list[str], list[str]]:
     said: list[str] = []
     also_said: list[str] = []
     loaded = results.load(folder, said.append)
@@ -67,7 +67,7 @@ def both(folder: Path, wanted: Wanted) -> tuple[pd.DataFrame, Tabulated, list[st
 @pytest.mark.parametrize("part", [1 << 24, 4000])
 def test_it_has_the_rows_that_records_have(folder: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PART", part)
-    expected, table, said, also_said = both(folder, Wanted())
+    expected, table, said, also_said = both(folder, RecordFilter())
     shown = [name for name in table.rows.columns if name in expected.columns]
     assert {"key", "x", "rank", "median_us", "bytes", "stale"} - {"stale"} <= set(shown)
     found = table.rows[shown]
@@ -84,7 +84,7 @@ def test_it_has_the_rows_that_records_have(folder: Path, part: int, monkeypatch:
 
 def test_records_that_are_asked_for_come_along(folder: Path) -> None:
     one, other = rows()[0], rows()[5]
-    wanted = Wanted(frozenset([one.point]), frozenset([other.key]))
+    wanted = RecordFilter(frozenset([one.point]), frozenset([other.key]))
     _, table, _, _ = both(folder, wanted)
     assert {row.point for row in table.wanted} == {one.point, other.point}
     assert {row.origin.gpu for row in table.wanted if row.point == one.point} == {
@@ -95,10 +95,10 @@ def test_records_that_are_asked_for_come_along(folder: Path) -> None:
 
 
 def test_of_nothing_there_is_an_empty_table(tmp_path: Path) -> None:
-    table = tabulated([], Wanted(), pytest.fail)
+    table = tabulated([], RecordFilter(), pytest.fail)
     assert (len(table.rows), table.count) == (0, 0)
     assert "median_us" in table.rows.columns
     empty = results.ledger_path(tmp_path, "softmax", factory.H200)
     empty.parent.mkdir(parents=True)
     empty.write_bytes(b"")
-    assert len(tabulated([empty], Wanted(), pytest.fail).rows) == 0
+    assert len(tabulated([empty], RecordFilter(), pytest.fail).rows) == 0

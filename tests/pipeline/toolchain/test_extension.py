@@ -27,7 +27,7 @@ from pipeline.toolchain.extension import (
     sources,
     with_architecture,
 )
-from pipeline.toolchain.ninja_build import CompileError, Job, compile_all
+from pipeline.toolchain.ninja_build import CompileError, LibraryBuild, compile_all
 from pipeline.toolchain.resources import resources
 from tests.pipeline.toolchain.tiny import (
     CPP,
@@ -310,7 +310,7 @@ def test_every_broken_source_is_named(project: Place) -> None:
 
 
 def test_a_source_that_changes_while_it_is_compiled(project: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compile_and_edit(jobs: Sequence[Job], folder: Path, root: Path) -> dict[Job, str]:
+    def compile_and_edit(jobs: Sequence[LibraryBuild], folder: Path, root: Path) -> dict[LibraryBuild, str]:
         done = compile_all(jobs, folder, root)
         (root / "kernels/include/value.h").write_text("#define VALUE 3\n")
         return done

@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[3]
 BUILD = """
 import signal, sys
 from pathlib import Path
-from pipeline.toolchain.ninja_build import Job, compile_all
+from pipeline.toolchain.ninja_build import LibraryBuild, compile_all
 folder = Path(sys.argv[1])
 signal.signal(signal.SIGINT, signal.default_int_handler)
 source, compiler = folder / "source.cpp", str(folder / "compiler")
-compile_all([Job(source, folder / "made.so", (compiler,), ("true",))], folder, folder)
+compile_all([LibraryBuild(source, folder / "made.so", (compiler,), ("true",))], folder, folder)
 """
 
 COMPILER = """#!/bin/sh

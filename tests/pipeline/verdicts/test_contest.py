@@ -15,7 +15,7 @@ from pipeline.store.record import Outcome
 from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts import contest
-from pipeline.verdicts.contest import Contest, Limits, Match, Rival, Side
+from pipeline.verdicts.contest import Contest, Match, Rival, RoundLimits, Side
 from pipeline.verdicts.statistics import Rule
 from tests import factory
 
@@ -63,7 +63,7 @@ def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CP
             Point(kernel=side.where, provider=name, problem=Values({"n": 1})) for name in ("one", "other")
         )
         matches.append(Match(tuple(Rival(side, point, f"{side.name}{point}") for point in points)))
-    made = Contest(matches, Limits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+    made = Contest(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
     made.hold(device, TimingSettings(), 0, 1.0, NO_OVERHEAD)
     return Counted.made
 
@@ -112,6 +112,6 @@ def test_on_a_device_of_unknown_noise_two_rounds_decide_what_lies_far_apart(prob
         matches.append(Match((own, other), kind="memory"))
         for number, drift in enumerate((1.0, 1.2)):
             turns += [turn(own, number, 100.0), turn(other, number, 140.0 * drift)]
-    held = Contest(matches, Limits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+    held = Contest(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
     held.know(turns)
     assert set(held.verdicts().values()) == {word}

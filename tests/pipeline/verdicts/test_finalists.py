@@ -1,0 +1,49 @@
+"""Who meets in the finals, by a ledger."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels.contract import Gpu
+from pipeline.execution.identity import Identity
+from pipeline.points import catalog, choice
+from pipeline.points.plan import Target, plan
+from pipeline.timing.settings import TimingSettings
+from pipeline.toolchain import extension
+from pipeline.verdicts import finalists
+from pipeline.verdicts.dispatch import Caller, Dispatched
+from tests import factory
+
+SOFTMAX = catalog.find("softmax")
+GPU = Gpu((9, 0), 132, 232448, 50 << 20)
+
+
+@pytest.mark.parametrize("gets", [None, "cuda"])
+def test_a_first_look_is_at_those_that_were_near_the_fastest(
+    monkeypatch: pytest.MonkeyPatch, gets: str | None
+) -> None:
+    environment = factory.environment()
+    identity = Identity(SOFTMAX.loaded, environment, TimingSettings(), 0)
+    wanted = plan(SOFTMAX, "quick", Target("cuda", GPU), {})
+    monkeypatch.setattr(extension, "build", lambda place, sources: {})
+    (largest,) = choice.largest(wanted)
+    points = {point.provider: point for point in wanted.points if point.problem == largest}
+    times = {"torch": 300.0, "manual": 400.0, "torch_compile": 182.0, "triton_tile": 178.0, "cuda": 420.0}
+    rows = [
+        factory.moved(factory.measurement("softmax", "torch", median_us=us), points[name]).model_copy(
+            update={"key": identity.key(points[name]), "parts": identity.parts(points[name])}
+        )
+        for name, us in times.items()
+    ]
+    dispatched = next((Dispatched(row, "exact") for row in rows if row.point.provider == gets), None)
+    monkeypatch.setattr(Caller, "gets", lambda self, problem, workload: dispatched)
+
+    def meeting(near: float | None) -> set[str]:
+        (one,) = finalists.of_ledger(
+            SOFTMAX, wanted, "largest", rows, identity, factory.ceilings(), GPU, near
+        )
+        return {rival.point.provider for rival in one.match.rivals}
+
+    assert meeting(None) == set(times)
+    # The baseline stays, and what a caller gets.
+    assert meeting(1.1) == {"torch", "torch_compile", "triton_tile", *filter(None, [gets])}
