@@ -1,7 +1,6 @@
 // The operator cuda_wgmma: tells TMA where the matrices lie, and launches the kernel of wgmma_kernel.cuh, after that of
 // edges.cuh where there is something to do before.
 #include <algorithm>
-#include <array>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,57 +14,31 @@
 
 namespace matmul {
 
-// A tensor of kDimensions, the first of neighbouring elements, the others of such sizes and so many bytes apart, of which
-// boxes of 128 bytes of so many of each are copied. What is outside of it is zeros.
-template <int kDimensions>
-CUtensorMap tensor_map(CUtensorMapDataType type, int item_bytes, const void* data, int64_t columns,
-                       const std::array<int64_t, kDimensions - 1>& sizes,
-                       const std::array<int64_t, kDimensions - 1>& strides,
-                       const std::array<int, kDimensions - 1>& box) {
-  cuuint64_t all_sizes[kDimensions] = {static_cast<cuuint64_t>(columns)};
-  cuuint64_t byte_strides[kDimensions - 1];
-  cuuint32_t whole_box[kDimensions] = {static_cast<cuuint32_t>(kSwizzle / item_bytes)};
-  cuuint32_t steps[kDimensions] = {1};
-  for (int i = 0; i < kDimensions - 1; ++i) {
-    all_sizes[i + 1] = static_cast<cuuint64_t>(sizes[i]);
-    byte_strides[i] = static_cast<cuuint64_t>(strides[i]);
-    whole_box[i + 1] = static_cast<cuuint32_t>(box[i]);
-    steps[i + 1] = 1;
-  }
-  CUtensorMap map{};
-  const CUresult result = tensor_map_encoder()(
-      &map, type, kDimensions, const_cast<void*>(data), all_sizes, byte_strides, whole_box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  kernels::require(result == CUDA_SUCCESS, "TMA takes no matrix of rows of " + std::to_string(columns) +
-                                               " elements, of which " + std::to_string(sizes[0]) + " are " +
-                                               std::to_string(strides[0]) + " bytes apart");
-  return map;
-}
-
 // A matrix of rows that lie one after the other, `row_bytes` apart, of which boxes of 128 bytes of each of `box_rows`
 // rows are copied. What is outside of the matrix is zeros.
 CUtensorMap tensor_map(CUtensorMapDataType type, int item_bytes, const void* data, int64_t rows, int64_t columns,
                        int64_t row_bytes, int box_rows) {
-  return tensor_map<2>(type, item_bytes, data, columns, {rows}, {row_bytes}, {box_rows});
+  CUtensorMap map{};
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(row_bytes)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(kSwizzle / item_bytes), static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[] = {1, 1};
+  const CUresult result =
+      tensor_map_encoder()(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  kernels::require(result == CUDA_SUCCESS,
+                   "TMA takes no matrix of " + std::to_string(rows) + " rows of " + std::to_string(columns) +
+                       " elements, " + std::to_string(row_bytes) + " bytes apart");
+  return map;
 }
 
-// The same matrix, of whose rows a box has 64 in the order of their row classes: first those r with r % 8 = 0.
-CUtensorMap tensor_map_by_row_class(CUtensorMapDataType type, int item_bytes, const void* data, int64_t rows,
-                                    int64_t columns, int64_t row_bytes) {
-  const int64_t groups = kernels::ceil_div(rows, int64_t{kRowClasses});
-  return tensor_map<4>(type, item_bytes, data, columns, {groups, kRowClasses, 1},
-                       {kRowClasses * row_bytes, row_bytes, row_bytes},
-                       {kWarpgroupRows / kRowClasses, kRowClasses, 1});
-}
-
-// A matrix as it lies in memory: rows of neighbouring elements. After its last row there may be more that may be read.
+// A matrix as it lies in memory: rows of neighbouring elements.
 struct Lying {
   const void* data;
   int64_t rows;
   int64_t columns;
   int64_t row_bytes;
-  int64_t readable_rows;
 
   bool aligned() const { return row_bytes % 16 == 0 && kernels::aligned_to_16(data); }
 };
@@ -75,7 +48,7 @@ Lying lying(const kernels::Tensor& x, int item_bytes) {
   // The step of a single row says nothing.
   const int64_t row_bytes = x.size(0) == 1 ? kernels::ceil_div(x.size(1) * item_bytes, int64_t{16}) * 16
                                            : x.stride(0) * item_bytes;
-  return {x.const_data_ptr(), x.size(0), x.size(1), row_bytes, x.size(0)};
+  return {x.const_data_ptr(), x.size(0), x.size(1), row_bytes};
 }
 
 // A matrix whose rows begin at multiples of 16 bytes: that of x, or where it has none the memory that it is to be copied
@@ -87,15 +60,14 @@ Lying aligned(const kernels::Tensor& x, int item_bytes, std::optional<kernels::T
   }
   const int64_t row_bytes = of.columns * item_bytes;
   const int64_t stride = kernels::ceil_div(row_bytes, int64_t{128}) * 128;
-  const int64_t rows = kernels::ceil_div(of.rows, int64_t{kRowClasses}) * kRowClasses;
-  memory = torch::stable::new_empty(x, {rows, stride / item_bytes});
+  memory = torch::stable::new_empty(x, {of.rows, stride / item_bytes});
   copy = {static_cast<const unsigned char*>(of.data),
           static_cast<unsigned char*>(memory->mutable_data_ptr()),
           of.rows,
           row_bytes,
           of.row_bytes,
           stride};
-  return {copy.to, of.rows, of.columns, stride, rows};
+  return {copy.to, of.rows, of.columns, stride};
 }
 
 // How the blocks of a launch share two copies; a matrix without rows is none.
@@ -211,28 +183,13 @@ int multiprocessors(int device) {
   return found;
 }
 
-// The output as TMA stores to it.
-OutputMaps output_maps(CUtensorMapDataType type, const Arguments& of) {
-  OutputMaps maps{};
-  const int64_t row_bytes = int64_t{of.out_row} * 2;
-  if (of.store == Store::kTma) {
-    maps.of[0] = tensor_map(type, 2, of.out, of.m, of.n, row_bytes, kWarpgroupRows);
-  } else if (of.store == Store::kTmaByRowClass) {
-    const auto* const out = static_cast<const uint16_t*>(of.out);
-    for (int i = 0; i < kRowClasses; ++i) {
-      const RowClass rows(i, reinterpret_cast<std::uintptr_t>(out) / 2, of.out_row, of.m);
-      maps.of[i] = tensor_map(type, 2, out + int64_t{i} * of.out_row - rows.shift, rows.rows, of.n + rows.shift,
-                              kRowClasses * row_bytes, kWarpgroupRows / kRowClasses);
-    }
-  }
-  return maps;
-}
-
 template <typename Tile>
 void launch(const Lying& a, const Lying& b, const Launch& asked) {
   Arguments of = asked.of;
   constexpr int kItem = kItemBytes<Tile::kElement>;
   constexpr int kSlabRows = kSwizzle / kItem;  // of k, where rows do not go along it
+  const CUtensorMap map_a = tensor_map(kMapType<Tile::kElement>, kItem, a.data, a.rows, a.columns, a.row_bytes,
+                                       Tile::kATransposed ? kSlabRows : Tile::kBlockM);
   const CUtensorMap map_b = tensor_map(kMapType<Tile::kElement>, kItem, b.data, b.rows, b.columns, b.row_bytes,
                                        (Tile::kBTransposed ? Tile::kBlockN : kSlabRows) / of.cluster_size);
   const auto* const function = reinterpret_cast<const void*>(wgmma_persistent<Tile>);
@@ -265,13 +222,9 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   const bool is_after = launch_before<Tile::kElement>(asked, peeled);
   of.m -= peeled.rows;
   of.n -= peeled.columns;
-  of.store = store_of(of.m, of.out_row, of.split_k, Tile::kATransposed, a.readable_rows);
-  const CUtensorMap map_a =
-      of.store == Store::kTmaByRowClass
-          ? tensor_map_by_row_class(kMapType<Tile::kElement>, kItem, a.data, of.m, a.columns, a.row_bytes)
-          : tensor_map(kMapType<Tile::kElement>, kItem, a.data, a.rows, a.columns, a.row_bytes,
-                       Tile::kATransposed ? kSlabRows : Tile::kBlockM);
-  const OutputMaps maps_out = output_maps(kMapType<Tile::kOutput>, of);
+  const CUtensorMap map_out = of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n,
+                                                           int64_t{of.out_row} * 2, kWarpgroupRows)
+                                              : CUtensorMap{};
   const int64_t tiles = kernels::ceil_div(of.m, int64_t{Tile::kBlockM} * of.cluster_size) *
                         kernels::ceil_div(of.n, int64_t{Tile::kBlockN});
   kernels::require(tiles <= INT32_MAX / 16, "matmul::cuda_wgmma has too many tiles for a launch");
@@ -279,7 +232,7 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   const int64_t clusters = of.split_k > 1 ? tiles : std::min(tiles, resident);
   config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
   config.numAttrs = is_after ? 2 : 1;
-  const void* arguments[] = {&map_a, &map_b, &maps_out, &of};
+  const void* arguments[] = {&map_a, &map_b, &map_out, &of};
   // What it returns, check_launched() asks for.
   cudaLaunchKernelExC(&config, function, const_cast<void**>(arguments));
   kernels::record_launch("wgmma_persistent", of.split_k > 1 ? "split-k" : "warp-specialized", config.gridDim,
@@ -375,6 +328,7 @@ kernels::Tensor cuda_wgmma(const kernels::Tensor& a, bool a_transposed, const ke
   of.stages = static_cast<int>(stages);
   of.cluster_size = static_cast<int>(cluster_size);
   of.split_k = static_cast<int>(split_k);
+  of.store_by_tma = n % 8 == 0;
   of.scale_a = scale_a.has_value() ? kernels::input<float>(*scale_a) : nullptr;
   of.scale_b = scale_b.has_value() ? kernels::input<float>(*scale_b) : nullptr;
   of.out = result.mutable_data_ptr();

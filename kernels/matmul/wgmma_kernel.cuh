@@ -24,15 +24,10 @@
 
 namespace matmul {
 
-// The output, or each of its row classes.
-struct OutputMaps {
-  CUtensorMap of[kRowClasses];
-};
-
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     wgmma_persistent(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
-                     const __grid_constant__ OutputMaps maps_out, const __grid_constant__ Arguments of) {
+                     const __grid_constant__ CUtensorMap map_out, const __grid_constant__ Arguments of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kElements = kSwizzle / kItemBytes<Tile::kElement>;  // of k to a buffer
   const SharedLayout layout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k);
@@ -47,8 +42,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&map_a);
     prefetch_tensor_map(&map_b);
-    if (of.store == Store::kTma && of.split_k == 1) {
-      prefetch_tensor_map(&maps_out.of[0]);
+    if (of.store_by_tma && of.split_k == 1) {
+      prefetch_tensor_map(&map_out);
     }
     for (int stage = 0; stage < of.stages; ++stage) {
       mbarrier_init(&full[stage], 1);
@@ -96,8 +91,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
           // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
           mbarrier_wait_parity(&empty[pipeline.stage], pipeline.parity ^ 1);
           mbarrier_arrive_expect_tx(&full[pipeline.stage], layout.stage_bytes());
-          copy_tiles<Tile>(shared + pipeline.stage * layout.stage_bytes(), &map_a, &map_b, of.store, row,
-                           column, buffer * kElements, place.above, of.cluster_size, blocks, &full[pipeline.stage]);
+          copy_tiles<Tile>(shared + pipeline.stage * layout.stage_bytes(), &map_a, &map_b, row, column,
+                           buffer * kElements, place.above, of.cluster_size, blocks, &full[pipeline.stage]);
           pipeline.advance(of.stages);
         }
       }
@@ -140,17 +135,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       multiply<Tile>(sums, shared, layout, full, pipeline, first, last, which, release);
       if (of.split_k > 1) {
         reduce_and_store<Tile>(sums, scale, shared, layout, arrived, place, of, top, column);
-      } else if (of.store != Store::kThreads) {
-        store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(),
-                           maps_out.of, of, row, column, which);
+      } else if (of.store_by_tma) {
+        store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), &map_out, row,
+                           column, which);
       } else {
-        store_by_threads<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), of,
-                               row, column);
+        store_by_rows<Tile>(sums, scale, shared + layout.output() + which * layout.rows_bytes_of_warpgroup(), of, row,
+                            column);
       }
     }
-    if (threadIdx.x % kWarpgroup == 0) {
-      bulk_wait_group_read<0>();  // shared memory stays until it is stored
-    }
+    bulk_wait_group_read<0>();  // shared memory stays until it is stored
     __syncwarp();
   }
   // A block does not end while another one may copy or arrive here.

@@ -36,38 +36,6 @@ KERNELS_HOST_DEVICE inline int place_of(int wave, int cluster, int clusters, int
   return tiles - first < clusters ? first + (clusters - 1 - cluster) : first + cluster;
 }
 
-// How the output is stored. TMA takes matrices whose rows are a multiple of 16 bytes apart. Those of a row class are, whatever
-// the rows: its rows are kRowClasses apart, so 16 bytes times the columns. Where TMA takes neither, threads store.
-enum class Store { kTma, kTmaByRowClass, kThreads };
-
-constexpr int kRowClasses = 8;  // rows r of the output with the same r % 8
-
-// A row class of a matrix of elements of 2 bytes, as TMA is told of it: a matrix that begins at a multiple of 16 bytes,
-// `shift` elements before the class's first row.
-struct RowClass {
-  int which;
-  int shift;
-  int rows;
-
-  // Of a matrix of `rows_of_matrix` rows, whose first one begins at an address of `begin` times 2 bytes.
-  KERNELS_HOST_DEVICE constexpr RowClass(int which_, uint64_t begin, int row_elements, int rows_of_matrix)
-      : which(which_),
-        shift(static_cast<int>((begin + static_cast<uint64_t>(which_) * static_cast<uint64_t>(row_elements)) % 8)),
-        rows((rows_of_matrix - which_ + kRowClasses - 1) / kRowClasses) {}
-};
-
-// The best way to store m rows of n columns that lie `out_row` elements apart. By row classes a tile's rows are in another
-// order, in which a's have to be copied. These are then taken as whole groups of 8, all of which are to be there:
-// `rows_of_a` are those that may be read.
-KERNELS_HOST_DEVICE inline Store store_of(int m, int out_row, int split_k, bool a_transposed, int64_t rows_of_a) {
-  if (out_row % 8 == 0) {
-    return Store::kTma;
-  }
-  const int64_t groups = (int64_t{m} + kRowClasses - 1) / kRowClasses;
-  const bool is_whole = m >= kRowClasses && groups * kRowClasses <= rows_of_a;
-  return split_k == 1 && !a_transposed && is_whole ? Store::kTmaByRowClass : Store::kThreads;
-}
-
 // The first of the `steps` steps along k that part `part` of `parts` takes. Each has one at least where there are as many.
 KERNELS_HOST_DEVICE inline int first_step(int part, int parts, int steps) { return steps * part / parts; }
 
@@ -101,10 +69,14 @@ struct SharedLayout {
 
   KERNELS_HOST_DEVICE constexpr int stored_columns() const { return block_n < 128 ? block_n : 128; }
   KERNELS_HOST_DEVICE constexpr int output_bytes_of_warpgroup() const { return kWarpgroupRows * stored_columns() * 2; }
+  // The same where rows are stored one by one: 16 bytes more after each two of them.
+  KERNELS_HOST_DEVICE constexpr int rows_bytes_of_warpgroup() const {
+    return output_bytes_of_warpgroup() + kWarpgroupRows / 2 * 16;
+  }
   KERNELS_HOST_DEVICE constexpr int output() const { return buffers_bytes(); }
   KERNELS_HOST_DEVICE constexpr int barriers() const {
     if (parts == 1) {
-      return output() + block_m / kWarpgroupRows * output_bytes_of_warpgroup();
+      return output() + block_m / kWarpgroupRows * rows_bytes_of_warpgroup();
     }
     return buffers_bytes() > reduction_bytes() ? buffers_bytes() : reduction_bytes();
   }

@@ -20,7 +20,7 @@ struct Arguments {
   int stages;
   int cluster_size;
   int split_k;
-  Store store;
+  bool store_by_tma;  // the output's rows are multiples of 16 bytes
   const float* scale_a;
   const float* scale_b;
   void* out;
@@ -82,23 +82,14 @@ struct Place {
 };
 
 // One thread copies the tiles of a buffer. Of b's it copies its part for all `cluster_size` blocks, the bits of `blocks`.
-//
-// Where the output is stored by row classes, a warpgroup's 64 rows of a come class by class, the 8 rows of each one after
-// the other. So do the rows of its sums.
 template <typename Tile>
-__device__ void copy_tiles(unsigned char* to, const CUtensorMap* map_a, const CUtensorMap* map_b, Store store, int row,
-                           int column, int depth, int above, int cluster_size, uint16_t blocks, uint64_t* full) {
+__device__ void copy_tiles(unsigned char* to, const CUtensorMap* map_a, const CUtensorMap* map_b, int row, int column,
+                           int depth, int above, int cluster_size, uint16_t blocks, uint64_t* full) {
   constexpr int kElements = kSwizzle / kItemBytes<Tile::kElement>;
   if constexpr (Tile::kATransposed) {  // slabs of 64 of m, a row for each of k
 #pragma unroll
     for (int slab = 0; slab < Tile::kConsumers; ++slab) {
       tma_load(to + slab * kElements * kSwizzle, map_a, row + slab * kElements, depth, full);
-    }
-  } else if (store == Store::kTmaByRowClass) {
-#pragma unroll
-    for (int which = 0; which < Tile::kConsumers; ++which) {
-      tma_load(to + which * kWarpgroupRows * kSwizzle, map_a, depth, (row + which * kWarpgroupRows) / kRowClasses, 0, 0,
-               full);
     }
   } else {
     tma_load(to, map_a, depth, row, full);

@@ -44,8 +44,6 @@ class Launch:
     promoted: bool = False
     peeled: tuple[int, int] = (0, 0)
     """Rows and columns that are computed before the tiles."""
-    more_rows: int = 0
-    """Of a's memory, after its last one."""
 
     def tiles(self, problem: Problem) -> int:
         """Of a cluster."""
@@ -71,20 +69,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def lying(x: torch.Tensor, lies: str, more_rows: int = 0) -> torch.Tensor:
-    """A matrix as it lies in memory, its rows filled up with NaN to multiples of 16 bytes, and after them
-    so many more of NaN."""
+def lying(x: torch.Tensor, lies: str) -> torch.Tensor:
+    """A matrix as it lies in memory, its rows filled up with NaN to multiples of 16 bytes."""
     rows = x if lies == "n" else x.t()
-    padded = torch.full((rows.shape[0] + more_rows, -(-rows.shape[1] // 8) * 8), torch.nan, dtype=x.dtype)
-    padded[: rows.shape[0], : rows.shape[1]] = rows
+    padded = torch.full((rows.shape[0], -(-rows.shape[1] // 8) * 8), torch.nan, dtype=x.dtype)
+    padded[:, : rows.shape[1]] = rows
     return padded
 
 
 def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
     """The kernel gives the reference's answer, and ends."""
     inputs = MATMUL.inputs(problem, CPU, seed)
-    a, b = inputs
-    given = [lying(a, problem.layout[0], launch.more_rows), lying(b, problem.layout[1])]
+    given = [lying(x, lies) for x, lies in zip(inputs, problem.layout, strict=True)]
     sizes = [
         problem.m,
         problem.n,
@@ -104,7 +100,7 @@ def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
         ELEMENT=ELEMENTS[problem.dtype],
         PROMOTED=launch.promoted,
     )
-    out = answer(path, given, [*sizes, clusters, seed, *launch.peeled, launch.more_rows])
+    out = answer(path, given, [*sizes, clusters, seed, *launch.peeled])
     (exact,) = MATMUL.expected(problem, inputs)
     agree(out.view(problem.m, problem.n), exact, tolerance(problem))
 
@@ -121,11 +117,10 @@ SEEDS = range(4)
         (Problem(m=200, n=136, k=300, layout="nn"), Launch(64, 64, clusters=3)),
         # A tile's second warpgroup has no row; rows of the output begin anywhere.
         (Problem(m=130, n=77, k=100, layout="nt"), Launch(clusters=1)),
-        # The same by row classes, of as many rows each and of fewer.
-        (Problem(m=136, n=77, k=100, layout="nt"), Launch(clusters=1)),
-        (Problem(m=130, n=203, k=100, layout="nn"), Launch(clusters=2, more_rows=6)),
-        (Problem(m=9, n=131, k=70, layout="nn"), Launch(64, 64, clusters=1, more_rows=7)),
-        (Problem(m=300, n=130, k=330, layout="nt"), Launch(64, cluster_size=2, clusters=2, more_rows=4)),
+        # Several tiles of such rows a block, and rows of a few columns.
+        (Problem(m=300, n=203, k=100, layout="nn"), Launch(clusters=2)),
+        (Problem(m=150, n=131, k=70, layout="nn"), Launch(64, 64, clusters=1)),
+        (Problem(m=70, n=270, k=70, layout="nt"), Launch(128, 256, clusters=1)),
         # Two blocks share columns of b, and the second has no row.
         (Problem(m=120, n=128, k=520, layout="nt"), Launch(cluster_size=2, clusters=1)),
         (Problem(m=300, n=130, k=330, layout="nn"), Launch(64, cluster_size=2, clusters=2)),
@@ -140,7 +135,6 @@ SEEDS = range(4)
         (Problem(m=70, n=69, k=600, layout="nt"), Launch(64, 64, split_k=2, peeled=(6, 5))),
         (Problem(m=133, n=129, k=90, layout="tt"), Launch(clusters=1, peeled=(5, 1))),
         (Problem(m=129, n=130, k=90, layout="tn"), Launch(clusters=1, peeled=(0, 2))),
-        (Problem(m=257, n=129, k=90, layout="nn"), Launch(clusters=1, peeled=(1, 1))),
         # As float8's sums are in ieee.
         (Problem(m=150, n=72, k=300, layout="nt"), Launch(128, 64, clusters=1, promoted=True)),
     ],
@@ -176,8 +170,7 @@ def test_every_tile(folder: Path, tile: tuple[int, int], layout: str, dtype: str
 
 SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))
 SHARED_BY_FOUR = (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4))
-ODD = (Problem(m=130, n=77, k=100, layout="nt"), Launch(clusters=1))
-BY_CLASS = (Problem(m=130, n=203, k=100, layout="nn"), Launch(clusters=2, more_rows=6))
+ODD = (Problem(m=130, n=203, k=100, layout="nt"), Launch(clusters=1))
 LEFT_OVER = (Problem(m=136, n=67, k=700, layout="nn"), Launch(128, 64, cluster_size=2, peeled=(8, 3)))
 SEVERAL = (Problem(m=260, n=200, k=400, layout="nn"), Launch(64, 64, cluster_size=2, clusters=1))
 
@@ -204,21 +197,24 @@ FAULTS = {
         SHARED_BY_FOUR,
         {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
     ),
-    "a row's right end is not stored": (ODD, {"min(first, width) : width;": "min(first, width) : 0;"}),
-    "a row's left end is not stored": (ODD, {"min(first, width) : width;": "0 : width;"}),
-    "a row's elements are stored one further": (ODD, {"first * 2);": "first * 2 + 2);"}),
-    "rows are stored by their classes and not taken by them": (
-        BY_CLASS,
-        {"} else if (store == Store::kTmaByRowClass) {": "} else if (store == Store::kThreads) {"},
+    "a row's right end is not stored": (ODD, {"min(before, width) : width;": "min(before, width) : 0;"}),
+    "a row's left end is not stored": (ODD, {"min(before, width) : width;": "0 : width;"}),
+    "a row's ends are taken from one element further": (
+        ODD,
+        {"(at + past) % kColumns": "(at + past + 1) % kColumns"},
     ),
-    "a row class is stored one element further": (
-        BY_CLASS,
-        {"kBoxColumns + rows.shift,": "kBoxColumns + rows.shift + 1,"},
+    "a row's first 16 bytes are stored whole": (ODD, {"(before > 0 ? 16 : 0)": "0"}),
+    "elements are staged as in a row that begins at 16 bytes": (
+        ODD,
+        {"of_warp + lane / 4, shift);": "of_warp + lane / 4, 0);"},
     ),
-    "the last row class is not stored": (BY_CLASS, {"i < kRowClasses; ++i": "i < kRowClasses - 1; ++i"}),
-    "the last rows of a class are taken for whole": (
-        BY_CLASS,
-        {"(rows_of_matrix - which_ + kRowClasses - 1)": "(rows_of_matrix + kRowClasses - 1)"},
+    "a pair's second element is the next thread's last": (
+        ODD,
+        {"(of_quad + 1) % 4);": "(of_quad + 3) % 4);"},
+    ),
+    "rows are staged over those that are not stored yet": (
+        ODD,
+        {"    bulk_wait_group_read<0>();  // what was stored last is read\n    __syncwarp();": ""},
     ),
     "the last leftover row is not computed": (
         LEFT_OVER,

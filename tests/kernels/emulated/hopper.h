@@ -65,10 +65,8 @@ struct CUtensorMap {
   int64_t strides[4];
   int box_rows;
   int box_words = 0;
-  int box_planes = 1;  // of so many rows each
 
   int row_bytes() const { return box_words > 0 ? box_words * 4 : 128; }
-  int box_bytes() const { return box_planes * box_rows * row_bytes(); }
 };
 
 namespace emulated {
@@ -458,36 +456,35 @@ inline void mbarrier_wait_parity(uint64_t* barrier, int parity) {
 // An address of this block's shared memory in that of the block whose turn it is.
 inline uint64_t* same_barrier(uint32_t address) { return reinterpret_cast<uint64_t*>(shared_pointer(address)); }
 
-inline bool is_as_tma_takes_it(const CUtensorMap& map) {
-  return reinterpret_cast<uintptr_t>(map.data) % 16 == 0 &&
-         std::all_of(map.strides + 1, map.strides + 4, [](int64_t stride) { return stride % 8 == 0; });
+inline bool is_as_tma_takes_it(const CUtensorMap& map, int x) {
+  const int per_16_bytes = map.box_words > 0 ? 4 : 8;
+  return reinterpret_cast<uintptr_t>(map.data) % 16 == 0 && x % per_16_bytes == 0 &&
+         std::all_of(map.strides + 1, map.strides + 4, [&](int64_t stride) { return stride % per_16_bytes == 0; });
 }
 
-inline void check_box(uint32_t address, const CUtensorMap* map) {
+inline void check_box(uint32_t address, const CUtensorMap* map, int x) {
+  if (!is_as_tma_takes_it(*map, x)) {
+    emulated::fail("a tensor, its rows or a box begin at no multiple of 16 bytes");
+  }
   if (address % (map->box_words > 0 ? 128 : 1024) != 0) {
     emulated::fail("a tile begins where the swizzle does not");
   }
-  if (map->box_words == 0 && !is_as_tma_takes_it(*map)) {
-    emulated::fail("a tensor or its rows begin at no multiple of 16 bytes");
-  }
-  if (address + static_cast<uint32_t>(map->box_bytes()) > emulated::kSharedBase + emulated::kSharedBytes) {
+  if (address + static_cast<uint32_t>(map->box_rows * map->row_bytes()) > emulated::kSharedBase + emulated::kSharedBytes) {
     emulated::fail("a copy goes past the end of shared memory");
   }
 }
 
-// Calls f with each element of a box of 64 elements of box_rows rows of box_planes planes: where it is in shared memory, with the 128-byte
+// Calls f with each element of a box of 64 elements of box_rows rows: where it is in shared memory, with the 128-byte
 // swizzle, and in the tensor, or null where it is outside.
 template <typename F>
 void each_of_box(uint32_t address, const CUtensorMap& map, int x, int y, int z, int w, const F& f) {
-  for (int i = 0; i < map.box_planes * map.box_rows; ++i) {
-    const int row = y + i % map.box_rows;
-    const int plane = z + i / map.box_rows;
-    for (int column = x; column < x + 64; ++column) {
-      const bool is_inside = column >= 0 && column < map.sizes[0] && row >= 0 && row < map.sizes[1] &&
-                             plane < map.sizes[2] && w < map.sizes[3];
-      const uint32_t at = address + static_cast<uint32_t>(i * 128 + (column - x) * 2);
+  for (int row = 0; row < map.box_rows; ++row) {
+    for (int column = 0; column < 64; ++column) {
+      const bool is_inside = x + column < map.sizes[0] && y + row < map.sizes[1] && y + row >= 0 && z < map.sizes[2] &&
+                             w < map.sizes[3];
+      const uint32_t at = address + static_cast<uint32_t>(row * 128 + column * 2);
       f(shared_pointer(at ^ ((at >> 7 & 7) << 4)),
-        is_inside ? map.data + column * map.strides[0] + row * map.strides[1] + plane * map.strides[2] +
+        is_inside ? map.data + (x + column) * map.strides[0] + (y + row) * map.strides[1] + z * map.strides[2] +
                         w * map.strides[3]
                   : nullptr);
     }
@@ -510,7 +507,7 @@ inline void copy_words(uint32_t address, const CUtensorMap& map, int x, int y) {
 inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
   const uint32_t address = shared_address(to);
   const uint32_t of_barrier = shared_address(barrier);
-  check_box(address, map);
+  check_box(address, map, x);
   for (int rank = 0; rank < static_cast<int>(emulated::cluster->blocks.size()); ++rank) {
     if ((blocks >> rank & 1) == 0) {
       continue;
@@ -526,7 +523,7 @@ inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int 
           });
         }
         emulated::Mbarrier& at = mbarrier_at(same_barrier(of_barrier));
-        at.bytes -= map->box_bytes();
+        at.bytes -= map->box_rows * map->row_bytes();
         at.complete_if_all_is_there();
       });
     });
@@ -547,7 +544,7 @@ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
   const uint32_t address = shared_address(from);
   const int rank = emulated::block->rank;
   emulated::Fiber* const thread = emulated::running;
-  check_box(address, map);
+  check_box(address, map, x);
   ++thread->stores;
   const auto store = [=] {
     emulated::as_block(rank, [=] {
@@ -557,6 +554,23 @@ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
         }
       });
     });
+    --thread->stores;
+  };
+  if (emulated::cluster->copies_late) {
+    emulated::cluster->stores.push_back(store);
+  } else {
+    store();
+  }
+}
+// A copy of bytes as they lie, as late as the thread lets it.
+inline void bulk_store(void* to, const void* from, int bytes) {
+  emulated::Fiber* const thread = emulated::running;
+  if (bytes <= 0 || bytes % 16 != 0 || shared_address(from) % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0) {
+    emulated::fail("a bulk store is of no multiple of 16 bytes");
+  }
+  ++thread->stores;
+  const auto store = [=] {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
     --thread->stores;
   };
   if (emulated::cluster->copies_late) {

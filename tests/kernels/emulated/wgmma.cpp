@@ -1,7 +1,7 @@
 // Runs matmul's wgmma_persistent on emulated multiprocessors, and before it before_tiles for so many leftover rows and
 // columns as the last two arguments say: BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, ELEMENT
 // and PROMOTED are macros, the rest is told by arguments. It reads a and b from a file as they lie in memory, with rows of multiples of 16
-// bytes, and writes out. Of a there may be more rows of NaN.
+// bytes, and writes out.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -48,6 +48,7 @@ int main(int, char** argv) {
   of.group = told(9);
   const int clusters = told(10);
   const auto seed = static_cast<unsigned>(told(11));
+  of.store_by_tma = n % 8 == 0;
 
   std::ifstream file(argv[1], std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
@@ -55,8 +56,7 @@ int main(int, char** argv) {
   std::memcpy(given.data(), bytes.data(), bytes.size());
   const int rows_of_a = A_TRANSPOSED ? k : m, columns_of_a = A_TRANSPOSED ? m : k;
   const int rows_of_b = B_TRANSPOSED ? n : k, columns_of_b = B_TRANSPOSED ? k : n;
-  const int readable_rows = rows_of_a + told(14);
-  const size_t of_a = static_cast<size_t>(readable_rows) * aligned(columns_of_a);
+  const size_t of_a = static_cast<size_t>(rows_of_a) * aligned(columns_of_a);
   std::vector<uint16_t> out(static_cast<size_t>(m) * n, 0x7FFF);  // NaN
   of.out = out.data();
   const int rows = told(12), columns = told(13);
@@ -80,22 +80,11 @@ int main(int, char** argv) {
      : few <= 4 ? run_before_tiles<kernels::Element::ELEMENT, 4>
                 : run_before_tiles<kernels::Element::ELEMENT, 8>)(before, seed);
   }
-  of.store = matmul::store_of(of.m, of.out_row, of.split_k, A_TRANSPOSED, readable_rows);
-  CUtensorMap map_a = tensor_map(given.data(), rows_of_a, columns_of_a, aligned(columns_of_a),
-                                 A_TRANSPOSED ? 64 : BLOCK_M);
-  matmul::OutputMaps maps_out{};
-  if (of.store == matmul::Store::kTma) {
-    maps_out.of[0] = tensor_map(out.data(), of.m, of.n, n, matmul::kWarpgroupRows);
-  } else if (of.store == matmul::Store::kTmaByRowClass) {
-    const int64_t row = aligned(columns_of_a);
-    map_a = {given.data(), {columns_of_a, (of.m + 7) / 8, 8, 1}, {1, row * 8, row, row}, 8, 0, 8};
-    for (int i = 0; i < matmul::kRowClasses; ++i) {
-      const matmul::RowClass rows(i, reinterpret_cast<uintptr_t>(out.data()) / 2, n, of.m);
-      maps_out.of[i] = tensor_map(out.data() + i * n - rows.shift, rows.rows, of.n + rows.shift, n * 8, 8);
-    }
-  }
+  const CUtensorMap map_a = tensor_map(given.data(), rows_of_a, columns_of_a, aligned(columns_of_a),
+                                       A_TRANSPOSED ? 64 : BLOCK_M);
   const CUtensorMap map_b = tensor_map(given.data() + of_a, rows_of_b, columns_of_b, aligned(columns_of_b),
                                        (B_TRANSPOSED ? BLOCK_N : 64) / of.cluster_size);
+  const CUtensorMap map_out = tensor_map(out.data(), of.m, of.n, n, matmul::kWarpgroupRows);
   using Tile = matmul::Tile<kernels::Element::ELEMENT, BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, PROMOTED>;
   const int blocks = of.cluster_size * of.split_k;
   const int needed = matmul::SharedLayout(BLOCK_M, BLOCK_N, of.stages, of.split_k).bytes();
@@ -107,7 +96,7 @@ int main(int, char** argv) {
       memories.push_back(memory.data());
     }
     emulated::run_cluster(static_cast<unsigned>(cluster * blocks), static_cast<unsigned>(clusters * blocks), memories,
-                          Tile::kThreads, seed, [&] { matmul::wgmma_persistent<Tile>(map_a, map_b, maps_out, of); });
+                          Tile::kThreads, seed, [&] { matmul::wgmma_persistent<Tile>(map_a, map_b, map_out, of); });
     for (const auto& memory : shared) {
       for (size_t i = static_cast<size_t>(needed); i < memory.size(); ++i) {
         if (memory[i] != 0xFF) {
