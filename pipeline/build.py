@@ -30,7 +30,7 @@ from pipeline.machine.torch import installed_torch
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.files import write_atomically
-from pipeline.toolchain import extension, inductor, ninja_build
+from pipeline.toolchain import extension, inductor, ninja_build, reported
 from pipeline.toolchain.extension import Place, is_cuda
 from pipeline.toolchain.resources import BuildReport, FunctionResources, resources
 
@@ -62,19 +62,6 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
         remarks=tuple(remarks),
         functions=tuple(row for name in cuda for row in resources(place, name)),
         made_of={name: extension.made_of(place, name) for name in libraries},
-    )
-
-
-def is_of_today(
-    place: Place, sources: Sequence[str], known: BuildReport, architectures: Sequence[str] | None
-) -> bool:
-    """Whether a report says what a build of these sources would say now. One with remarks may not: what was
-    left out may be there now."""
-    if known.remarks or not sources or set(known.made_of) != set(sources):
-        return False
-    made = known.made_of.items()
-    return known.torch == installed_torch().version and all(
-        extension.would_be_made_of(place, source, one, architectures) for source, one in made
     )
 
 
@@ -136,8 +123,8 @@ def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[
         loaded = config.entry.loaded
         place, sources = Place.of(loaded), extension.sources(loaded)
         try:
-            known = reported(config, chosen) if config.lazily else None
-            if known is not None and is_of_today(place, sources, known, config.architectures):
+            known = reported.report_at(report_path(config, chosen)) if config.lazily else None
+            if known is not None and reported.is_of_today(place, sources, known, config.architectures):
                 place.output.mkdir(parents=True, exist_ok=True)
                 return known
             return build_kernel(place, sources, config.architectures)
@@ -159,12 +146,6 @@ def report_path(config: BuildConfig, chosen: device.Device) -> Path:
     """Where a kernel's report lies."""
     output = results.folder_for(config.output, chosen.kind)
     return results.build_path(output, config.entry.loaded.name, chosen.slug)
-
-
-def reported(config: BuildConfig, chosen: device.Device) -> BuildReport | None:
-    """The report that is there; None where there is none."""
-    path = report_path(config, chosen)
-    return results.read(BuildReport, path) if path.is_file() else None
 
 
 def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserError) -> None:

@@ -41,6 +41,7 @@ from pipeline.points.problems import SIZE
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.evidence import CodeRow, committed, read_lines, write_lines
+from pipeline.toolchain import reported
 from pipeline.toolchain.extension import WITHOUT_GPU
 
 CORES = 2
@@ -87,6 +88,9 @@ class Codegen:
         identity = Identity(self.loaded, fingerprint(self.device), config.timing, config.seed)
         capability = identity.environment.compute_capability
         self.native = capability and capability.replace(".", "")
+        results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
+        output = results.folder_for(config.output, self.device.kind)
+        self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
         self.scope = Scope(
             loaded=self.loaded,
             identity=identity,
@@ -97,11 +101,9 @@ class Codegen:
             wait_s=config.wait_s,
             shows=config.provider is not None and len(config.provider) == 1,
             offline=config.offline,
+            built=reported.report_at(results.build_path(output, self.loaded.name, self.device.slug)),
         )
-        results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
         self.scope.folder.parent.mkdir(parents=True, exist_ok=True)
-        output = results.folder_for(config.output, self.device.kind)
-        self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
         known = self.known()
         self._compiled = {row.source or row.point for row in known}
         self.made = CodeRows(self.scope, known, committed(self.path, known), warn)

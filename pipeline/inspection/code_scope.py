@@ -13,6 +13,7 @@ from pipeline.execution.identity import Identity
 from pipeline.machine.device import Device
 from pipeline.points.point import Point
 from pipeline.store.evidence import joined
+from pipeline.toolchain.resources import BuildReport
 
 LAUNCHED = ("triton", "gluon", "numba")
 """The languages whose functions are compiled as a call launches them: by Triton's compiler and by Numba."""
@@ -29,7 +30,8 @@ class Scope:
     """Whose code is asked for: a kernel's on a device, for architectures, of CUDA only the functions whose
     name holds ``function``; and where its texts lie, ``folder`` below ``artifacts``. ``shows`` that the texts
     themselves are asked for, and not only the rows; ``offline`` that nothing is called on the device, so that
-    what only a call tells is left out."""
+    what only a call tells is left out. ``built`` is the report of an earlier build on this machine, by which
+    a CUDA library is known that is not here."""
 
     loaded: Loaded
     identity: Identity
@@ -40,6 +42,7 @@ class Scope:
     wait_s: float | None
     shows: bool
     offline: bool = False
+    built: BuildReport | None = None
 
     @property
     def folder(self) -> Path:

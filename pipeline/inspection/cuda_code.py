@@ -21,6 +21,7 @@ from pipeline.store.files import write_atomically
 from pipeline.store.record import Launch
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
+from pipeline.toolchain.reported import made_today
 
 
 class CudaCode:
@@ -44,25 +45,21 @@ class CudaCode:
         for point in points:
             of_source.setdefault(str(self.scope.provider(point).extension), []).append(point)
         libraries: list[CudaLibrary] = []
+        rows: list[CodeRow] = []
         errors: dict[str, UserError] = {}
         for source in of_source:
             try:
                 if not alone and self.scope.device.kind == "cpu":
                     self._expect(source)
-                libraries.append(self._library(source))
+                library = self._library(source)
+                rows += self._of_functions(library)
+                libraries.append(library)
             except UserError as error:
                 errors[source] = error
         if alone and errors and not libraries:
             raise next(iter(errors.values()))
         for source, why in errors.items():
             self.warn(f"The functions of {source} were left out: {why}")
-        rows = [
-            row
-            for library in libraries
-            for architecture in self.scope.architectures
-            if architecture in library.architectures
-            for row in self._of_library(library, architecture)
-        ]
         if self.scope.function and libraries and not rows:
             raise self._no_such_function(libraries)
         if self.scope.device.kind == "cuda":
@@ -78,9 +75,11 @@ class CudaCode:
         )
 
     def _expect(self, source: str) -> None:
-        """Raises UserError unless the source was compiled here before."""
-        loaded = self.scope.loaded
-        if extension.manifest(Place.of(loaded), source) is None:
+        """Raises UserError unless the source was compiled before: here, or by the report where it is of
+        today."""
+        loaded, report = self.scope.loaded, self.scope.built
+        place = Place.of(loaded)
+        if extension.manifest(place, source) is None and not (report and made_today(place, source, report)):
             names = [one.name for one in loaded.kernel.providers if one.extension == source]
             raise UserError(
                 "no GPU here runs them, so that they are compiled when asked for alone: "
@@ -89,8 +88,8 @@ class CudaCode:
 
     def _library(self, source: str) -> CudaLibrary:
         """The source's library; says which of the architectures it lacks. Raises UserError if it lacks all of
-        them or can't be built."""
-        library = library_of(self.scope.loaded, source)
+        them, or has to be built and can't be."""
+        library = library_of(self.scope.loaded, source, self.scope.built)
         missing = [name for name in self.scope.architectures if name not in library.architectures]
         if missing:
             sentence = not_built(self.scope.loaded, source, missing, library.architectures)
@@ -99,8 +98,18 @@ class CudaCode:
             self.warn(sentence)
         return library
 
+    def _of_functions(self, library: CudaLibrary) -> list[CodeRow]:
+        """A row for each function of a library, for each architecture that was asked for and that it has."""
+        return [
+            row
+            for architecture in self.scope.architectures
+            if architecture in library.architectures
+            for row in self._of_library(library, architecture)
+        ]
+
     def _of_library(self, library: CudaLibrary, architecture: str) -> list[CodeRow]:
-        """A row for each function of a library, of which it is not known here which points launch it."""
+        """A row for each function of a library for an architecture; it is not known here which points launch
+        them."""
         basis = self._basis(library)
         modules = [self.scope.folder / f"{library.stem}-sm_{architecture}.{kind}" for kind in ("sass", "ptx")]
         self.texts.keep_named(f"{library.stem}-sm_{architecture}", library.source)

@@ -10,13 +10,16 @@ from functools import cached_property
 from pathlib import Path
 
 import kernels
+from pipeline import UserError
 from pipeline.inspection.disassembler import Analysis, find_tools
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.ptx import PtxFunction, parse
 from pipeline.machine.compilers import find_nvcc
+from pipeline.points.frozen import digest
 from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
-from pipeline.toolchain.resources import resources, short
+from pipeline.toolchain.extension import Made, Place
+from pipeline.toolchain.reported import made_today
+from pipeline.toolchain.resources import BuildReport, resources, short
 
 USUAL_THREADS = 256
 """Threads of a block that a function is taken to have which was compiled for any number of them."""
@@ -45,15 +48,41 @@ class CudaFunction:
 
 @dataclass(frozen=True)
 class CudaLibrary:
-    """The library of one CUDA source, up to date: where it is, what it was compiled with, the digest of its
-    content, and all architectures that it was built for."""
+    """The library of one CUDA source, up to date, and what it is made of. It may not be here yet: it is built
+    when its functions are asked for."""
 
     loaded: kernels.Loaded
     source: str
-    path: Path
-    compiler: str
-    digest: str
-    architectures: tuple[str, ...]
+    made: Made
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """All that it has code for."""
+        return self.made.recipe.architectures
+
+    @cached_property
+    def compiler(self) -> str:
+        """What it is compiled with, as rows name it."""
+        return f"nvcc {find_nvcc().version}"
+
+    @cached_property
+    def digest(self) -> str:
+        """Of what it is made of: the same in every clone, where its bytes may differ."""
+        return digest(self.made.model_dump(mode="json"))
+
+    @cached_property
+    def path(self) -> Path:
+        """The library itself, built where it is missing. Raises UserError where it can't be, or where it came
+        out made of something else: rows would name what they are not of."""
+        place = Place.of(self.loaded)
+        built = extension.build(place, [self.source])[self.source]
+        if extension.made_of(place, self.source) != self.made:
+            raise UserError(
+                f"the library of {self.loaded.name}/{self.source} was built from other files than were known "
+                f"of before: `python -m pipeline.build kernel={self.loaded.where}` makes a new report. Then "
+                "run the command again."
+            )
+        return built.path
 
     @property
     def stem(self) -> str:
@@ -79,7 +108,7 @@ class CudaLibrary:
     def functions(self, architecture: str) -> tuple[list[CudaFunction], dict[str, str]]:
         """Its functions for an architecture that it has, by name, and the whole module's texts by file name.
 
-        Raises UserError where it can't be read (no cuobjdump).
+        Raises UserError where it can't be built, or can't be read (no cuobjdump).
         """
         sources = Sources.of(self.loaded)
         cubin, ptx = self._modules[architecture]
@@ -95,17 +124,18 @@ class CudaLibrary:
         return sorted(functions, key=lambda one: one.name), texts
 
 
-def library_of(loaded: kernels.Loaded, source: str) -> CudaLibrary:
-    """The library of a kernel's CUDA source; builds it where it is missing or out of date.
+def library_of(loaded: kernels.Loaded, source: str, report: BuildReport | None = None) -> CudaLibrary:
+    """The library of a kernel's CUDA source. What it is made of is known from a build's report that is of
+    today; without one the library is built where it is missing or out of date.
 
     Raises UserError where it can't be built (no nvcc).
     """
     place = Place.of(loaded)
-    built = extension.build(place, [source])[source]
-    made = extension.manifest(place, source)
-    assert made is not None, "a library that was built has a manifest"
-    compiler = f"nvcc {find_nvcc().version}"
-    return CudaLibrary(loaded, source, built.path, compiler, made.library[:16], built.architectures)
+    made = made_today(place, source, report) if report is not None else None
+    if made is None:
+        extension.build(place, [source])
+        made = extension.made_of(place, source)
+    return CudaLibrary(loaded, source, made)
 
 
 def architecture_of(path: Path) -> str:

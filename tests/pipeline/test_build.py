@@ -16,7 +16,7 @@ from pipeline import ROOT, UserError, build
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import run_each
 from pipeline.machine import compilers, device
-from pipeline.toolchain import extension
+from pipeline.toolchain import extension, reported
 from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import BuildReport
 from tests.pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
@@ -42,22 +42,22 @@ def test_a_report_of_these_sources_needs_no_build(project: Place) -> None:
     report = build.build_kernel(project, [CPP], None)
     made = report.made_of[CPP]
     assert set(made.inputs) == {"kernels/include/value.h", "kernels/tiny/cpp.cpp"}
-    assert build.is_of_today(project, [CPP], report, None)
+    assert reported.is_of_today(project, [CPP], report, None)
     assert BuildReport.model_validate_json(report.model_dump_json()) == report
     # What it says of other sources, or with another compiler, nobody knows.
-    assert not build.is_of_today(project, [CPP, "more.cpp"], report, None)
+    assert not reported.is_of_today(project, [CPP, "more.cpp"], report, None)
     elsewhere = made.model_copy(update={"recipe": made.recipe.model_copy(update={"compilers": ("other",)})})
-    assert not build.is_of_today(
+    assert not reported.is_of_today(
         project, [CPP], report.model_copy(update={"made_of": {CPP: elsewhere}}), None
     )
-    assert not build.is_of_today(project, [CPP], report.model_copy(update={"torch": "0.1"}), None)
-    assert not build.is_of_today(project, [CPP], report.model_copy(update={"remarks": ("no nvcc",)}), None)
-    assert not build.is_of_today(project, [CPP], report.model_copy(update={"made_of": {}}), None), (
+    assert not reported.is_of_today(project, [CPP], report.model_copy(update={"torch": "0.1"}), None)
+    assert not reported.is_of_today(project, [CPP], report.model_copy(update={"remarks": ("no nvcc",)}), None)
+    assert not reported.is_of_today(project, [CPP], report.model_copy(update={"made_of": {}}), None), (
         "an older one"
     )
     header = project.root / "kernels/include/value.h"
     header.write_text(header.read_text() + "// other\n")
-    assert not build.is_of_today(project, [CPP], report, None)
+    assert not reported.is_of_today(project, [CPP], report, None)
 
 
 @needs_nvcc

@@ -20,8 +20,8 @@ import pytest
 
 import kernels
 from kernels.contract import Value
-from pipeline import ROOT, UserError, codegen
-from pipeline.command.options import CodegenConfig
+from pipeline import ROOT, UserError, build, codegen
+from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
 from pipeline.inspection import (
@@ -51,7 +51,7 @@ from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import resources
 from tests.pipeline.toolchain.tiny import has_nvcc, needs_nvcc
 from tests.planted import two_of_each
-from tests.repository import commit
+from tests.repository import commit, git
 
 
 def softmax(provider: str, columns: int, **parameters: Value) -> Point:
@@ -85,8 +85,8 @@ Run = Callable[..., Said]
 def said_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command in this process, which has torch imported already."""
 
-    def run(*options: str, kernel: str = "softmax") -> Said:
-        monkeypatch.setattr(sys, "argv", ["codegen", *smallest(tmp_path, *options, kernel=kernel)])
+    def run(*options: str, kernel: str = "softmax", folder: Path = tmp_path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["codegen", *smallest(folder, *options, kernel=kernel)])
         with pytest.raises(SystemExit) as ended:
             run_each("codegen", CodegenConfig, codegen.run)
         assert isinstance(ended.value.code, int)
@@ -433,11 +433,12 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, planted: Path, said_here: Run) -> Callable[..., Work]:
-    """The command about the planted kernel, which has to succeed; what it did."""
+    """The command about the planted kernel, in the test's folder or another, which has to succeed; what it
+    did."""
 
-    def succeed(*options: str) -> Work:
-        with watched(tmp_path) as work:
-            done = said_here(*options, kernel=str(planted))
+    def succeed(*options: str, folder: Path = tmp_path) -> Work:
+        with watched(folder) as work:
+            done = said_here(*options, kernel=str(folder / planted.name), folder=folder)
         assert done.code == 0, done.err
         work.keep()
         return work
@@ -533,6 +534,76 @@ def test_a_clone_makes_the_texts_of_what_changed_there_alone_and_of_what_is_to_b
     shown = run("kind=float32", "piece=128", "provider=right")
     assert shown.providers == {"right"}, "its listing is asked for"
     assert {name.partition("-")[0] for name in shown.texts()} == {"right"}
+
+
+@of_planted
+@needs_nvcc
+def test_a_clone_knows_by_the_builds_report_that_its_rows_are_of_libraries_not_built_there(
+    tmp_path: Path,
+    planted: Path,
+    run: Callable[..., Work],
+    said_here: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.rmtree(Place.of(kernels.load(str(planted))).output)
+    (planted / "factor.cuh").write_text("#define FACTOR 0.5\n")
+    edit(planted / "odd-name.cu", "T(0.5)", "T(FACTOR)")
+    edit(
+        planted / "odd-name.cu",
+        "namespace two_of_each {\n\nt",
+        '#include "factor.cuh"\nnamespace two_of_each {\nt',
+    )
+    monkeypatch.setattr(build.inductor, "is_tried", lambda: True)
+    words = (f"kernel={planted}", "device=cpu", f"output={tmp_path}/results", "architectures=[90]")
+    monkeypatch.setattr(sys, "argv", ["build", *words])
+    with pytest.raises(SystemExit, match="0"):
+        run_each("build", BuildConfig, build.run)
+    few = ("kind=float32", "piece=128", "provider=[left,blocks,grids]")
+    cuda = "provider=[blocks,grids]"
+    first = run(*few)
+    assert first.cuda == [("odd-name.cu", "90"), ("halves.cu", "90")]
+    commit(tmp_path, "results", planted.name)
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", ".", str(clone))
+    monkeypatch.setattr(extension, "ROOT", clone)
+
+    def libraries() -> set[str]:
+        return {path.name for path in clone.rglob("*.so")}
+
+    for lazily in ("true", "false"):
+        cloned = run(*few, f"lazily={lazily}", folder=clone)
+        assert cloned.nothing and cloned.rows() == first.rows() and not cloned.texts()
+    assert not (clone / "build").exists()
+
+    # What no report tells is built, and comes out as made of the same.
+    (report,) = (clone / "results/build/two_of_each").glob("*.json")
+    reported = report.read_text()
+    told = json.loads(reported)
+    del told["made_of"]["odd-name.cu"]
+    report.write_text(json.dumps(told))
+    unreported = run(cuda, folder=clone)
+    assert unreported.nothing and libraries() == {"odd-name.so"}
+    assert unreported.rows() == [row for row in first.rows() if row["source"]]
+
+    # Nor does it tell of what has changed since.
+    report.write_text(reported)
+    edit(clone / planted.name / "factor.cuh", "0.5", "0.25")
+    edited = run(cuda, folder=clone)
+    assert edited.cuda == [("odd-name.cu", "90")] and libraries() == {"odd-name.so"}
+    assert edited.shown("halves.cu") == first.shown("halves.cu")
+    assert edited.rows()[0]["basis"] != first.shown()["odd-name.cu"][0]["basis"]
+
+    # Functions that are to be shown are taken apart, and so built.
+    shown = run("provider=grids", folder=clone)
+    assert shown.cuda == [("halves.cu", "90")] and libraries() == {"odd-name.so", "halves.so"}
+    assert shown.rows() == [row for row in first.rows() if row["source"] == "halves.cu"]
+
+    # A report that is wrong is no basis of any row.
+    told["made_of"]["halves.cu"]["inputs"] = {}
+    report.write_text(json.dumps(told))
+    wrong = said_here("provider=grids", kernel=str(clone / planted.name), folder=clone)
+    assert wrong.code == 2
+    assert "two_of_each/halves.cu was built from other files than were known of before" in wrong.err
 
 
 @of_planted
@@ -706,7 +777,8 @@ def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> 
         resources_ = disassembler.Resources(registers=1, shared=0, stack=0)
         return library.CudaFunction(name, "90", disassembler.Analysis(name, resources_, ()), None)
 
-    made = library.CudaLibrary(kernels.load("square"), "cuda.cu", Path(), "", "", ("90",))
+    recipe = extension.Recipe(flags=(), architectures=("90",), compilers=(), torch="", torch_cuda=None)
+    made = library.CudaLibrary(kernels.load("square"), "cuda.cu", extension.Made(recipe=recipe, inputs={}))
     some = [function(name) for name in ("f<-1>", "f<1>", "g<1>", f"h<{'long, ' * 60}1>")]
     names = code_texts.text_names(made, some)
     assert names["g<1>"] == "cuda-g-1-sm_90"
