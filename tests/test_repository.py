@@ -151,9 +151,8 @@ def test_what_kernels_share_is_a_dependency_of_every_stage_that_runs_them() -> N
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     for name in ("sweep", "finals", "profile", "counters", "codegen"):
         assert {"kernels", "conf/kernel"} <= set(stages[name]["deps"]), name
-        assert "build/kernels" not in stages[name]["deps"], (
-            "each builds what it needs, and waits for no other"
-        )
+        assert "build/kernels" not in stages[name]["deps"], "each builds what it needs itself"
+    assert "results/build" in stages["codegen"]["deps"], "which says of a clone's libraries what they are of"
 
 
 def test_a_sweep_depends_on_no_package_that_explains_or_shows() -> None:

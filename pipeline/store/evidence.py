@@ -86,7 +86,7 @@ class CodeRow(Joined):
     lies, with PTX, SASS and of Triton TTGIR beside it. ``source`` is the file of a CUDA function, and
     ``strategy`` how a launch goes about the problem, where its provider tells. ``basis`` is a digest of what
     the row rests on beside its key: the code and the tools that took the function apart, and of a CUDA
-    function its library.
+    function what its library is made of.
     """
 
     language: Literal["triton", "gluon", "numba", "cuda", "inductor"]

@@ -749,10 +749,14 @@ def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offl
         Point(kernel="two_of_each", provider="blocks", problem=Values({"n": n, "kind": "float32"}))
         for n in (1, 2)
     )
-    seen = launches.Launch(name=function.name, threads=64, blocks=1, registers=8, shared=0, duration_us=1.0)
+    seen = launches.DeviceLaunch(
+        name=function.name, threads=64, blocks=1, registers=8, shared=0, duration_us=1.0
+    )
     asked: list[tuple[bool, list[Point]]] = []
 
-    def observe(where: str, points: list[tuple[str, Point]], seed: int) -> dict[str, list[launches.Launch]]:
+    def observe(
+        where: str, points: list[tuple[str, Point]], seed: int
+    ) -> dict[str, list[launches.DeviceLaunch]]:
         try:
             with DeviceLock(gpu, 0, print, shared=True):
                 alone = False
