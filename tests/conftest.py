@@ -68,7 +68,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.commit("An H200's results")
     made.adopt_builds()
     stages = made.repro()
-    assert stages == list(STAGES), "nothing waits for the report of what was built"
+    assert stages == list(STAGES), "nothing that measures waits for the report of what was built"
     status = made.run("git", "status", "--porcelain", "--untracked-files=all").stdout
     touched = {line[3:] for line in status.splitlines()}
     own = ("results/", "reports/") if not made.gpu().startswith("cpu-") else ()

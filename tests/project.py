@@ -34,7 +34,10 @@ KERNELS = ("softmax", "square")
 MEASURING = ("sweep", "finals", "profile", "counters", "codegen")
 """The stages that follow a change of what is measured."""
 
-STAGES = ("environment", "ceilings", *MEASURING, "build", "tune", "report", "publish")
+STAGES = (
+    *("environment", "ceilings", "sweep", "finals", "profile", "counters"),
+    *("build", "codegen", "tune", "report", "publish"),
+)
 
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
 """What `make test` hands on to the commands below it, if its caller set it."""
