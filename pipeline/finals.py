@@ -48,6 +48,8 @@ from pipeline.store.ceilings import Ceilings
 from pipeline.store.finals import Final
 from pipeline.store.record import Origin
 from pipeline.store.turns import Turn
+from pipeline.toolchain import extension
+from pipeline.toolchain.extension import Place
 from pipeline.verdicts import finalists
 from pipeline.verdicts.contest import Contest, Match, Rival, RoundLimits
 from pipeline.verdicts.finalists import Finalists, NobodyError
@@ -189,6 +191,7 @@ class Finals:
                 report,
                 progress.expect,
                 self._extra,
+                self._build,
             )
             if not config.remeasure:
                 for entry in self.entries:
@@ -200,6 +203,17 @@ class Finals:
                 )
             finally:
                 self.write()
+
+    def _build(self, matches: Sequence[Match]) -> None:
+        """Build the libraries of those that a round measures. Raises UserError where one can't be built."""
+        sources: defaultdict[str, set[str]] = defaultdict(set)
+        for match in matches:
+            entry = self.finalists[match].entry
+            providers = (entry.loaded.kernel.provider(rival.point.provider) for rival in match.rivals)
+            sources[entry.name] |= {one.extension for one in providers if one.extension}
+        for entry in self.entries:
+            if sources[entry.name]:
+                extension.build(Place.of(entry.loaded), sorted(sources[entry.name]))
 
     def _extra(self, worker: Supervisor, match: Match, rival: Rival, turn: Turn) -> Extra:
         """How right a finalist is, once; and how fast one stays that a GPU's power may hold down."""

@@ -2,6 +2,7 @@
 // share the tile.
 #pragma once
 
+#include "shifted.cuh"
 #include "wgmma_mainloop.cuh"
 
 namespace matmul {
@@ -47,49 +48,6 @@ __device__ void stage(const float* sums, float scale, unsigned char* staged) {
 template <typename Tile>
 constexpr int kStoredColumns = Tile::kBlockN < 128 ? Tile::kBlockN : 128;  // that are staged at a time
 
-// Elements from the last multiple of 16 bytes to `to`.
-__device__ inline int elements_past(const uint16_t* to) {
-  return static_cast<int>(static_cast<uint32_t>(reinterpret_cast<std::uintptr_t>(to)) / 2 % 8);
-}
-
-// Where a row of kColumns is staged that is stored by itself: 16 bytes more apart after each two rows. So the 8 rows that a
-// warp writes at once lie in different banks, but for pairs of them.
-template <int kColumns>
-__device__ int staged_row(int row) {
-  return row * kColumns * 2 + row / 2 * 16;
-}
-
-// A warp rounds the sums of kColumns of its columns to rows in `staged`, a thread those of row `row` and of row `row` + 8.
-// Both rows begin `shift` elements after a multiple of 16 bytes in device memory. So element c of a row is put to place
-// (c + shift) % kColumns: all but the ends then lie as in device memory, from a multiple of 16 bytes on, and the ends share
-// the first 16 bytes.
-template <typename Tile, int kColumns>
-__device__ void stage_rows(const float* sums, float scale, unsigned char* staged, int row, int shift) {
-  constexpr int kEights = kColumns / 8;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int of_quad = lane % 4;
-  const bool is_odd = shift % 2 != 0;
-  const int first = of_quad + (shift + 1) / 2;  // the word of the thread's first pair
-#pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    uint32_t pairs[kEights];
-#pragma unroll
-    for (int j = 0; j < kEights; ++j) {
-      const float* const d = sums + j * 4 + below * 2;
-      pairs[j] = output_pair<Tile>(d[0], d[1], scale);
-    }
-    unsigned char* const to = staged + staged_row<kColumns>(row + below * 8);
-#pragma unroll
-    for (int j = 0; j < kEights; ++j) {
-      // The pair after this one is the next thread's of the quad, or the first one's next. After the last comes the first.
-      const uint32_t given = of_quad == 0 ? pairs[(j + 1) % kEights] : pairs[j];
-      const uint32_t next = __shfl_sync(0xffffffffu, given, lane / 4 * 4 + (of_quad + 1) % 4);
-      const uint32_t word = is_odd ? __funnelshift_r(pairs[j], next, 16) : pairs[j];
-      *reinterpret_cast<uint32_t*>(to + (first + j * 4) % (kColumns / 2) * 4) = word;
-    }
-  }
-}
-
 // A warpgroup stores its 64 rows by TMA.
 template <typename Tile>
 __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
@@ -115,52 +73,75 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
   }
 }
 
-// The same where TMA can't store: it takes a box at multiples of 16 bytes alone, and these rows begin anywhere. A warp stores
-// its 16 rows, one part of the columns at a time. Between its first and its last multiple of 16 bytes a row is one bulk copy
-// from shared memory, which goes on while the next tile is multiplied. What is before and after that, less than 8 elements
-// each, goes element by element, both ends of all 16 rows at once.
+// Elements from `to` to the next multiple of 16 bytes.
+__device__ inline int elements_before(const uint16_t* to) {
+  return static_cast<int>((0u - static_cast<uint32_t>(reinterpret_cast<std::uintptr_t>(to)) / 2) % 8);
+}
+
+// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows, some at a time:
+// of each, as many lanes as it has pieces of 16 bytes store the whole aligned 16 bytes, which they shift out of two pieces of
+// what is staged. What is before them at a row's left end and after them at its right one, less than 8 elements each, goes
+// element by element, both ends of all 16 rows at once.
 template <typename Tile>
-__device__ void store_by_rows(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
-                              const Arguments& of, int row, int column) {
+__device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
+                                 const Arguments& of, int row, int column) {
   constexpr int kColumns = kStoredColumns<Tile>;
+  constexpr int kPieces = kColumns / 8;  // of 16 bytes
+  constexpr int kRows = 32 / kPieces;    // at a time
+  using Sixteen = Vector<uint32_t, 4>;
+  const uint64_t policy = create_policy<EvictionPriority::kEvictNormal>();
   uint32_t thread[] = {threadIdx.x};
   fence_registers(thread);  // where it stores is not worked out before the products, which need the registers
   const int lane = static_cast<int>(thread[0]) % 32;
-  const int of_warp = static_cast<int>(thread[0]) % kWarpgroup / 32 * 16;  // its first row
+  const int of_warp = static_cast<int>(thread[0]) % kWarpgroup / 32 * 16;  // its first row, where the swizzle begins
   const int rows = of.m - row - of_warp;  // that it has, more or fewer than 16
-  uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{row + of_warp} * of.out_row + column;
-  // A lane stages rows lane / 4 and lane / 4 + 8, which begin at the same place in 16 bytes, and stores row lane % 16.
-  const int shift = elements_past(out + int64_t{lane / 4} * of.out_row);
-  const int stored = lane % 16;
-  uint16_t* const to_row = out + int64_t{stored} * of.out_row;
-  const unsigned char* const from_row = staged + staged_row<kColumns>(of_warp + stored);
-  const int past = elements_past(to_row);
-  const int before = (8 - past) % 8;  // elements before the first multiple of 16 bytes
+  const unsigned char* const staged_rows = staged + of_warp * kSwizzle;
+  const auto place = [&](int within, int piece) {
+    return piece / 8 * kWarpgroupRows * kSwizzle + swizzled(within, piece % 8 * 16);
+  };
+  const auto piece_at = [&](int offset) { return *reinterpret_cast<const uint4*>(staged_rows + offset); };
+  const int piece = lane % kPieces;
+  const int own = place(lane / kPieces, piece);  // of the first rows; of later ones other bits of it are exchanged
+  const int next = place(lane / kPieces, min(piece + 1, kPieces - 1));
 #pragma unroll
   for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
-    const int width = stored < rows ? min(kColumns, of.n - column - part * kColumns) : 0;
-    const int pieces = max(width - before, 0) / 8;  // of 16 bytes
-    uint16_t* const to = to_row + part * kColumns;
-    bulk_wait_group_read<0>();  // what was stored last is read
     __syncwarp();
-    stage_rows<Tile, kColumns>(sums + part * kColumns / 2, scale, staged, of_warp + lane / 4, shift);
-    fence_proxy_async();
+    stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged);
     __syncwarp();
-    if (lane < 16) {
-      if (pieces > 0) {
-        bulk_store(to + before, from_row + (before > 0 ? 16 : 0), pieces * 16);
-      }
-      bulk_commit_group();
-    }
-    // A lane has the left end of its row, or the right one.
-    const bool is_left = lane < 16;
-    const int begin = is_left ? 0 : min(before, max(width, 0)) + pieces * 8;
-    const int end = is_left ? min(before, width) : width;
+    const int left = column + part * kColumns;
+    const int width = min(kColumns, of.n - left);
+    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{row + of_warp} * of.out_row + left;
+    uint16_t* to = out + int64_t{lane / kPieces} * of.out_row;
+#pragma unroll 1
+    for (int eight = 0; eight < 16; eight += kSwizzleRows) {
 #pragma unroll
-    for (int i = 0; i < 7; ++i) {
-      const int at = begin + i;
-      if (at < end) {
-        to[at] = *reinterpret_cast<const uint16_t*>(from_row + (at + past) % kColumns * 2);
+      for (int i = 0; i < kSwizzleRows; i += kRows) {
+        const int below = (eight + i) * kSwizzle;
+        const int first = elements_before(to);
+        const uint4 whole =
+            shifted(piece_at((own ^ i * 16) + below), piece_at((next ^ i * 16) + below), first * 2);
+        const int from = first + piece * 8;
+        if (eight + i + lane / kPieces < rows && from + 8 <= width) {
+          store(reinterpret_cast<Sixteen*>(to + from), Sixteen{whole.x, whole.y, whole.z, whole.w}, policy);
+        }
+        to += int64_t{kRows} * of.out_row;
+      }
+    }
+    // A lane has the left end of row lane % 16, which no shift precedes, or the right one.
+    const int within = lane % 16;
+    const bool is_left = lane < 16;
+    to = out + int64_t{within} * of.out_row;
+    const int first = elements_before(to);
+    const int whole = is_left ? 0 : max(width - first, 0) / 8;  // pieces before it
+    const uint4 ends = shifted(piece_at(place(within, min(whole, kPieces - 1))),
+                               piece_at(place(within, min(whole + 1, kPieces - 1))), is_left ? 0 : first * 2);
+    const int from = is_left ? 0 : first + whole * 8;
+    const int end = within >= rows ? 0 : is_left ? min(first, width) : width;
+    const uint32_t words[4] = {ends.x, ends.y, ends.z, ends.w};
+#pragma unroll
+    for (int j = 0; j < 7; ++j) {
+      if (from + j < end) {
+        to[from + j] = static_cast<uint16_t>(words[j / 2] >> j % 2 * 16);
       }
     }
   }

@@ -139,11 +139,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), &map_out, row,
                            column, which);
       } else {
-        store_by_rows<Tile>(sums, scale, shared + layout.output() + which * layout.rows_bytes_of_warpgroup(), of, row,
-                            column);
+        store_by_threads<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), of,
+                               row, column);
       }
     }
-    bulk_wait_group_read<0>();  // shared memory stays until it is stored
+    if (threadIdx.x % kWarpgroup == 0) {
+      bulk_wait_group_read<0>();  // shared memory stays until it is stored
+    }
     __syncwarp();
   }
   // A block does not end while another one may copy or arrive here.

@@ -69,14 +69,10 @@ struct SharedLayout {
 
   KERNELS_HOST_DEVICE constexpr int stored_columns() const { return block_n < 128 ? block_n : 128; }
   KERNELS_HOST_DEVICE constexpr int output_bytes_of_warpgroup() const { return kWarpgroupRows * stored_columns() * 2; }
-  // The same where rows are stored one by one: 16 bytes more after each two of them.
-  KERNELS_HOST_DEVICE constexpr int rows_bytes_of_warpgroup() const {
-    return output_bytes_of_warpgroup() + kWarpgroupRows / 2 * 16;
-  }
   KERNELS_HOST_DEVICE constexpr int output() const { return buffers_bytes(); }
   KERNELS_HOST_DEVICE constexpr int barriers() const {
     if (parts == 1) {
-      return output() + block_m / kWarpgroupRows * rows_bytes_of_warpgroup();
+      return output() + block_m / kWarpgroupRows * output_bytes_of_warpgroup();
     }
     return buffers_bytes() > reduction_bytes() ? buffers_bytes() : reduction_bytes();
   }

@@ -75,7 +75,7 @@ class Contest:
 
     ``report`` gets each turn as it comes; what it raises ends the contest. ``expect`` is told how many turns
     are known to come, beyond those that it was told of. ``extra`` asks more of a rival that has just had a
-    turn.
+    turn. ``prepare`` gets the matches of each round before it begins; what it raises ends the contest, too.
     """
 
     matches: Sequence[Match]
@@ -85,6 +85,7 @@ class Contest:
     report: Callable[[Turn], None]
     expect: Callable[[int], None]
     extra: Callable[[Supervisor, Match, Rival, Turn], Extra] | None = None
+    prepare: Callable[[Sequence[Match]], None] | None = None
     turns: dict[tuple[str, str, int], Turn] = field(default_factory=dict)
 
     def know(self, turns: Iterable[Turn]) -> None:
@@ -110,6 +111,8 @@ class Contest:
                 matches = self.open(number)
                 if not matches:
                     continue
+                if self.prepare is not None:
+                    self.prepare(matches)
                 if number >= self.limits.rounds:
                     self.expect(sum(len(match.rivals) for match in matches))
                 with ExitStack() as this_round:

@@ -17,8 +17,6 @@ from pipeline.points.plan import Plan
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import By, How, written_by
 from pipeline.store.record import Measurement, noise_class
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 from pipeline.verdicts.contest import Match, Rival, Side
 from pipeline.verdicts.dispatch import Caller, Dispatched
 
@@ -79,12 +77,11 @@ def of_ledger(
     gpu: Gpu | None = None,
     near: float | None = None,
 ) -> list[Finalists]:
-    """The finalists of a kernel at the problems of a plan, by its ledger's rows; their extensions are built.
+    """The finalists of a kernel at the problems of a plan, by its ledger's rows.
 
     Of a plan only the problems count: configurations are those of every sweep. With ``near`` those that took
     more than that many times as long as the fastest of their kind meet nobody, but for the baseline, for what
-    a caller gets, and for times that are not to be trusted. Raises NobodyError where there are none, and
-    UserError for an extension that can't be built.
+    a caller gets, and for times that are not to be trusted. Raises NobodyError where there are none.
     """
     rows = list(rows)
     workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
@@ -156,9 +153,6 @@ def _meeting(
         rivals.values(),
         key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _rank(row)),
     )
-    for row in ordered:
-        if source := kernel.provider(row.point.provider).extension:
-            extension.build(Place.of(entry.loaded), [source])
     side = Side("tree", ROOT, entry.loaded.where)
     rows = {Rival(side, row.point, row.key): row for row in ordered}
     name = noise_class(rate(1.0, _work(entry, ordered[0].point.problem), ceilings), 1.0)

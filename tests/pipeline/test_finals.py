@@ -178,3 +178,17 @@ def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, t
     (row,) = read(made, "quick")
     assert (row.point.problem["elements"], row.point.parameters["block_size"]) == (64, 512)
     assert row.workload == "vectors"
+
+
+def test_where_all_rounds_are_known_no_library_is_built(tmp_path: Path) -> None:
+    """As in a fresh clone of a repository that holds them; for a round that is missing it is."""
+    tree = cpu_tree(tmp_path)
+    assert tree.sweep("kernel=vector_add", "provider=[torch,cpp]", "size=37").returncode == 0
+    assert hold(tree, "kernel=vector_add")[0] == 0
+    libraries = tree.root / "build/kernels/vector_add"
+    (built,) = libraries.glob("*.so")
+    shutil.rmtree(libraries)
+    assert hold(tree, "kernel=vector_add")[0] == 0
+    assert not built.exists()
+    assert hold(tree, "kernel=vector_add", "remeasure=true")[0] == 0
+    assert built.exists()

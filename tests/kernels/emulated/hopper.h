@@ -562,23 +562,6 @@ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
     store();
   }
 }
-// A copy of bytes as they lie, as late as the thread lets it.
-inline void bulk_store(void* to, const void* from, int bytes) {
-  emulated::Fiber* const thread = emulated::running;
-  if (bytes <= 0 || bytes % 16 != 0 || shared_address(from) % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0) {
-    emulated::fail("a bulk store is of no multiple of 16 bytes");
-  }
-  ++thread->stores;
-  const auto store = [=] {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
-    --thread->stores;
-  };
-  if (emulated::cluster->copies_late) {
-    emulated::cluster->stores.push_back(store);
-  } else {
-    store();
-  }
-}
 inline void bulk_commit_group() {}
 template <int kPending>
 void bulk_wait_group_read() {

@@ -115,3 +115,35 @@ def test_on_a_device_of_unknown_noise_two_rounds_decide_what_lies_far_apart(prob
     held = Contest(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
     held.know(turns)
     assert set(held.verdicts().values()) == {word}
+
+
+def test_who_prepares_is_told_of_the_matches_that_a_round_measures_and_of_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Finals build libraries so: in a fresh clone with all rounds there is nothing to build."""
+    monkeypatch.setattr(Counted, "made", [])
+    monkeypatch.setattr(contest, "Supervisor", Counted)
+    side = Side("tree", Path("tree"), "softmax")
+    known, new = (
+        Match((Rival(side, Point(kernel="softmax", provider="one", problem=Values({"n": n})), f"{n}"),))
+        for n in (1, 2)
+    )
+    rounds = [turn(known.rivals[0], number, 100.0) for number in (0, 1)]
+
+    def prepared(*matches: Match) -> list[tuple[Match, ...]]:
+        told: list[tuple[Match, ...]] = []
+        held = Contest(
+            matches,
+            RoundLimits(2, 2),
+            Rule(),
+            "run",
+            lambda turn: None,
+            lambda turns: None,
+            prepare=lambda matches: told.append(tuple(matches)),
+        )
+        held.know(rounds)
+        held.hold(CPU, TimingSettings(), 0, 1.0, NO_OVERHEAD)
+        return told
+
+    assert prepared(known) == []
+    assert prepared(known, new) == [(new,), (new,)]
