@@ -47,7 +47,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +156,7 @@ class Request:
         options = dict(word.split("=", 1) for word in words if "=" in word)
         if len(options) < len(words) or not {"kernel", "workload"} <= options.keys():
             raise UserError("write NAME kernel=KERNEL workload=WORKLOAD, and options as NAME=[VALUE,VALUE].")
-        entry = catalog.find(options.pop("kernel"))
+        entry = _entry(options.pop("kernel"))
         workloads = _list(options.pop("workload"))
         for workload in workloads:
             if workload not in entry.config.workloads:
@@ -219,6 +219,12 @@ class Fastest:
             how = f"By finals at the {len(self.held)} of {shown} problems with{FINAL}, else by sweeps"
         at = ", ".join(f"`{commit[:COMMIT]}`" for commit in self.commits)
         return f"{how}, not side by side. Commit{'s' * (len(self.commits) > 1)} {at}."
+
+
+@cache
+def _entry(name: str) -> Entry:
+    """A kernel's entry, which many blocks ask for."""
+    return catalog.find(name)
 
 
 def _numbers(request: Request, problem: Any) -> dict[str, int]:
@@ -630,11 +636,18 @@ Place = tuple[str, str, str, str]
 """A kernel, a machine, a problem's words and its numbers."""
 
 
+TIME_COLUMNS = ["kernel", "gpu", "words", "extent", "provider", "median_us", "commit"]
+
+
 def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str, tuple[float, str]]]:
     """By place and provider the time and the commit."""
     wanted = set(places)
     found: dict[Place, dict[str, tuple[float, str]]] = {}
-    for row in table.to_dict("records"):
+    # Of all kernels' rows few are asked for, and making a dictionary of each takes longest.
+    asked = table["kernel"].isin({one for one, *_ in wanted}) & table["gpu"].isin(
+        {one for _, one, *_ in wanted}
+    )
+    for row in table.loc[asked, TIME_COLUMNS].to_dict("records"):
         place = row["kernel"], row["gpu"], row["words"], row["extent"]
         if place in wanted:
             found.setdefault(place, {})[row["provider"]] = row["median_us"], row["commit"]
