@@ -46,7 +46,7 @@ def grid(
         if megabytes[one] > LARGE_MB and (share := value(row["ceiling_fraction"])) is not None
     }
     missed = [f"{' '.join(one)} ({percent(share)})" for one, share in shares.items() if share < AIM]
-    but = f", and misses it at {', '.join(missed)}" if missed else ""
+    but = f". Below it are {', '.join(missed)}" if missed else ""
     said = (
         f"Of the {len(shares)} problems that move more than {LARGE_MB} MB the fastest reaches "
         f"{100 * AIM:.0f} % of the ceiling at {len(shares) - len(missed)}{but}."

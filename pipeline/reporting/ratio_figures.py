@@ -55,7 +55,7 @@ class AskedShare:
         if len(seen) == 1:
             return f"Asked was {wanted}: {f'missed at {missed[0]}' if missed else f'met at {seen[0][0]}'}."
         met = f"met at {len(seen) - len(missed)} of {len(seen)} problems"
-        but = f", missed at {', '.join(missed)}" if missed else ""
+        but = f". Missed at {', '.join(missed)}" if missed else ""
         return f"Asked was {wanted} at each problem: {met}{but}."
 
 

@@ -255,10 +255,10 @@ def test_ratios_are_of_finals_with_verdicts_means_and_what_was_asked(figures: Fi
     shares = [Decimal(line[5].split()[0]) / 100 for line in lines[:2]]
     assert shares[0] < 0.5 < shares[1]
     assert table.split("\n\n")[-3:] == [
-        "Asked was 95 % of the speed of `torch` at each problem: met at 1 of 2 problems, missed at 1024 "
+        "Asked was 95 % of the speed of `torch` at each problem: met at 1 of 2 problems. Missed at 1024 "
         "float32 (90.0 %).",
         "Asked was 130 % of the speed of `torch` in geometric mean: met, 134.2 % over 2 problems.",
-        "Asked was 50 % of the ceiling at each problem: met at 1 of 2 problems, missed at 256 float32 "
+        "Asked was 50 % of the ceiling at each problem: met at 1 of 2 problems. Missed at 256 float32 "
         f"({100 * shares[0]:.1f} %).",
     ]
     alone = f"ratios {words.replace('256,1024,4096', '1024')}"
