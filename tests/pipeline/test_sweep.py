@@ -15,6 +15,7 @@ import pytest
 
 from kernels.contract import Provider
 from pipeline.machine import device, load
+from pipeline.points import notation
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.store.environment import Environment
@@ -56,7 +57,7 @@ def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str
     assert (done.returncode, done.stderr) == (0, "")
     rows = in_order(tree)
     new = [row for row in rows if row.model_dump_json() not in before]
-    assert f"{len(new)} points measured" in done.stdout
+    assert f"{notation.points(len(new))} measured" in done.stdout
     return {(row.point.provider, size(row.point)) for row in new}, done.stdout
 
 
@@ -345,7 +346,7 @@ def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) 
     second.send_signal(signal.SIGINT)
     (said, _), (all_said, _) = second.communicate(), first.communicate()
     assert (first.returncode, second.returncode) in ((0, 130), (0, 0)), all_said + said
-    measured = [int(re.search(r"(\d+) points measured", text)[1]) for text in (all_said, said)]  # type: ignore[index]
+    measured = [int(re.search(r"(\d+) points? measured", text)[1]) for text in (all_said, said)]  # type: ignore[index]
     found = [size(row.point) % 2 for row in in_order(tree)]
     assert [found.count(1), found.count(0)] == measured
     assert measured[0] == 80 and measured[1] > 0
