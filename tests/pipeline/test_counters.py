@@ -224,13 +224,18 @@ touch "$report.ncu-rep" """
     assert said.endswith("By kernel: softmax 6.0, layernorm 2.0.")
 
 
-def test_a_first_look_counts_the_best_and_the_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None
-) -> None:
+@pytest.fixture
+def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
+    """A GPU, one point that was timed, and an ncu that may not read counters."""
     row = factory.measurement("softmax", "triton_row", 64, num_warps=8)
     monkeypatch.setattr(subject.Subject, "timed", lambda self, warn: {row.point: row})
     fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+
+
+def test_a_first_look_counts_the_best_and_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: None
+) -> None:
     roles = {
         preset: {one["role"] for one in command(tmp_path, monkeypatch, "num_warps=[4,8]", preset=preset)}
         for preset in ("smoke", "quick")
@@ -239,12 +244,8 @@ def test_a_first_look_counts_the_best_and_the_baseline(
 
 
 def test_a_first_look_leaves_out_a_baseline_of_many_kernels_unless_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: None
 ) -> None:
-    row = factory.measurement("softmax", "triton_row", 64, num_warps=8)
-    monkeypatch.setattr(subject.Subject, "timed", lambda self, warn: {row.point: row})
-    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
 
     def roles(*options: str, preset: str = "quick") -> set[str]:
         made = command(tmp_path, monkeypatch, "num_warps=[4,8]", *options, preset=preset)
