@@ -43,6 +43,9 @@ CUDA_EDIT = "\nstatic_assert(sizeof(float) == 4);\n"
 FIRST_TABLE = ", by the sweeps"
 """In the title of the table that ``make repro`` shows first (``closing.show_first``)."""
 
+STAGE = re.compile(r"(\w+) +(\d+\.\d) s\b")
+"""How a line of ``make repro`` begins that says how long a stage took."""
+
 LAST_LINES = 5
 """Of a command that failed."""
 
@@ -156,10 +159,12 @@ class Clone:
         self.run("make", target, "VENV=", f"PYTHON={sys.executable}", see=see)
 
     def repro(self) -> None:
-        """``make repro``; notes when the first table was there."""
+        """``make repro``; says how long each stage took, and notes when the first table was there."""
         begun = monotonic()
 
         def see(line: str) -> None:
+            if stage := STAGE.match(line):
+                say(f"  {stage[1]} {stage[2]} s, until {monotonic() - begun:.1f} s")
             if self.first_table_s is None and FIRST_TABLE in line:
                 self.first_table_s = monotonic() - begun
 

@@ -63,8 +63,10 @@ struct RowsCopies {
   int pieces_of_second;
 };
 
-// Block `block` copies its pieces, a warp each. What is past a row's end, up to a multiple of 16 bytes, gets any bytes.
-__device__ inline void copy_pieces(const RowsCopies& both, int block) {
+// A block copies its pieces, a warp each. What is past a row's end, up to a multiple of 16 bytes, gets any bytes.
+__global__ void __launch_bounds__(kCopyWarps * 32, 6) copy_to_aligned_rows(const __grid_constant__ RowsCopies both) {
+  kernels::launch_dependent_grids();
+  const int block = static_cast<int>(blockIdx.x);
   const bool is_first = block < both.blocks_of_first;
   const RowsCopy of = is_first ? both.first : both.second;
   const int pieces = is_first ? both.pieces_of_first : both.pieces_of_second;
@@ -126,11 +128,6 @@ __device__ inline void copy_pieces(const RowsCopies& both, int block) {
       *reinterpret_cast<uint4*>(to + i * 512) = found;
     }
   }
-}
-
-__global__ void __launch_bounds__(kCopyWarps * 32, 6) copy_to_aligned_rows(const __grid_constant__ RowsCopies both) {
-  kernels::launch_dependent_grids();
-  copy_pieces(both, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace matmul

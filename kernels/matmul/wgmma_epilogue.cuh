@@ -46,7 +46,7 @@ __device__ void stage(const float* sums, float scale, unsigned char* staged) {
 }
 
 template <typename Tile>
-constexpr int kStoredColumns = Tile::kBlockN < 128 ? Tile::kBlockN : 128;  // that are staged at a time
+constexpr int kStoredColumns = fewest_staged_columns(Tile::kBlockN);
 
 // A warpgroup stores its 64 rows by TMA.
 template <typename Tile>
@@ -78,74 +78,137 @@ __device__ inline int elements_before(const uint16_t* to) {
   return static_cast<int>((0u - static_cast<uint32_t>(reinterpret_cast<std::uintptr_t>(to)) / 2) % 8);
 }
 
-// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stores its 16 rows, some at a time:
-// of each, as many lanes as it has pieces of 16 bytes store the whole aligned 16 bytes, which they shift out of two pieces of
-// what is staged. What is before them at a row's left end and after them at its right one, less than 8 elements each, goes
-// element by element, both ends of all 16 rows at once.
+// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stages its 16 rows of a tile, and
+// stores some of them whenever products of the next tile are under way. So the tensor cores wait for the stores of the last
+// tile alone; where the shared memory has no room for a tile's whole rows, for those of their first half, too.
+//
+// Of a row as many lanes as it has pieces of 16 bytes store the whole aligned 16 bytes, which they shift out of two pieces
+// of what is staged. What is before them at a row's left end and after them at its right one, less than 8 elements each,
+// goes element by element, a lane each.
 template <typename Tile>
-__device__ void store_by_threads(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
-                                 const Arguments& of, int row, int column) {
-  constexpr int kColumns = kStoredColumns<Tile>;
-  constexpr int kPieces = kColumns / 8;  // of 16 bytes
-  constexpr int kRows = 32 / kPieces;    // at a time
-  using Sixteen = Vector<uint32_t, 4>;
-  const uint64_t policy = create_policy<EvictionPriority::kEvictNormal>();
-  uint32_t thread[] = {threadIdx.x};
-  fence_registers(thread);  // where it stores is not worked out before the products, which need the registers
-  const int lane = static_cast<int>(thread[0]) % 32;
-  const int of_warp = static_cast<int>(thread[0]) % kWarpgroup / 32 * 16;  // its first row, where the swizzle begins
-  const int rows = of.m - row - of_warp;  // that it has, more or fewer than 16
-  const unsigned char* const staged_rows = staged + of_warp * kSwizzle;
-  const auto place = [&](int within, int piece) {
-    return piece / 8 * kWarpgroupRows * kSwizzle + swizzled(within, piece % 8 * 16);
-  };
-  const auto piece_at = [&](int offset) { return *reinterpret_cast<const uint4*>(staged_rows + offset); };
-  const int piece = lane % kPieces;
-  const int own = place(lane / kPieces, piece);  // of the first rows; of later ones other bits of it are exchanged
-  const int next = place(lane / kPieces, min(piece + 1, kPieces - 1));
+class DeferredStore {
+ public:
+  // `staged` is the warpgroup's part of the shared memory, with room for `columns` of its rows.
+  __device__ DeferredStore(const Arguments& of, unsigned char* staged, int columns)
+      : of_(of), staged_(staged), has_room_(columns == Tile::kBlockN) {}
+
+  // Rounds and stages the warpgroup's rows of a tile, of which `row` and `column` are the first. What is staged still is
+  // stored before.
+  __device__ void stage_tile(const float (&sums)[Tile::kBlockN / 2], float scale, int row, int column) {
+    store_rest<1>();
+    const int of_warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * kWarpRows;
+    out_ = static_cast<uint16_t*>(of_.out) + int64_t{row + of_warp} * of_.out_row + column;
+    rows_ = of_.m - row - of_warp;
+    width_ = of_.n - column;
+    next_ = 0;
 #pragma unroll
-  for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
-    __syncwarp();
-    stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged);
-    __syncwarp();
-    const int left = column + part * kColumns;
-    const int width = min(kColumns, of.n - left);
-    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{row + of_warp} * of.out_row + left;
-    uint16_t* to = out + int64_t{lane / kPieces} * of.out_row;
-#pragma unroll 1
-    for (int eight = 0; eight < 16; eight += kSwizzleRows) {
-#pragma unroll
-      for (int i = 0; i < kSwizzleRows; i += kRows) {
-        const int below = (eight + i) * kSwizzle;
-        const int first = elements_before(to);
-        const uint4 whole =
-            shifted(piece_at((own ^ i * 16) + below), piece_at((next ^ i * 16) + below), first * 2);
-        const int from = first + piece * 8;
-        if (eight + i + lane / kPieces < rows && from + 8 <= width) {
-          store(reinterpret_cast<Sixteen*>(to + from), Sixteen{whole.x, whole.y, whole.z, whole.w}, policy);
-        }
-        to += int64_t{kRows} * of.out_row;
+    for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
+      if (!has_room_) {
+        store_rest<1>();
       }
+      __syncwarp();
+      stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged_ + (has_room_ ? part * kPartBytes : 0));
+      end_ = (part + 1) * kTurns;
     }
-    // A lane has the left end of row lane % 16, which no shift precedes, or the right one.
-    const int within = lane % 16;
-    const bool is_left = lane < 16;
-    to = out + int64_t{within} * of.out_row;
-    const int first = elements_before(to);
-    const int whole = is_left ? 0 : max(width - first, 0) / 8;  // pieces before it
-    const uint4 ends = shifted(piece_at(place(within, min(whole, kPieces - 1))),
-                               piece_at(place(within, min(whole + 1, kPieces - 1))), is_left ? 0 : first * 2);
-    const int from = is_left ? 0 : first + whole * 8;
-    const int end = within >= rows ? 0 : is_left ? min(first, width) : width;
-    const uint32_t words[4] = {ends.x, ends.y, ends.z, ends.w};
-#pragma unroll
-    for (int j = 0; j < 7; ++j) {
-      if (from + j < end) {
-        to[from + j] = static_cast<uint16_t>(words[j / 2] >> j % 2 * 16);
-      }
+    __syncwarp();
+  }
+
+  __device__ void store_some() {
+    if (next_ < end_) {
+      store_turns<1>();
     }
   }
-}
+
+  // So many turns at once: more take more registers, which sums need.
+  template <int kAtOnce>
+  __device__ void store_rest() {
+    while (next_ < end_) {
+      store_turns<kAtOnce>();
+    }
+  }
+
+ private:
+  static constexpr int kColumns = kStoredColumns<Tile>;
+  static constexpr int kWarpRows = 16;
+  static constexpr int kPartBytes = kWarpgroupRows * kColumns * 2;
+  static constexpr int kPieces = kColumns / 8;        // of 16 bytes
+  static constexpr int kRows = 32 / kPieces;          // that the lanes store in a turn
+  static constexpr int kTurns = kWarpRows / kRows;    // for kColumns of the rows
+  static_assert(kTurns % 4 == 0);
+
+  // Where one of the warp's rows is staged, which begins where the swizzle does.
+  __device__ const unsigned char* place(int part, int row, int piece) const {
+    const int first = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * kWarpRows;
+    return staged_ + (has_room_ ? part * kPartBytes : 0) + first * kSwizzle +
+           piece / 8 * kWarpgroupRows * kSwizzle + swizzled(row, piece % 8 * 16);
+  }
+
+  // The next kTimes turns, or those until the end of a part. All are read before the first is stored.
+  template <int kTimes>
+  __device__ void store_turns() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int part = next_ / kTurns;
+    const int first = next_ % kTurns * kRows;
+    uint16_t* const out = out_ + part * kColumns;
+    const int width = min(kColumns, width_ - part * kColumns);
+    const int rows = min(kWarpRows, rows_);
+    uint4 whole[kTimes];
+    uint16_t* to[kTimes];
+#pragma unroll
+    for (int i = 0; i < kTimes; ++i) {
+      const int piece = lane % kPieces;
+      const int row = first + i * kRows + lane / kPieces;
+      uint16_t* const begin = out + int64_t{row} * of_.out_row;
+      const int before = elements_before(begin);
+      const bool is_there = row < rows && before + piece * 8 + 8 <= width;
+      to[i] = is_there ? begin + before + piece * 8 : nullptr;
+      if (is_there) {
+        whole[i] = shifted(*reinterpret_cast<const uint4*>(place(part, row, piece)),
+                           *reinterpret_cast<const uint4*>(place(part, row, min(piece + 1, kPieces - 1))), before * 2);
+      }
+    }
+    // Two rows' ends at a time, eight lanes each.
+    constexpr int kEnds = kTimes * kRows / 2;
+    uint16_t end[kEnds];
+    uint16_t* to_end[kEnds];
+#pragma unroll
+    for (int i = 0; i < kEnds; ++i) {
+      const int row = first + i * 2 + lane / 16;
+      uint16_t* const begin = out + int64_t{row} * of_.out_row;
+      const int before = min(elements_before(begin), max(width, 0));
+      const bool is_left = lane % 16 < 8;
+      const int at = lane % 8 + (is_left ? 0 : before + (width - before) / 8 * 8);
+      const bool is_there = row < rows && at < (is_left ? before : width);
+      to_end[i] = is_there ? begin + at : nullptr;
+      if (is_there) {
+        end[i] = *reinterpret_cast<const uint16_t*>(place(part, row, at / 8) + at % 8 * 2);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTimes; ++i) {
+      if (to[i] != nullptr) {
+        *reinterpret_cast<uint4*>(to[i]) = whole[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kEnds; ++i) {
+      if (to_end[i] != nullptr) {
+        *to_end[i] = end[i];
+      }
+    }
+    next_ += kTimes;
+    __syncwarp();  // products are started by whole warps
+  }
+
+  const Arguments& of_;
+  unsigned char* staged_;
+  bool has_room_;            // for whole rows of a tile
+  uint16_t* out_ = nullptr;  // where the warp's first row begins
+  int rows_ = 0;             // of the output, from there on
+  int width_ = 0;            // its columns from there on
+  int next_ = 0;             // turn to be stored, of those that are staged
+  int end_ = 0;
+};
 
 // A barrier of all warpgroups that multiply.
 template <typename Tile>

@@ -10,7 +10,8 @@
 //   part of them, to all (multicast), so that L2 is read less often. So a buffer is empty once all of them are done.
 // - wgmma reads both operands from shared memory. It runs asynchronously: the next buffer's are started before the last
 //   one's are waited for.
-// - While a tile is rounded and stored, by stmatrix and TMA, the copies of the next one are under way.
+// - While a tile is rounded and stored, by stmatrix and TMA, the copies of the next one are under way. Where TMA can't store
+//   to the output's rows, threads do, while the next tile is multiplied.
 // - Where tiles are fewer than multiprocessors, `split_k` blocks of a cluster share one, each with a part of k. They bring
 //   their sums together through each other's shared memory (wgmma_epilogue.cuh).
 //
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                      const __grid_constant__ CUtensorMap map_out, const __grid_constant__ Arguments of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kElements = kSwizzle / kItemBytes<Tile::kElement>;  // of k to a buffer
-  const SharedLayout layout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k);
+  const SharedLayout layout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k, of.staged_columns);
   unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
   auto* const full = reinterpret_cast<uint64_t*>(shared + layout.barriers());
   uint64_t* const empty = full + of.stages;
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     mbarrier_init(arrived, 1);
     fence_mbarrier_init();
+    launch_dependent_grids();  // the leftover rows and columns, on multiprocessors that have no tile left
     if (of.split_k > 1) {
       mbarrier_arrive_expect_tx(arrived, (of.split_k - 1) * layout.part_bytes());
     }
@@ -114,6 +116,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
     };
     const float scale = of.scale_a == nullptr ? 1.0f : *of.scale_a * *of.scale_b;
+    unsigned char* const staged = shared + layout.output() + which * layout.output_bytes_of_warpgroup();
+    DeferredStore<Tile> deferred(of, staged, of.staged_columns);
     float sums[Tile::kBlockN / 2];
     for (int wave = 0;; ++wave) {
       const int at = place_of(wave, cluster, clusters, tiles);
@@ -132,17 +136,20 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         }
         continue;
       }
-      multiply<Tile>(sums, shared, layout, full, pipeline, first, last, which, release);
+      if (of.split_k == 1 && !of.store_by_tma) {
+        multiply<Tile>(sums, shared, layout, full, pipeline, first, last, which, release,
+                       [&] { deferred.store_some(); });
+        deferred.stage_tile(sums, scale, row, column);
+        continue;
+      }
+      multiply<Tile>(sums, shared, layout, full, pipeline, first, last, which, release, [] {});
       if (of.split_k > 1) {
         reduce_and_store<Tile>(sums, scale, shared, layout, arrived, place, of, top, column);
-      } else if (of.store_by_tma) {
-        store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), &map_out, row,
-                           column, which);
       } else {
-        store_by_threads<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(), of,
-                               row, column);
+        store_by_tma<Tile>(sums, scale, staged, &map_out, row, column, which);
       }
     }
+    deferred.template store_rest<4>();
     if (threadIdx.x % kWarpgroup == 0) {
       bulk_wait_group_read<0>();  // shared memory stays until it is stored
     }

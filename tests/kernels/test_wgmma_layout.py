@@ -34,14 +34,14 @@ SHOWN int first_step(int part, int parts, int steps) {
 SHOWN unsigned long long further(unsigned long long descriptor, int bytes) {
   return matmul::further(descriptor, bytes);
 }
-SHOWN int peel(int m, int n, int k, int block_m, int block_n, int cluster_size, int clusters, int skips_half,
-               int copies) {
+SHOWN int peel(int m, int n, int k, int block_m, int block_n, int cluster_size, int clusters,
+               int skips_half) {
   const matmul::Peeled found =
-      matmul::peel({m, n, k, block_m, block_n, cluster_size, clusters, 132, skips_half != 0, copies != 0});
+      matmul::peel({m, n, k, block_m, block_n, cluster_size, clusters, 132, skips_half != 0});
   return found.rows * 1000 + found.columns;
 }
 SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int from, int to) {
-  const matmul::SharedLayout layout(block_m, block_n, stages, parts);
+  const matmul::SharedLayout layout(block_m, block_n, stages, parts, matmul::fewest_staged_columns(block_n));
   const int slot = from == to ? -1 : (layout.slot(from, to) - layout.received()) / layout.part_bytes();
   const int found[] = {layout.bytes(),      layout.stage_bytes(), layout.a_bytes(),
                        layout.output(),     layout.barriers(),    layout.part_bytes(),
@@ -106,10 +106,9 @@ PEELED = {
     "all rows are fewer than a tile": ((5, 4096, 1024), {"cluster_size": 1}, (0, 0)),
     "a launch more takes longer than a wave of a short k": (
         (2049, 4096, 64),
-        {"cluster_size": 2, "copies": False},
+        {"cluster_size": 2},
         (0, 0),
     ),
-    "the same beside copies": ((2049, 4096, 64), {"cluster_size": 2}, (1, 0)),
     "a wave of a wide product is less than reading all of b": (
         (257, 1 << 16, 1024),
         {"cluster_size": 2, "block_m": 64, "block_n": 64},
@@ -121,7 +120,7 @@ PEELED = {
 @pytest.mark.parametrize("case", PEELED)
 def test_leftover_rows_are_peeled_off_where_that_saves_time(layout: ctypes.CDLL, case: str) -> None:
     (m, n, k), pinned, expected = PEELED[case]
-    told = {"block_m": 128, "block_n": 256, "cluster_size": 1, "copies": True, **pinned}
+    told = {"block_m": 128, "block_n": 256, "cluster_size": 1, **pinned}
     clusters = 132 // told["cluster_size"]
     skips_half = told["block_m"] == 128
     found = layout.peel(
@@ -134,7 +133,6 @@ def test_leftover_rows_are_peeled_off_where_that_saves_time(layout: ctypes.CDLL,
             told["cluster_size"],
             clusters,
             skips_half,
-            told["copies"],
         )
     )
     assert divmod(found, 1000) == expected

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ROOT, UserError
-from pipeline.bench_startup import CUDA_EDIT, FIRST_TABLE, TRITON_EDIT, WAITS, Clone
+from pipeline import ROOT, UserError, repro
+from pipeline.bench_startup import CUDA_EDIT, FIRST_TABLE, STAGE, TRITON_EDIT, WAITS, Clone
 from pipeline.machine import device
 from pipeline.reporting import closing
 from pipeline.reporting.terminal import Terminal
@@ -52,6 +52,16 @@ def test_the_first_table_is_told_by_its_title(tmp_path: Path) -> None:
     shown = StringIO()
     closing.show_first(Terminal(file=shown), tmp_path, factory.H200)
     assert f"{factory.H200}{FIRST_TABLE}" in shown.getvalue()
+
+
+def test_a_stage_is_told_by_the_line_that_says_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(repro, "console", Terminal(file=shown))
+    stages = repro.Stages()
+    stages.name = "environment"
+    stages.end()
+    found = STAGE.match(shown.getvalue())
+    assert found is not None and found.groups() == ("environment", "0.0")
 
 
 def test_the_edits_fit_the_sources() -> None:
