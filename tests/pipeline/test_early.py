@@ -105,7 +105,6 @@ def test_make_repro_tells_it_of_each_stage_that_begins(monkeypatch: pytest.Monke
             told.append((name, kind))
 
     monkeypatch.setattr("pipeline.repro.machine", lambda: {"kind": "cuda", "gpu": "nvidia-h200"})
-    monkeypatch.setattr("pipeline.repro.show_first_table", lambda: None)
     lines = ["Running stage 'ceilings':\n", "> x\n", "Stage 'sweep' didn't change, skipping\n"]
     log = io.StringIO()
     Stages().read([*lines, "Running stage 'finals':\n"], log, Told(ROOT, log))
