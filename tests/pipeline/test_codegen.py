@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import kernels
-from kernels.contract import Value
+from kernels.contract import Gpu, Value
 from pipeline import ROOT, UserError, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
@@ -204,6 +204,32 @@ def test_offline_nothing_is_called_and_the_next_run_adds_what_a_call_tells(
     # What is known needs no call.
     assert said_here(*words, "offline=true", kernel="square").code == 0
     assert [row["language"] for row in rows(tmp_path, "square")] == expected and len(called) == 1
+
+
+def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor autotunes at half a minute a problem, which preset quick leaves out for that."""
+    h100 = device.Device(kind="cuda", name="NVIDIA H100", uuid="GPU-planted")
+    monkeypatch.setattr(codegen.device, "resolve", lambda _: h100)
+    monkeypatch.setattr(codegen.device, "capabilities", lambda _: Gpu((9, 0), 132, 232448, 52428800))
+    environment = fingerprint(device.cpu()).model_copy(update={"compute_capability": "9.0"})
+    monkeypatch.setattr(codegen, "fingerprint", lambda _: environment)
+    found: list[set[str]] = []
+
+    def planned(configs: Sequence[CodegenConfig]) -> None:
+        points, shown = codegen.Codegen(configs[0], h100).points()
+        found.append({point.provider for point in (*points, *shown)})
+
+    for words in ([], ["provider=[torch_compile_max_autotune,triton_naive]"]):
+        options = ["kernel=matmul", "preset=quick", *words]
+        options += [f"output={tmp_path}/results", f"artifacts={tmp_path}/artifacts"]
+        monkeypatch.setattr(sys, "argv", ["codegen", *options])
+        with pytest.raises(SystemExit, match="0"):
+            run_each("codegen", CodegenConfig, planned)
+    usual, asked = found
+    assert "torch_compile_max_autotune" not in usual and {"torch_compile", "triton_naive"} < usual
+    assert asked == {"torch_compile_max_autotune", "triton_naive"}
 
 
 @pytest.mark.slow
