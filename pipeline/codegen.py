@@ -43,15 +43,13 @@ from pipeline.store.evidence import CodeRow, committed, read_lines, write_lines
 from pipeline.toolchain import reported
 from pipeline.toolchain.extension import WITHOUT_GPU
 
-CORES = 2
-"""For each kernel at a time: one takes apart what others compile."""
-
 
 def run(configs: Sequence[CodegenConfig]) -> None:
     """``of_kernel`` for each kernel."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
     where = results.folder_for(configs[0].output, chosen.kind) / "codegen"
-    for_each(configs, partial(of_kernel, chosen=chosen), where, max(1, device.cpu_threads() // CORES))
+    # One that has compiled waits for the device, or for Inductor, which has one core.
+    for_each(configs, partial(of_kernel, chosen=chosen), where, device.cpu_threads())
 
 
 def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
