@@ -6,7 +6,7 @@
 
 Its words are options and targets of ``dvc repro``. All that the stages print is in local/repro.log. Where
 nothing has changed since, this takes as long as DVC does to find that out. Without words, on a GPU's host
-with cores to spare, stages that compile run beside stages that measure (see ``command.early``).
+with cores to spare, stages that compile or publish run beside others, too (see ``command.early``).
 """
 
 from __future__ import annotations
