@@ -43,9 +43,7 @@ class Launch:
     clusters: int | None = None
     promoted: bool = False
     peeled: tuple[int, int] = (0, 0)
-    """Rows and columns that are computed apart from the tiles."""
-    whole_rows: bool = True
-    """Whether there is room to stage whole rows of a tile that TMA can't store."""
+    """Rows and columns that are computed before the tiles."""
 
     def tiles(self, problem: Problem) -> int:
         """Of a cluster."""
@@ -102,7 +100,7 @@ def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
         ELEMENT=ELEMENTS[problem.dtype],
         PROMOTED=launch.promoted,
     )
-    out = answer(path, given, [*sizes, clusters, seed, *launch.peeled, int(launch.whole_rows)])
+    out = answer(path, given, [*sizes, clusters, seed, *launch.peeled])
     (exact,) = MATMUL.expected(problem, inputs)
     agree(out.view(problem.m, problem.n), exact, tolerance(problem))
 
@@ -117,8 +115,6 @@ SEEDS = range(4)
     [
         # A block takes several tiles, the last of few rows and columns, in more steps than there are buffers.
         (Problem(m=200, n=136, k=300, layout="nn"), Launch(64, 64, clusters=3)),
-        # Each tile's rows, which begin anywhere, are stored while the next one's products are under way.
-        (Problem(m=200, n=125, k=300, layout="nn"), Launch(64, 64, clusters=1)),
         # A tile's second warpgroup has no row; rows of the output begin anywhere.
         (Problem(m=130, n=77, k=100, layout="nt"), Launch(clusters=1)),
         # Two blocks share columns of b, and the second has no row.
@@ -161,21 +157,26 @@ def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("tile", [(64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256)], ids=str)
 def test_every_tile(folder: Path, tile: tuple[int, int], layout: str, dtype: str) -> None:
-    """A tile and a bit of each dimension, stored by TMA and by threads."""
+    """A tile and a bit of each dimension, of rows of multiples of 16 bytes and of others."""
     if layout[0] == "t" and min(tile) < 128:
         pytest.skip("there is none")
-    for more, launch in (
-        (8, Launch(*tile, clusters=1)),
-        (3, Launch(*tile, clusters=1)),
-        (3, Launch(*tile, split_k=2)),
-    ):
+    alone, shared = Launch(*tile, clusters=1), Launch(*tile, split_k=2)
+    for more, launch in ((8, alone), (3, alone), (3, shared)):
         problem = Problem(m=tile[0] + 70, n=tile[1] + more, k=150, dtype=dtype, layout=layout)
         check(folder, problem, launch, seed=3)
 
 
+@pytest.mark.parametrize("n", [1, 2, 7, 9, 119, 121, 127, 129, 250, 255, 257])
+def test_rows_that_begin_anywhere_are_stored_whole(folder: Path, n: int) -> None:
+    """Fewer columns than a box, a tile or a bit more, whose rows begin at each place between 16 bytes."""
+    for m in (3, 75):
+        check(folder, Problem(m=m, n=n, k=70, layout="nt"), Launch(64, 128, clusters=1), seed=1)
+
+
 SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))
 SHARED_BY_FOUR = (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4))
-ODD = (Problem(m=130, n=77, k=100, layout="nt"), Launch(clusters=1))
+ODD = (Problem(m=130, n=133, k=100, layout="nt"), Launch(clusters=1))
+BOXES = (Problem(m=70, n=261, k=100, layout="nt"), Launch(64, 128, clusters=1))
 LEFT_OVER = (Problem(m=136, n=67, k=700, layout="nn"), Launch(128, 64, cluster_size=2, peeled=(8, 3)))
 SEVERAL = (Problem(m=260, n=200, k=400, layout="nn"), Launch(64, 64, cluster_size=2, clusters=1))
 
@@ -202,11 +203,21 @@ FAULTS = {
         SHARED_BY_FOUR,
         {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
     ),
-    "a row's right end is not stored": (ODD, {"(is_left ? before : width)": "(is_left ? before : 0)"}),
-    "a row's left end is not stored": (ODD, {"(is_left ? before : width)": "(is_left ? 0 : width)"}),
-    "a row's elements are stored one further": (ODD, {"before * 2);": "before * 2 + 2);"}),
-    "rows are staged over those that are not stored yet": (ODD, {"store_rest<1>();\n    const": "const"}),
-    "the last tile's rows are not stored": (ODD, {"deferred.template store_rest<4>();": ""}),
+    "a row's right end is not stored": (
+        ODD,
+        {"(within < before) == is_left": "(within < before) && is_left"},
+    ),
+    "a row's left end is not stored": (
+        ODD,
+        {"(within < before) == is_left": "(within >= before) && !is_left"},
+    ),
+    "odd rows' elements are stored one further": (ODD, {"(before % 2 * 16)": "(0)"}),
+    "words are not taken from the quad's next columns": (ODD, {"quad < further ? next": "false ? next"}),
+    "the last box begins where the tile does not end": (ODD, {"(box == kBoxes - 1 ? 1 : 0)": "0"}),
+    "residues' boxes are staged over before they are stored": (
+        BOXES,
+        {"bulk_wait_group_read<0>();  // what was stored": "//"},
+    ),
     "the last leftover row is not computed": (
         LEFT_OVER,
         {"if (one < of.count_of_few &&": "if (one + 1 < of.count_of_few &&"},

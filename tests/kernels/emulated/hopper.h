@@ -462,12 +462,12 @@ inline bool is_as_tma_takes_it(const CUtensorMap& map, int x) {
          std::all_of(map.strides + 1, map.strides + 4, [&](int64_t stride) { return stride % per_16_bytes == 0; });
 }
 
-inline void check_box(uint32_t address, const CUtensorMap* map, int x) {
+inline void check_box(uint32_t address, const CUtensorMap* map, int x, int alignment) {
   if (!is_as_tma_takes_it(*map, x)) {
     emulated::fail("a tensor, its rows or a box begin at no multiple of 16 bytes");
   }
-  if (address % (map->box_words > 0 ? 128 : 1024) != 0) {
-    emulated::fail("a tile begins where the swizzle does not");
+  if (address % alignment != 0) {
+    emulated::fail("a tile begins where the swizzle does not, or at no multiple of 128 bytes");
   }
   if (address + static_cast<uint32_t>(map->box_rows * map->row_bytes()) > emulated::kSharedBase + emulated::kSharedBytes) {
     emulated::fail("a copy goes past the end of shared memory");
@@ -507,7 +507,7 @@ inline void copy_words(uint32_t address, const CUtensorMap& map, int x, int y) {
 inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
   const uint32_t address = shared_address(to);
   const uint32_t of_barrier = shared_address(barrier);
-  check_box(address, map, x);
+  check_box(address, map, x, map->box_words > 0 ? 128 : 1024);
   for (int rank = 0; rank < static_cast<int>(emulated::cluster->blocks.size()); ++rank) {
     if ((blocks >> rank & 1) == 0) {
       continue;
@@ -544,7 +544,7 @@ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
   const uint32_t address = shared_address(from);
   const int rank = emulated::block->rank;
   emulated::Fiber* const thread = emulated::running;
-  check_box(address, map, x);
+  check_box(address, map, x, 128);
   ++thread->stores;
   const auto store = [=] {
     emulated::as_block(rank, [=] {
