@@ -6,6 +6,13 @@
 
 namespace matmul {
 
+// The output as TMA stores to it: one matrix, or, where its rows begin anywhere, one of each residue: every eighth row,
+// without what is before its first multiple of 16 bytes. Such rows are eight times an output's row apart, which is a
+// multiple of 16 bytes.
+struct OutputMaps {
+  CUtensorMap of[kResidues];
+};
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int kBoxColumns = 64;  // 128 bytes of the output
@@ -71,13 +78,6 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
     }
   }
 }
-
-// The output as TMA stores to it: one matrix, or, where its rows begin anywhere, one of each residue: every eighth row,
-// without what is before its first multiple of 16 bytes. Such rows are eight times an output's row apart, which is a
-// multiple of 16 bytes.
-struct OutputMaps {
-  CUtensorMap of[kResidues];
-};
 
 // A warpgroup stores its 64 rows where they begin anywhere: it shifts them in registers to multiples of 16 bytes, and TMA
 // stores the rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element.
