@@ -101,10 +101,11 @@ OutputMaps output_maps(const Arguments& of) {
   } else if (of.split_k == 1) {
     for (int residue = 0; residue < kResidues; ++residue) {
       const int first = first_aligned_column(residue, of.out_row);
-      if (residue < of.m && first < of.n) {
-        maps.of[residue] = tensor_map(kMapType<kOutput>, 2, static_cast<uint16_t*>(of.out) + residue * int64_t{of.out_row} + first,
-                                      kernels::ceil_div(of.m - residue, int64_t{kResidues}), of.n - first,
-                                      row_bytes * kResidues, kWarpgroupRows / kResidues);
+      const int columns = columns_of_residue(first, of.n);
+      if (residue < of.m && columns > 0) {
+        auto* const begin = static_cast<uint16_t*>(of.out) + int64_t{residue} * of.out_row + first;
+        maps.of[residue] = tensor_map(kMapType<kOutput>, 2, begin, kernels::ceil_div(of.m - residue, int64_t{kResidues}),
+                                      columns, row_bytes * kResidues, kWarpgroupRows / kResidues);
       }
     }
   }

@@ -6,9 +6,9 @@
 
 namespace matmul {
 
-// The output as TMA stores to it: one matrix, or, where its rows begin anywhere, one of each residue: every eighth row,
-// without what is before its first multiple of 16 bytes. Such rows are eight times an output's row apart, which is a
-// multiple of 16 bytes.
+// The output as TMA stores to it: one matrix, or, where its rows begin anywhere, one of each residue: every eighth row, from
+// its first multiple of 16 bytes to its last. Such rows are eight times an output's row apart, which is a multiple of 16
+// bytes.
 struct OutputMaps {
   CUtensorMap of[kResidues];
 };
@@ -80,7 +80,8 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
 }
 
 // A warpgroup stores its 64 rows where they begin anywhere: it shifts them in registers to multiples of 16 bytes, and TMA
-// stores the rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element.
+// stores the rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element, and what
+// is after the last multiple of 16 bytes: where TMA leaves out what is outside, it writes whole 16 bytes still.
 //
 // Of row r the window that TMA stores begins s = first_aligned_column(r) columns after the tile. Its words of two columns
 // lie s / 2 words further in the quad of lanes that has the row, or in the quad's next 8 columns; an odd s takes one element
@@ -133,7 +134,7 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
     if (thread < kAtOnce * kResidues) {
       const int residue = thread % kResidues;
       const int box = thread / kResidues;
-      if (residue < of.m && first_aligned_column(residue, of.out_row) < of.n) {
+      if (residue < of.m && columns_of_residue(first_aligned_column(residue, of.out_row), of.n) > 0) {
         tma_store(&maps.of[residue], staged + box * kResidueBoxBytes + residue_begin(residue),
                   column + first_piece(part + box) * 8, row / kResidues);
       }
@@ -141,20 +142,30 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
     }
     __syncwarp();
   }
+  // Of the tile's columns, where what TMA stores ends.
+  const int end = min(before + Tile::kBlockN - 8, before + columns_of_residue(before, of.n - column));
+  const auto store_ends = [&](int piece) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int at = row + warp * 16 + half * 8 + lane / 4;
-    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{at} * of.out_row + column;
-    constexpr int kLast = Tile::kBlockN / 8 - 1;
-    const uint32_t ends[2] = {pair(0, half), pair(kLast, half)};
+    for (int half = 0; half < 2; ++half) {
+      const int at = row + warp * 16 + half * 8 + lane / 4;
+      uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{at} * of.out_row + column;
+      const uint32_t two = pair(piece, half);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool is_left = i < 2;
-      const int within = quad * 2 + i % 2;
-      const int to = is_left ? within : kLast * 8 + within;
-      if (at < of.m && column + to < of.n && (within < before) == is_left) {
-        out[to] = static_cast<uint16_t>(ends[i / 2] >> i % 2 * 16);
+      for (int i = 0; i < 2; ++i) {
+        const int to = piece * 8 + quad * 2 + i;
+        if (at < of.m && column + to < of.n && (to < before || to >= end)) {
+          out[to] = static_cast<uint16_t>(two >> i * 16);
+        }
       }
+    }
+  };
+  if (column + Tile::kBlockN <= of.n) {
+    store_ends(0);
+    store_ends(Tile::kBlockN / 8 - 1);
+  } else {
+#pragma unroll
+    for (int piece = 0; piece < Tile::kBlockN / 8; ++piece) {
+      store_ends(piece);
     }
   }
 }

@@ -49,6 +49,11 @@ KERNELS_HOST_DEVICE constexpr int first_aligned_column(int residue, int out_row)
   return (kResidues - residue * (out_row % kResidues) % kResidues) % kResidues;
 }
 
+// The columns of a row from the first such multiple to the last.
+KERNELS_HOST_DEVICE constexpr int columns_of_residue(int first, int columns) {
+  return columns < first ? 0 : (columns - first) / 8 * 8;
+}
+
 // What a warpgroup stages of 64 columns of such rows: a tile of the swizzle for each residue, of 8 rows of 128 bytes. The
 // swizzle goes by the address: 128 bytes after every second tile move it on, so that rows of different residues come to
 // lie in different banks, but for two.

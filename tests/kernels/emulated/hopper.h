@@ -545,6 +545,9 @@ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
   const int rank = emulated::block->rank;
   emulated::Fiber* const thread = emulated::running;
   check_box(address, map, x, 128);
+  if (map->sizes[0] % 8 != 0 && x + 64 > map->sizes[0]) {
+    emulated::fail("a store ends between multiples of 16 bytes, and writes past the end of a row");
+  }
   ++thread->stores;
   const auto store = [=] {
     emulated::as_block(rank, [=] {

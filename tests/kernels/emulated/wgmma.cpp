@@ -92,7 +92,8 @@ int main(int, char** argv) {
   } else {
     for (int residue = 0; residue < matmul::kResidues; ++residue) {
       const int first = matmul::first_aligned_column(residue, n);
-      maps_out.of[residue] = tensor_map(begin + residue * n + first, (of.m - residue + 7) / 8, of.n - first, 8 * n, 8);
+      maps_out.of[residue] = tensor_map(begin + residue * n + first, (of.m - residue + 7) / 8,
+                                         matmul::columns_of_residue(first, of.n), 8 * n, 8);
     }
   }
   using Tile = matmul::Tile<kernels::Element::ELEMENT, BLOCK_M, BLOCK_N, A_TRANSPOSED, B_TRANSPOSED, PROMOTED>;
