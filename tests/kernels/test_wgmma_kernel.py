@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,17 @@ def lying(x: torch.Tensor, lies: str) -> torch.Tensor:
     return padded
 
 
-def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
-    """The kernel gives the reference's answer, and ends."""
+def tile(problem: Problem, launch: Launch) -> str:
+    """In C++."""
+    transposed = (str(one == "t").lower() for one in problem.layout)
+    element, promoted = f"kernels::Element::{ELEMENTS[problem.dtype]}", str(launch.promoted).lower()
+    return f"matmul::Tile<{','.join((element, f'{launch.block_m},{launch.block_n}', *transposed, promoted))}>"
+
+
+def check(
+    folder: Path, problem: Problem, launch: Launch, seed: int, tiles: Sequence[str] | None = None
+) -> None:
+    """The kernel gives the reference's answer, and ends. The program has these tiles, or its own alone."""
     inputs = MATMUL.inputs(problem, CPU, seed)
     given = [lying(x, lies) for x, lies in zip(inputs, problem.layout, strict=True)]
     sizes = [
@@ -91,16 +101,10 @@ def check(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
         launch.group,
     ]
     clusters = launch.tiles(problem) if launch.clusters is None else launch.clusters
-    path = program(
-        folder / "run" / "wgmma.cpp",
-        BLOCK_M=launch.block_m,
-        BLOCK_N=launch.block_n,
-        A_TRANSPOSED=problem.layout[0] == "t",
-        B_TRANSPOSED=problem.layout[1] == "t",
-        ELEMENT=ELEMENTS[problem.dtype],
-        PROMOTED=launch.promoted,
-    )
-    out = answer(path, given, [*sizes, clusters, seed, *launch.peeled])
+    own = tile(problem, launch)
+    tiles = [own] if tiles is None else tiles
+    path = program(folder / "run" / "wgmma.cpp", TILES=",".join(tiles))
+    out = answer(path, given, [tiles.index(own), *sizes, clusters, seed, *launch.peeled])
     (exact,) = MATMUL.expected(problem, inputs)
     agree(out.view(problem.m, problem.n), exact, tolerance(problem))
 
@@ -109,8 +113,7 @@ SEEDS = range(4)
 """Copies and wgmmas as early as they may be, or as late: the lowest two bits say which."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("problem", "launch"),
     [
         # A block takes several tiles, the last of few rows and columns, in more steps than there are buffers.
@@ -136,10 +139,18 @@ SEEDS = range(4)
     ],
     ids=str,
 )
+TILES = [*dict.fromkeys(tile(*case) for case in CASES.args[1])]
+"""One program has all of them: most of a compiler's time goes to what they have in common."""
+
+
+@pytest.mark.xdist_group("emulated wgmma")
+@pytest.mark.parametrize("seed", SEEDS)
+@CASES
 def test_the_kernel_multiplies(folder: Path, problem: Problem, launch: Launch, seed: int) -> None:
-    check(folder, problem, launch, seed)
+    check(folder, problem, launch, seed, TILES)
 
 
+@pytest.mark.xdist_group("emulated wgmma")
 @pytest.mark.parametrize("row_bytes", [1, 15, 16, 2046, 2048, 2050, 5000])
 def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int) -> None:
     """Two matrices by one launch: rows behind each other, and those of a wider matrix."""
@@ -155,13 +166,15 @@ def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ELEMENTS)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("tile", [(64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256)], ids=str)
-def test_every_tile(folder: Path, tile: tuple[int, int], layout: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    "block", [(64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256)], ids=str
+)
+def test_every_tile(folder: Path, block: tuple[int, int], layout: str, dtype: str) -> None:
     """A tile and a bit of each dimension, stored by TMA and by threads."""
-    if layout[0] == "t" and min(tile) < 128:
+    if layout[0] == "t" and min(block) < 128:
         pytest.skip("there is none")
-    for n, launch in ((tile[1] + 8, Launch(*tile, clusters=1)), (tile[1] + 3, Launch(*tile, split_k=2))):
-        check(folder, Problem(m=tile[0] + 70, n=n, k=150, dtype=dtype, layout=layout), launch, seed=3)
+    for n, launch in ((block[1] + 8, Launch(*block, clusters=1)), (block[1] + 3, Launch(*block, split_k=2))):
+        check(folder, Problem(m=block[0] + 70, n=n, k=150, dtype=dtype, layout=layout), launch, seed=3)
 
 
 SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))

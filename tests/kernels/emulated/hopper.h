@@ -8,6 +8,7 @@
 // a barrier whose counts are wrong show as wrong numbers or as threads that wait for ever.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -79,9 +80,13 @@ constexpr uint32_t kSharedBase = 0x410;  // not where the swizzle begins: the ke
   std::exit(1);
 }
 
+constexpr size_t kStackBytes = 256 * 1024;
+
 struct Fiber {
-  ucontext_t context;
-  std::vector<char> stack = std::vector<char>(256 * 1024);
+  ucontext_t begins;
+  jmp_buf goes_on;  // swapcontext would ask the system for the signal mask at each turn
+  bool has_begun = false;
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};  // not set to zero: most of its pages are never touched
   std::function<bool()> may_go;  // what it waits for
   bool is_done = false;
   int cluster_generation = 0;  // of the cluster's barrier, when it arrived
@@ -148,7 +153,7 @@ struct Cluster {
   NamedBarrier all;
   std::deque<std::function<void()>> copies;
   std::deque<std::function<void()>> stores;  // to device memory, for which nobody waits before their memory's next use
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   std::mt19937 random;
   bool copies_late = false;
   bool wgmma_late = false;
@@ -169,11 +174,26 @@ inline void as_block(int rank, const std::function<void()>& does) {
   block = self;
 }
 
+// A turn of the thread `running`, and its end.
+inline void let_run() {
+  if (_setjmp(cluster->scheduler) == 0) {
+    if (running->has_begun) {
+      _longjmp(running->goes_on, 1);
+    }
+    running->has_begun = true;
+    setcontext(&running->begins);
+  }
+}
+inline void let_others_run() {
+  if (_setjmp(running->goes_on) == 0) {
+    _longjmp(cluster->scheduler, 1);
+  }
+}
+
 inline void wait_until(std::function<bool()> may_go) {
   while (!may_go()) {
-    Fiber* const self = running;
-    self->may_go = may_go;
-    swapcontext(&self->context, &cluster->scheduler);
+    running->may_go = may_go;
+    let_others_run();
   }
 }
 
@@ -200,7 +220,7 @@ inline void meet() {
 inline void start() {
   cluster->kernel();
   running->is_done = true;
-  swapcontext(&running->context, &cluster->scheduler);
+  let_others_run();
 }
 
 // One of those that are late, the stores last.
@@ -239,11 +259,11 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
     made->warps.resize(static_cast<size_t>(threads / 32));
     for (int i = 0; i < threads; ++i) {
       auto fiber = std::make_unique<Fiber>();
-      getcontext(&fiber->context);
-      fiber->context.uc_stack.ss_sp = fiber->stack.data();
-      fiber->context.uc_stack.ss_size = fiber->stack.size();
-      fiber->context.uc_link = nullptr;
-      makecontext(&fiber->context, start, 0);
+      getcontext(&fiber->begins);
+      fiber->begins.uc_stack.ss_sp = fiber->stack.get();
+      fiber->begins.uc_stack.ss_size = kStackBytes;
+      fiber->begins.uc_link = nullptr;
+      makecontext(&fiber->begins, start, 0);
       made->fibers.push_back(std::move(fiber));
       order.emplace_back(made.get(), i);
     }
@@ -267,7 +287,7 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
       running = fiber;
       blockIdx.x = of->index;
       threadIdx.x = static_cast<unsigned>(i);
-      swapcontext(&here.scheduler, &fiber->context);
+      let_run();
     }
     if (all_done) {
       break;
