@@ -523,27 +523,29 @@ inline void copy_words(uint32_t address, const CUtensorMap& map, int x, int y) {
   }
 }
 
-// To the blocks whose bits are set.
-inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
+// To the blocks whose bits are set. The map is the kernel's argument, and here on the stack of a thread, which may end
+// before its copies.
+inline void copy_box(void* to, const CUtensorMap* of, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
+  const CUtensorMap map = *of;
   const uint32_t address = shared_address(to);
   const uint32_t of_barrier = shared_address(barrier);
-  check_box(address, map, x);
+  check_box(address, of, x);
   for (int rank = 0; rank < static_cast<int>(emulated::cluster->blocks.size()); ++rank) {
     if ((blocks >> rank & 1) == 0) {
       continue;
     }
     emulated::start_copy([=] {
       emulated::as_block(rank, [=] {
-        if (map->box_words > 0) {
-          copy_words(address, *map, x, y);
+        if (map.box_words > 0) {
+          copy_words(address, map, x, y);
         } else {
-          each_of_box(address, *map, x, y, z, w, [](unsigned char* here, const uint16_t* there) {
+          each_of_box(address, map, x, y, z, w, [](unsigned char* here, const uint16_t* there) {
             const uint16_t bits = there == nullptr ? uint16_t{0} : *there;
             std::memcpy(here, &bits, 2);
           });
         }
         emulated::Mbarrier& at = mbarrier_at(same_barrier(of_barrier));
-        at.bytes -= map->box_rows * map->row_bytes();
+        at.bytes -= map.box_rows * map.row_bytes();
         at.complete_if_all_is_there();
       });
     });
@@ -560,15 +562,16 @@ inline void tma_load_multicast(void* to, const CUtensorMap* map, int x, int y, u
 }
 
 // Stores read shared memory as late as the thread lets them, where copies are late.
-inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
+inline void tma_store(const CUtensorMap* of, const void* from, int x, int y) {
+  const CUtensorMap map = *of;
   const uint32_t address = shared_address(from);
   const int rank = emulated::block->rank;
   emulated::Fiber* const thread = emulated::running;
-  check_box(address, map, x);
+  check_box(address, of, x);
   ++thread->stores;
   const auto store = [=] {
     emulated::as_block(rank, [=] {
-      each_of_box(address, *map, x, y, 0, 0, [](const unsigned char* here, const uint16_t* there) {
+      each_of_box(address, map, x, y, 0, 0, [](const unsigned char* here, const uint16_t* there) {
         if (there != nullptr) {
           std::memcpy(const_cast<uint16_t*>(there), here, 2);
         }
