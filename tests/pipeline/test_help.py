@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,15 @@ from pipeline.points.plan import Target
 
 COMMANDS = sorted(explanation.commands())
 CONFIGURED = [name for name in COMMANDS if name not in ("repro", "wheelhouse")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """A command's module and a kernel's YAML, which no test of this file changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explanation, "docstring", cache(explanation.docstring))
+        patch.setattr(catalog, "find", cache(catalog.find))
+        yield
 
 
 def conf_of(name: str) -> Path:
