@@ -25,10 +25,9 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from pipeline import ROOT, UserError
-from pipeline.cluster.sweeping import ClusterRequest, at_once, teams_of
-from pipeline.cluster.team import ClusterTeam
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, room
@@ -59,6 +58,9 @@ from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
+
+if TYPE_CHECKING:
+    from pipeline.cluster.team import ClusterTeam
 
 
 def run(configs: Sequence[SweepConfig]) -> None:
@@ -101,6 +103,8 @@ def run(configs: Sequence[SweepConfig]) -> None:
 def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
     """The same on a cluster: every model of GPU that it has measures all points, into ledgers of its own, and
     the models do so at the same time."""
+    from pipeline.cluster.sweeping import ClusterRequest, at_once, teams_of
+
     first = configs[0]
     if first.debug:
         raise UserError("debug=true calls each point in this process; leave cluster= out.")
