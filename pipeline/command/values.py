@@ -17,7 +17,6 @@ from pipeline.inspection.occupancy import LIMITS
 from pipeline.inspection.sanitizer import TOOLS
 from pipeline.points.catalog import as_list
 
-
 LISTED = BeforeValidator(as_list)
 """Marks an option that takes a value or a list, which may also be written as ``a,b``."""
 
