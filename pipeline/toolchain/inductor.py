@@ -44,8 +44,6 @@ kernel, too."""
 
 CPUINFO = Path("/proc/cpuinfo")
 
-NOTES = LOCAL / "inductor"
-
 
 def variables() -> dict[str, str]:
     """What the environment of a process that runs torch.compile has to hold: no pool of compilers, which
@@ -84,7 +82,11 @@ def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 
 def _is_noted() -> bool:
     # Where nothing ever passed, as on most hosts with a GPU, no compiler need be asked.
-    return NOTES.is_dir() and _note().exists()
+    return _notes().is_dir() and _note().exists()
+
+
+def _notes() -> Path:
+    return LOCAL / "inductor"
 
 
 def _note() -> Path:
@@ -95,7 +97,7 @@ def _note() -> Path:
     except UserError:
         compiler = ""
     flags = next((line for line in _lines(CPUINFO) if line.startswith("flags")), "")
-    return NOTES / digest([installed_torch().version, compiler, flags])
+    return _notes() / digest([installed_torch().version, compiler, flags])
 
 
 def _lines(path: Path) -> list[str]:
