@@ -15,7 +15,10 @@ from pipeline.points import catalog, plan
 
 def refuse(name: str, written: Sequence[str]) -> None:
     """End a command with a sentence if its words can't be read, or if a kernel that they name lacks one of
-    them. What ``conf/`` says counts for nothing here: the command itself looks at all of it."""
+    them. With a flag the command itself does so: of a multirun the jobs before are run, and who asks for the
+    configuration gets it."""
+    if any(word.startswith("-") for word in written):
+        return
     schema = schema_of(name)
     try:
         given = command_words.read(written, schema).given
