@@ -18,16 +18,26 @@ from pipeline import ROOT, sweep
 from pipeline.command import misspelt
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_each
+from pipeline.execution import supervisor
+from pipeline.machine import device
 from pipeline.machine.torch import quick_import
 
 WORDS = ("kernel=softmax", "prvider=torch")
 
+OPENED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, given: event == "open" and opened.append(str(given[0])))
+{}
+print([name for name in opened if "entry_points" in name])
+"""
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -72,15 +82,13 @@ def test_nothing_else_is_refused_early(words: tuple[str, ...]) -> None:
 
 
 def test_no_package_is_looked_at_for_plugins() -> None:
-    program = (
-        "import sys\n"
-        "opened = []\n"
-        "sys.addaudithook(lambda event, given: event == 'open' and opened.append(str(given[0])))\n"
-        "from pipeline.timing.settings import TimingSettings\n"
-        "TimingSettings()\n"
-        "print([name for name in opened if 'entry_points' in name])\n"
-    )
-    done = run("-c", program)
+    done = run("-c", OPENED.format("from pipeline.timing.settings import TimingSettings; TimingSettings()"))
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_who_measures_looks_at_none_either() -> None:
+    environment = supervisor._environment(device.cpu())
+    done = run("-c", OPENED.format("import torch, triton"), **environment)
     assert done.stdout == "[]\n", done.stderr
 
 
