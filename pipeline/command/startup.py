@@ -14,8 +14,8 @@ SCRIPT = "kernel-pipeline"
 CONF = Path(__file__).parents[2] / "conf"
 
 UNCOLLECTED = 50_000
-"""New objects before Python looks for garbage, of which imports leave none. Looking after every 700 takes a
-fifteenth of a command that does nothing."""
+"""New objects before Python looks for garbage, of which imports leave next to none. To look after every 700
+took 30 ms of the 480 that a misspelt option took at f271c01, on two cores of an AMD EPYC."""
 
 
 def begun(process: Sequence[str], program: str, words: Sequence[str]) -> str | None:

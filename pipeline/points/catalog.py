@@ -21,7 +21,7 @@ from pipeline.points.limits import NAME, Name
 CONF = ROOT / "conf" / "kernel"
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where PyYAML was built with it: it takes a tenth of the time."""
+"""libyaml's, which is faster, where PyYAML was built with it."""
 
 RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
