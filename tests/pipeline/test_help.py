@@ -144,7 +144,7 @@ def test_help_of_a_kernel_is_there_before_what_a_command_imports() -> None:
     done = run("-X", "importtime", "-m", "pipeline.verify", "--help", "kernel=matmul")
     assert "  layout= nn nt tn tt (default nn)\n" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow"} == set()
+    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow", "hydra", "rich"} == set()
 
 
 @pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new"), ("pipeline.wheelhouse",)])
