@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,15 +43,13 @@ from pipeline.store.evidence import CodeRow, committed, read_lines, write_lines
 from pipeline.toolchain import reported
 from pipeline.toolchain.extension import WITHOUT_GPU
 
-CORES = 2
-"""For each kernel at a time: one takes apart what others compile."""
-
 
 def run(configs: Sequence[CodegenConfig]) -> None:
     """``of_kernel`` for each kernel."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
     where = results.folder_for(configs[0].output, chosen.kind) / "codegen"
-    for_each(configs, partial(of_kernel, chosen=chosen), where, max(1, device.cpu_threads() // CORES))
+    # One that has compiled waits for the device, or for Inductor, which has one core.
+    for_each(configs, partial(of_kernel, chosen=chosen), where, device.cpu_threads())
 
 
 def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
@@ -150,7 +147,8 @@ class Codegen:
             points = [point for point in points if self._was_compiled(point)]
             self.left_out = [] if len(points) == every else [self._until_asked_for()]
             return points, [point for point in shown if point is not None]
-        self.left_out = refusals(for_gpus, set(names) - compiled) + refusals(here, compiled)
+        self.left_out = of_providers(for_gpus, set(names) - compiled).refusals()
+        self.left_out += of_providers(here, compiled).refusals()
         if not points and not any(shown):
             raise UserError("; ".join(self.left_out) or f"{self.loaded.name} has no points here.")
         return points, [point for point in shown if point is not None]
@@ -167,7 +165,9 @@ class Codegen:
         )
 
     def _plan(self, names: Sequence[str], target: Target) -> Plan:
-        return plan(self.entry, self.config.preset.name, target, self.config.pin, names)
+        """What a sweep would plan of these providers: by themselves none that the preset leaves out."""
+        planned = plan(self.entry, self.config.preset.name, target, self.config.pin, self.config.provider)
+        return of_providers(planned, names)
 
     def rows(self, points: Sequence[Point], shown: Sequence[Point]) -> list[CodeRow]:
         """All rows of the points; their texts are written to the artifacts."""
@@ -263,10 +263,11 @@ class Codegen:
         return known[0]
 
 
-def refusals(planned: Plan, providers: Collection[str]) -> list[str]:
-    """A line for each reason why configurations of these providers are no points."""
+def of_providers(planned: Plan, providers: Collection[str]) -> Plan:
+    """Of a plan what is of these providers: points, and configurations that are none."""
+    workloads = {point: name for point, name in planned.workloads.items() if point.provider in providers}
     refused = {one: count for one, count in planned.refused.items() if one[0] in providers}
-    return replace(planned, refused=Counter(refused)).refusals()
+    return Plan(tuple(workloads), workloads, Counter(refused))
 
 
 def middle(planned: Plan, provider: str) -> Point | None:

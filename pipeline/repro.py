@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pipeline import ROOT
 from pipeline.command.early import Early
-from pipeline.reporting import best, closing
+from pipeline.reporting import closing
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
 from pipeline.store.results import CURRENT, folder_for
@@ -45,8 +45,8 @@ LAST_LINES = 15
 SWEEP, REPORT = "sweep", "report"
 """The stages after which there is something to see."""
 
-SWEPT = re.compile(r"\d+ points? measured in \S+ s.* are in \S+\.jsonl")
-"""What a sweep says of a kernel that it is through with."""
+SWEPT = re.compile(r"[1-9]\d* points? measured in \S+ s.* are in \S+/([^/\s]+)/[^/\s]+\.jsonl")
+"""What a sweep says of a kernel of which it has measured something."""
 
 STARTS = re.compile(r"Running stage '([^']+)'")
 SKIPS = re.compile(r"Stage '([^']+)' didn't change, skipping|Stage '([^']+)' is cached - skipping run")
@@ -65,7 +65,7 @@ class Stages:
         self.begin = self.stage_began = monotonic()
         self.name = ""
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
-        self.has_shown = False
+        self.swept: list[str] = []
         self.ran: list[str] = []
         self.skipped: list[str] = []
 
@@ -92,17 +92,18 @@ class Stages:
                     progress.reset(task, description=self.name, last="")
                     if early is not None:
                         early.stage_begins(self.name, machine().get("kind", "cpu"))
-                    if ended == SWEEP:
-                        show_first_table()
+                    if ended == SWEEP and self.swept:
+                        show_first_table(self.swept)
                 elif found := SKIPS.match(text):
                     self.end()
                     self.skipped.append(found[1] or found[2])
                 elif text and not OF_DVC.match(text):
                     self.lines.append(text)
-                    if self.name == SWEEP and not self.has_shown and SWEPT.match(text):
-                        # The first of the kernels is something to look at while the others are measured.
-                        self.has_shown = True
-                        show_first_table()
+                    if self.name == SWEEP and (swept := SWEPT.match(text)):
+                        self.swept.append(swept[1])
+                        if len(self.swept) == 1:
+                            # It is something to look at while the others are measured.
+                            show_first_table(self.swept)
                     progress.update(task, last=text.strip()[: max(10, console.width - 40)])
                 log.flush()
 
@@ -154,8 +155,8 @@ def main(words: Sequence[str]) -> int:
     stages.end()
     if REPORT in (*stages.ran, *stages.skipped):
         show_table()
-    elif SWEEP in stages.ran:
-        show_first_table()
+    elif stages.swept:
+        show_first_table(stages.swept)
     console.print(str(closing.provenance(Path("results"), began)), highlight=False, soft_wrap=True)
     counts = f"{len(stages.ran)} stages ran and {len(stages.skipped)} had nothing to do"
     console.print(
@@ -225,11 +226,12 @@ def machine() -> dict[str, str]:
     return found
 
 
-def show_first_table() -> None:
-    """Print what the sweeps have found, where the report has nothing of this machine yet."""
-    environment = machine()
-    if environment and not best.read(reports_of(environment) / "best.csv", environment["gpu"]):
-        closing.show_first(console, folder_for(Path("results"), environment["kind"]), environment["gpu"])
+def show_first_table(kernels: Collection[str]) -> None:
+    """Print what the sweeps of these kernels have found. A report of this machine may be there already: it
+    came with the clone, or was made before."""
+    if environment := machine():
+        folder = folder_for(Path("results"), environment["kind"])
+        closing.show_first(console, folder, environment["gpu"], kernels)
 
 
 def show_table() -> None:

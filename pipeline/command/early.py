@@ -1,5 +1,6 @@
 """Stages' commands that `make repro` starts before DVC comes to them: beside a stage that measures on a GPU,
-whose times don't feel what its host compiles. They call nothing on the GPU.
+whose times don't feel what its host does, or beside one that leaves most cores idle. They call nothing on the
+GPU.
 
 DVC runs one stage after the other. What a command has made by then is kept as after any earlier run, so that
 DVC finds it with little left to do.
@@ -23,9 +24,14 @@ from pipeline.execution.libraries import NICENESS
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import under_warden
 
-BESIDE = {"ceilings": ("build",), "finals": ("codegen", "offline=true")}
+BESIDE = {
+    "ceilings": ("build",),
+    "finals": ("codegen", "offline=true"),
+    "tune": ("publish", "reports=null"),
+}
 """By stage the one whose command is started with it, and what its command line gets more: a sweep needs
-libraries first, and nothing of finals is code."""
+libraries first, and nothing of finals is code. When ``tune`` begins, all is there that runs in MLflow show. A
+report is made anew after it: only the run that holds it has to wait."""
 
 FEWEST_CORES = 8
 """On fewer, who measures and DVC itself would wait for compilers."""

@@ -21,6 +21,9 @@ from pipeline.timing.settings import TimingSettings
 MOST_BYTES = 16 << 20
 """Of a message: many times what the samples of the longest measurement take."""
 
+IDLE_S = 0.2
+"""Without a request for so long, a process has nothing to do: of a point they follow each other at once."""
+
 
 class Layout(Record):
     """Where a tensor lies in memory that two processes share, ``offset`` bytes from its start. Of several
@@ -279,13 +282,23 @@ def send(connection: Connection, message: Record) -> None:
     connection.send_bytes(f'{{"{type(message).__name__}":{message.model_dump_json()}}}'.encode())
 
 
-def serve(connection: Connection, answer: Callable[[Record], Record], *kinds: type[Record]) -> bool:
-    """Say that this process is ready, and answer requests of these kinds until the other end closes.
+def serve(
+    connection: Connection,
+    answer: Callable[[Record], Record],
+    *kinds: type[Record],
+    meanwhile: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Say that this process is ready, and answer requests of these kinds until the other end closes. What is
+    to be done ``meanwhile`` is called whenever nobody has asked for ``IDLE_S``, until it returns that nothing
+    is left of it.
 
     Returns False as soon as an answer says that this process is not healthy any more.
     """
     send(connection, Ready())
+    is_left = True
     while True:
+        while is_left and not connection.poll(IDLE_S):
+            is_left = meanwhile()
         try:
             request = receive(connection, *kinds)
         except EOFError:

@@ -50,8 +50,9 @@ class Supervisor:
 
     ``root`` is the tree whose instrument and kernels measure: another commit's, to compare the two.
     ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
-    then marked: that is for those who have no rounds to compare it with. ``changes`` says, by provider,
-    what made its worker be replaced though it answered.
+    then marked: that is for those who have no rounds to compare it with. ``compiles`` says that points of
+    torch.compile are to come. ``changes`` says, by provider, what made its worker be replaced though it
+    answered.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class Supervisor:
         timeout_s: float,
         root: Path = ROOT,
         heeds_load: bool = False,
+        compiles: bool = False,
     ) -> None:
         self.device = device
         self.heeds_load = heeds_load and device.kind == "cpu"
         self.timeout_s = timeout_s
+        self._words = ["compiles"] * compiles
         self.overhead = NO_OVERHEAD
         self.changes: dict[str, str] = {}
         setup = Setup(device=device.kind, settings=settings, seed=seed)
@@ -119,7 +122,7 @@ class Supervisor:
             self._memory = os.memfd_create("pipeline")
         if not self._worker.is_running:
             # Through a warden, which ends whatever the provider has started.
-            command = under_warden([sys.executable, "-m", "pipeline.execution.worker"])
+            command = under_warden([sys.executable, "-m", "pipeline.execution.worker", *self._words])
             self._worker.launch(command, self._memory)
         if not self._judge.is_running:
             command = [sys.executable, "-m", "pipeline.execution.judging", str(os.getpid())]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.inspection.code_scope import Scope
-from pipeline.inspection.library import CudaFunction, CudaLibrary
+from pipeline.inspection.library import CudaLibrary
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.listing import heading
 from pipeline.points.frozen import digest
@@ -70,12 +70,10 @@ class Texts:
                 path.unlink()
 
 
-def text_names(library: CudaLibrary, functions: Sequence[CudaFunction]) -> dict[str, str]:
-    """The names of the functions' texts: the words of their C++ names, and a digest of the whole name where
-    several have the same words."""
-    plain = {
-        one.name: "-".join([library.stem, *_words(one.name), f"sm_{one.architecture}"]) for one in functions
-    }
+def text_names(library: CudaLibrary, functions: Iterable[str], architecture: str) -> dict[str, str]:
+    """The names of texts of the functions, which are named in C++: its words, and a digest of the whole name
+    where several have the same words."""
+    plain = {name: "-".join([library.stem, *_words(name), f"sm_{architecture}"]) for name in functions}
     several = {name for name in plain.values() if list(plain.values()).count(name) > 1}
     return {
         function: _short(f"{name}-{digest(function)[:8]}" if name in several else name)

@@ -8,8 +8,9 @@ from kernels import Loaded
 from pipeline import UserError
 from pipeline.inspection import launched, launches, unmeasured
 from pipeline.inspection.code_texts import Texts, text_names
+from pipeline.inspection.disassembler import Resources
 from pipeline.inspection.known_code import KnownCode
-from pipeline.inspection.library import CudaFunction, CudaLibrary, library_of
+from pipeline.inspection.library import CudaFunction, CudaLibrary, CudaNumbers, library_of
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.listing import of_ptx, of_sass
 from pipeline.inspection.usage import used
@@ -33,6 +34,7 @@ class CudaCode:
         self.texts = texts
         self.warn = warn
         self._functions: dict[tuple[str, str], list[CudaFunction]] = {}
+        self._rows: dict[tuple[str, str], list[CodeRow]] = {}
 
     def rows(self, points: Sequence[Point], *, alone: bool) -> list[CodeRow]:
         """A row for each function of the points' CUDA sources, for each architecture; on a GPU also one for
@@ -110,6 +112,13 @@ class CudaCode:
     def _of_library(self, library: CudaLibrary, architecture: str) -> list[CodeRow]:
         """A row for each function of a library for an architecture; it is not known here which points launch
         them."""
+        place = library.source, architecture
+        if place not in self._rows:
+            self._rows[place] = self._looked_into(library, architecture)
+        return self._rows[place]
+
+    def _looked_into(self, library: CudaLibrary, architecture: str) -> list[CodeRow]:
+        """The same: those of an earlier run where all stay, or new ones."""
         basis = self._basis(library)
         modules = [self.scope.folder / f"{library.stem}-sm_{architecture}.{kind}" for kind in ("sass", "ptx")]
         self.texts.keep_named(f"{library.stem}-sm_{architecture}", library.source)
@@ -118,12 +127,12 @@ class CudaCode:
             self.texts.keep(known)
             return known
         functions = self._taken_apart(library, architecture)
-        names = text_names(library, functions)
+        names = text_names(library, (one.name for one in functions), architecture)
         rows = []
         for function in functions:
             if not self._wanted(function):
                 continue
-            sources = Sources.of(self.scope.loaded)
+            sources, numbers = Sources.of(self.scope.loaded), function.numbers
             parts = {"sass": of_sass(function.analysis.instructions, sources)}
             if function.ptx is not None:
                 parts = {"ptx": of_ptx(function.ptx, sources), **parts}
@@ -139,7 +148,7 @@ class CudaCode:
                 compiler=library.compiler,
                 environment=self.scope.identity.environment.digest,
                 basis=basis,
-                **used(function.analysis, architecture, function.most_threads, 0),
+                **used(numbers.resources, numbers.mix, architecture, function.most_threads, 0),
             )
             self.texts.keep_named(names[function.name], function.name)
             rows.append(self.texts.write(row, names[function.name], {}, parts))
@@ -158,12 +167,13 @@ class CudaCode:
         }
         missing = [(self.scope.identity.key(point), point) for point in points if found[point] is None]
         if missing and not self.scope.offline:
-            functions = self._taken_apart(library, native)
+            functions = self._numbers(library, native)
             told, seen = self._called(missing)
             made = {
                 key: launched.joined(told.get(key, ()), seen.get(key, ()), functions) for key, _ in missing
             }
-            found |= self.of_launches(library, [point for _, point in missing], made)
+            every = [one.name for one in functions]
+            found |= self.of_launches(library, every, [point for _, point in missing], made)
         return [row for point in points for row in found[point] or ()]
 
     def _called(
@@ -183,14 +193,25 @@ class CudaCode:
                     seen |= launches.observe(where, left, seed)
         return told, seen
 
+    def _numbers(self, library: CudaLibrary, architecture: str) -> list[CudaNumbers]:
+        """The numbers of all of the library's functions: by their rows, so that a library whose rows stay is
+        not taken apart again, unless these are of some functions alone."""
+        if self.scope.function:
+            return [one.numbers for one in self._taken_apart(library, architecture)]
+        return [_numbers_of(row, architecture) for row in self._of_library(library, architecture)]
+
     def of_launches(
-        self, library: CudaLibrary, points: Sequence[Point], made: Mapping[str, Sequence[launched.Launched]]
+        self,
+        library: CudaLibrary,
+        functions: Sequence[str],
+        points: Sequence[Point],
+        made: Mapping[str, Sequence[launched.Launched]],
     ) -> dict[Point, list[CodeRow]]:
-        """By point a row for each function of the library among the launches made, by the points' keys. Says
-        which points launch none of these."""
+        """By point a row for each of the library's functions among the launches made, by the points' keys.
+        Says which points launch none of these."""
         rows: dict[Point, list[CodeRow]] = {}
         without: dict[str, list[Point]] = {}
-        names = text_names(library, self._taken_apart(library, str(self.scope.native)))
+        names = text_names(library, functions, str(self.scope.native))
         for point in points:
             of_point = made.get(self.scope.identity.key(point), ())
             rows[point] = []
@@ -209,7 +230,13 @@ class CudaCode:
                         **self.scope.common(
                             point, function.architecture, library.compiler, self._basis(library)
                         ),
-                        **used(function.analysis, function.architecture, launch.threads, launch.dynamic),
+                        **used(
+                            function.resources,
+                            function.mix,
+                            function.architecture,
+                            launch.threads,
+                            launch.dynamic,
+                        ),
                     )
                 )
             if of_point and not any(launch.function for launch in of_point):
@@ -233,8 +260,17 @@ class CudaCode:
                 write_atomically(self.scope.folder / name, text.encode())
         return self._functions[place]
 
-    def _wanted(self, function: CudaFunction) -> bool:
+    def _wanted(self, function: CudaFunction | CudaNumbers) -> bool:
         return (self.scope.function or "").replace(" ", "") in function.name.replace(" ", "")
+
+
+def _numbers_of(row: CodeRow, architecture: str) -> CudaNumbers:
+    """A function's numbers as the row of it has them, whose launch asks for no shared memory on top."""
+    registers, shared, stack, mix = row.registers, row.shared, row.stack, row.mix
+    assert registers is not None and shared is not None and stack is not None and mix is not None, "no error"
+    return CudaNumbers(
+        row.function, architecture, Resources(registers=registers, shared=shared, stack=stack), mix
+    )
 
 
 def not_built(loaded: Loaded, source: str, missing: Sequence[str], built: Sequence[str]) -> str:

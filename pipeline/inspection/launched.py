@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from pipeline.inspection import launches
-from pipeline.inspection.library import CudaFunction, known_name
+from pipeline.inspection.library import CudaNumbers, known_name
 from pipeline.points.point import Point
 from pipeline.store.record import Launch
 
@@ -22,7 +22,7 @@ class Launched:
     """One launch of a call: its function, None for one that is none of the library's; the name that it was
     launched by; threads of a block, bytes of dynamic shared memory, and how it goes about the problem."""
 
-    function: CudaFunction | None
+    function: CudaNumbers | None
     name: str
     threads: int
     dynamic: int
@@ -52,7 +52,7 @@ def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict
 
 
 def joined(
-    told: Sequence[Launch], seen: Sequence[launches.DeviceLaunch], functions: Sequence[CudaFunction]
+    told: Sequence[Launch], seen: Sequence[launches.DeviceLaunch], functions: Sequence[CudaNumbers]
 ) -> list[Launched]:
     """The launches of one call with their functions, among those of one library for one architecture.
 
@@ -85,6 +85,6 @@ def joined(
     return found
 
 
-def _dynamic(shared: int, function: CudaFunction | None) -> int:
+def _dynamic(shared: int, function: CudaNumbers | None) -> int:
     """What a launch asks for on top of the function's static shared memory."""
-    return 0 if function is None else max(0, shared - function.analysis.resources.shared)
+    return 0 if function is None else max(0, shared - function.resources.shared)

@@ -13,6 +13,7 @@ from pipeline.inspection.known_code import KnownCode
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.listing import of_ptx, of_sass
 from pipeline.inspection.ptx import parse
+from pipeline.inspection.sass import mix
 from pipeline.inspection.usage import used
 from pipeline.points import notation
 from pipeline.points.point import Point
@@ -66,7 +67,13 @@ class LaunchedCode:
                 launch_known=True,
                 artifact=written.get(program.identity),
                 **common,
-                **used(program.analysis, architecture, program.threads, program.shared),
+                **used(
+                    program.analysis.resources,
+                    mix(program.analysis.instructions),
+                    architecture,
+                    program.threads,
+                    program.shared,
+                ),
             )
             if row.artifact is None:
                 name = f"{notation.file_name(point)}-sm_{architecture}" + f"-{number + 1}" * (number > 0)

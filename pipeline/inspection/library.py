@@ -11,11 +11,13 @@ from pathlib import Path
 
 import kernels
 from pipeline import UserError
-from pipeline.inspection.disassembler import Analysis, find_tools
+from pipeline.inspection.disassembler import Analysis, Resources, find_tools
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.ptx import PtxFunction, parse
+from pipeline.inspection.sass import mix
 from pipeline.machine.compilers import find_nvcc
 from pipeline.points.frozen import digest
+from pipeline.store.evidence import Mix
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Made, Place
 from pipeline.toolchain.reported import made_today
@@ -26,9 +28,23 @@ USUAL_THREADS = 256
 
 
 @dataclass(frozen=True)
+class CudaNumbers:
+    """What rows say of one ``__global__`` function for one architecture, by the name people know it by."""
+
+    name: str
+    architecture: str
+    resources: Resources
+    mix: Mix
+
+    @property
+    def template(self) -> str:
+        """The name without template arguments."""
+        return self.name.partition("<")[0]
+
+
+@dataclass(frozen=True)
 class CudaFunction:
-    """One ``__global__`` function for one architecture, by the name people know it by; ``ptx`` is None where
-    the library holds none."""
+    """Such a function as it was taken apart; ``ptx`` is None where the library holds none."""
 
     name: str
     architecture: str
@@ -36,9 +52,10 @@ class CudaFunction:
     ptx: PtxFunction | None
 
     @property
-    def template(self) -> str:
-        """The name without template arguments."""
-        return self.name.partition("<")[0]
+    def numbers(self) -> CudaNumbers:
+        """What is counted of it."""
+        counted = mix(self.analysis.instructions)
+        return CudaNumbers(self.name, self.architecture, self.analysis.resources, counted)
 
     @property
     def most_threads(self) -> int:

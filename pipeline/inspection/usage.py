@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.inspection.disassembler import Analysis
+from pipeline.inspection.disassembler import Resources
 from pipeline.inspection.occupancy import occupancy
-from pipeline.inspection.sass import mix
+from pipeline.store.evidence import Mix
 
 
-def used(analysis: Analysis, architecture: str, threads: int, shared: int) -> dict[str, Any]:
+def used(resources: Resources, mix: Mix, architecture: str, threads: int, shared: int) -> dict[str, Any]:
     """The numbers of a CodeRow that follow from a function and its launch; ``shared`` is what the launch asks
     for on top."""
-    resources = analysis.resources
     total = resources.shared + shared
     limits = occupancy(architecture, resources.registers, total, threads)
     return {
@@ -20,6 +19,6 @@ def used(analysis: Analysis, architecture: str, threads: int, shared: int) -> di
         "shared": total,
         "stack": resources.stack,
         "threads": threads,
-        "mix": mix(analysis.instructions),
+        "mix": mix,
         **(limits.model_dump() if limits else {}),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,10 +44,12 @@ def read(path: Path, gpu: str) -> list[Row]:
     return _lines(path.read_text(), gpu) if path.is_file() else []
 
 
-def of_ledgers(folder: Path, gpu: str) -> list[Row]:
-    """What the file would have of one machine, by the ledgers in a folder of results as they are now."""
-    ledgers = sorted((folder / "timings").glob(f"*/{gpu}.jsonl"))
-    measured = [row for path in ledgers for row in results.own_rows(path, lambda sentence: None)]
+def of_ledgers(folder: Path, gpu: str, kernels: Collection[str]) -> list[Row]:
+    """What the file would have of these kernels on one machine, by the ledgers in a folder of results as they
+    are now."""
+    ledgers = [results.ledger_path(folder, name, gpu) for name in sorted(kernels)]
+    there = [path for path in ledgers if path.is_file()]
+    measured = [row for path in there for row in results.own_rows(path, lambda sentence: None)]
     if not any(row.outcome.timing for row in measured):
         return []
     rows = frame(comparable(measured))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,9 +45,10 @@ def show(console: Console, reports: Path, gpu: str) -> bool:
     return True
 
 
-def show_first(console: Console, folder: Path, gpu: str) -> None:
-    """Print the table of what a machine's sweeps have just found, while the rest of a run goes on."""
-    if rows := best.of_ledgers(folder, gpu):
+def show_first(console: Console, folder: Path, gpu: str, kernels: Collection[str]) -> None:
+    """Print the table of what a machine's sweeps of these kernels have just found, while the rest of a run
+    goes on."""
+    if rows := best.of_ledgers(folder, gpu, kernels):
         print_wide(console, table(choose(rows), f"{gpu}, by the sweeps"))
 
 

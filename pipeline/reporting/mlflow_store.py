@@ -130,8 +130,8 @@ class Store:
                     raise
                 continue
             total = total or changes
-            if changes["unchanged"] == changes.total():
-                break
+            if self._path is not None or changes["unchanged"] == changes.total():
+                break  # who holds the store alone has nobody's work to look for
         if sweep.stays:
             try:
                 self._client.set_tag(parent, COMPLETE, "true")

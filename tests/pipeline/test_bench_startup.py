@@ -50,7 +50,7 @@ def test_a_wait_that_needs_another_before_it_says_so(monkeypatch: pytest.MonkeyP
 def test_the_first_table_is_told_by_its_title(tmp_path: Path) -> None:
     factory.write_results(tmp_path, factory.grid(kernels=["square"], gpus=[factory.H200]))
     shown = StringIO()
-    closing.show_first(Terminal(file=shown), tmp_path, factory.H200)
+    closing.show_first(Terminal(file=shown), tmp_path, factory.H200, ["square"])
     assert f"{factory.H200}{FIRST_TABLE}" in shown.getvalue()
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import kernels
-from kernels.contract import Value
+from kernels.contract import Gpu, Value
 from pipeline import ROOT, UserError, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
@@ -33,7 +33,7 @@ from pipeline.inspection import (
     launches,
     library,
     programs,
-    usage,
+    sass,
 )
 from pipeline.inspection.code_scope import Scope
 from pipeline.inspection.cuda_code import CudaCode
@@ -155,7 +155,7 @@ def test_a_masked_row_load_is_wide_and_predicated_and_a_narrow_row_is_not_wide()
     mixes = {}
     for one in programs.compile_points("softmax", [(wide, "90"), (odd, "90")]):
         (program,) = one.programs
-        mixes[one.point] = usage.used(program.analysis, "90", program.threads, program.shared)["mix"]
+        mixes[one.point] = sass.mix(program.analysis.instructions)
     loads = mixes[wide].global_loads_128
     assert loads == 4096 * 4 // 16 // 128, "128 threads load a row in 16-byte pieces"
     # The last store may stand behind an exit instead.
@@ -206,6 +206,32 @@ def test_offline_nothing_is_called_and_the_next_run_adds_what_a_call_tells(
     assert [row["language"] for row in rows(tmp_path, "square")] == expected and len(called) == 1
 
 
+def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor autotunes at half a minute a problem, which preset quick leaves out for that."""
+    h100 = device.Device(kind="cuda", name="NVIDIA H100", uuid="GPU-planted")
+    monkeypatch.setattr(codegen.device, "resolve", lambda _: h100)
+    monkeypatch.setattr(codegen.device, "capabilities", lambda _: Gpu((9, 0), 132, 232448, 52428800))
+    environment = fingerprint(device.cpu()).model_copy(update={"compute_capability": "9.0"})
+    monkeypatch.setattr(codegen, "fingerprint", lambda _: environment)
+    found: list[set[str]] = []
+
+    def planned(configs: Sequence[CodegenConfig]) -> None:
+        points, shown = codegen.Codegen(configs[0], h100).points()
+        found.append({point.provider for point in (*points, *shown)})
+
+    for words in ([], ["provider=[torch_compile_max_autotune,triton_naive]"]):
+        options = ["kernel=matmul", "preset=quick", *words]
+        options += [f"output={tmp_path}/results", f"artifacts={tmp_path}/artifacts"]
+        monkeypatch.setattr(sys, "argv", ["codegen", *options])
+        with pytest.raises(SystemExit, match="0"):
+            run_each("codegen", CodegenConfig, planned)
+    usual, asked = found
+    assert "torch_compile_max_autotune" not in usual and {"torch_compile", "triton_naive"} < usual
+    assert asked == {"torch_compile_max_autotune", "triton_naive"}
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("square/cuda.cu")  # as those that wait for it to be built
 @needs_nvcc
@@ -222,8 +248,7 @@ def test_the_assemblers_own_report_and_the_library_agree() -> None:
             row = told[function.analysis.symbol, f"sm_{architecture}"]
             used = function.analysis.resources
             assert (used.registers, used.shared, used.stack) == (row.registers, row.shared, row.stack)
-            mix = usage.used(function.analysis, architecture, 128, 0)["mix"]
-            assert mix.spill_store_bytes == row.spill_stores
+            assert function.numbers.mix.spill_store_bytes == row.spill_stores
             assert function.ptx is not None and function.ptx.symbol == row.symbol
             seen += 1
     assert seen == len(told) > 0
@@ -703,12 +728,12 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     launches = {
         identity.key(several): [
             Launched(None, "void at::native::copy<float>(float*)", 64, 0),
-            Launched(function, function.name, 96, 1000, "by_block"),
+            Launched(function.numbers, function.name, 96, 1000, "by_block"),
         ],
         identity.key(other): [Launched(None, "renamed<float>", 64, 0)],
         identity.key(refused): [],
     }
-    joined = made.of_launches(found, [several, other, refused], launches)
+    joined = made.of_launches(found, [function.name], [several, other, refused], launches)
     assert {point: len(some) for point, some in joined.items()} == {several: 1, other: 0, refused: 0}
     (row,) = joined[several]
     assert (row.function, row.key, row.native) == ("by_block<float>", identity.key(several), True)
@@ -775,16 +800,39 @@ def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offl
     assert asked == ([] if offline else [(False, [one, other]), (True, [other])])
 
 
+@of_planted
+@needs_nvcc
+def test_of_a_library_that_is_known_only_what_a_call_tells_is_added(
+    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU would tell it, of which there is none here: its library is taken apart once."""
+    loaded = kernels.load(str(planted))
+    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
+    identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
+    gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
+    scope = Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
+    point = Point(kernel="two_of_each", provider="blocks", problem=Values({"n": 1, "kind": "float32"}))
+    seen = launches.DeviceLaunch(
+        name="by_block<float>", threads=64, blocks=1, registers=8, shared=500, duration_us=1.0
+    )
+    monkeypatch.setattr(launches, "observe", lambda *_: {identity.key(point): [seen]})
+    monkeypatch.setattr(launched, "reported", lambda *_: {})
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    whole = code_of(scope, (), print).rows([point], alone=True)
+    offline = code_of(replace(scope, offline=True), (), print).rows([point], alone=True)
+    assert [row.point for row in offline] == [None] and [row.point for row in whole] == [None, point]
+    assert whole[1].mix == offline[0].mix and (whole[1].threads, whole[1].shared) == (64, 500)
+    monkeypatch.setattr(library.CudaLibrary, "functions", None)
+    assert code_of(scope, offline, print).rows([point], alone=True) == whole
+
+
 @needs_nvcc
 def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> None:
-    def function(name: str) -> library.CudaFunction:
-        resources_ = disassembler.Resources(registers=1, shared=0, stack=0)
-        return library.CudaFunction(name, "90", disassembler.Analysis(name, resources_, ()), None)
-
     recipe = extension.Recipe(flags=(), architectures=("90",), compilers=(), torch="", torch_cuda=None)
     made = library.CudaLibrary(kernels.load("square"), "cuda.cu", extension.Made(recipe=recipe, inputs={}))
-    some = [function(name) for name in ("f<-1>", "f<1>", "g<1>", f"h<{'long, ' * 60}1>")]
-    names = code_texts.text_names(made, some)
+    some = ["f<-1>", "f<1>", "g<1>", f"h<{'long, ' * 60}1>"]
+    names = code_texts.text_names(made, some, "90")
     assert names["g<1>"] == "cuda-g-1-sm_90"
     assert len(set(names.values())) == 4
     assert max(map(len, names.values())) <= code_texts.LONGEST_NAME

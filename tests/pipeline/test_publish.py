@@ -325,6 +325,25 @@ def test_reports_are_uploaded_to_their_kernel_and_only_when_they_change(
     assert (artifacts / "softmax.html").read_text() == "new"
 
 
+def test_a_report_is_added_to_what_was_published_before_it_was_there(
+    results: Path, tmp_path: Path, database: Path
+) -> None:
+    """As ``make repro`` does, which publishes while the report is made: no run is made twice."""
+    listing = tmp_path / "artifacts/codegen/softmax" / H200 / "torch.txt"
+    page = tmp_path / "reports/softmax.html"
+    for path in (listing, page):
+        path.parent.mkdir(parents=True)
+        path.write_text("as it is")
+    log(results, uri(database), artifacts=tmp_path / "artifacts")
+    before, ids = content(database), run_ids(database)
+    log(results, uri(database), artifacts=tmp_path / "artifacts", reports=page.parent)
+    after = content(database)
+    differ = {name for name in before if before[name] != after[name]}
+    assert differ == {"tags"} and len(after["tags"]) == len(before["tags"])
+    (there,) = database.parent.rglob(f"*/{ids[f'softmax @ {H200}']}/artifacts/reports/softmax.html")
+    assert there.read_text() == "as it is"
+
+
 def test_only_the_kernel_asked_for(tmp_path: Path, database: Path) -> None:
     results = write_results(tmp_path / "results", grid(kernels=("softmax", "gelu"), providers=("torch",)))
     log(results, uri(database), kernel="gelu")

@@ -101,6 +101,33 @@ def test_processes_that_were_launched_wait_for_the_first_point() -> None:
         assert set(processes()) - others == launched
 
 
+TELLS = """import sys
+
+
+def double(x):
+    raise RuntimeError(str("torch._inductor.compile_fx" in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_who_is_to_compile_imports_what_that_takes_while_it_waits(tmp_path: Path, compiles: bool) -> None:
+    folder = outside.write(tmp_path)
+    (folder / "whole.py").write_text(TELLS)
+    problem = Values({"n": 64, "dtype": "float32"})
+    point = Point(kernel=folder.name, provider="whole", problem=problem)
+
+    def is_imported() -> bool:
+        return str(made.measure(str(folder), point).error).endswith("RuntimeError: True")
+
+    others = set(workers())
+    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, compiles=compiles) as made:
+        assert not is_imported(), "a point that is asked for at once waits for none of it"
+        (pid,) = set(workers()) - others
+        wait_until(lambda: psutil.Process(pid).cpu_percent(0.5) <= 20.0)
+        assert is_imported() == compiles
+        assert made.changes == {} and set(workers()) - others == {pid}
+
+
 def test_a_kernel_that_is_not_there_is_an_outcome(worker: Supervisor) -> None:
     _, point = faulty("right")
     outcome = worker.measure("/no/such/folder", point)

@@ -72,11 +72,15 @@ def test_a_row_is_the_best_of_its_machine_at_the_largest_problem(reports: Path) 
 def test_before_there_is_a_report_the_ledgers_give_the_same_rows(reports: Path) -> None:
     folder = reports.parent / "results"
     for gpu in (factory.H200, factory.H100):
-        assert best.of_ledgers(folder, gpu) == [row for row in in_file(reports) if row["gpu"] == gpu]
+        of_gpu = [row for row in in_file(reports) if row["gpu"] == gpu]
+        assert best.of_ledgers(folder, gpu, ["softmax"]) == of_gpu
     console = Console(file=StringIO(), width=80)
-    closing.show_first(console, folder, factory.H200)
+    closing.show_first(console, folder, factory.H200, ["softmax"])
     assert console.file.getvalue().startswith(f"{factory.H200}, by the sweeps")  # type: ignore[attr-defined]
-    closing.show_first(Console(file=StringIO()), folder, "nvidia-b200")
+    for gpu, kernel in (("nvidia-b200", "softmax"), (factory.H200, "gelu")):
+        console = Console(file=StringIO())
+        closing.show_first(console, folder, gpu, [kernel])
+        assert console.file.getvalue() == ""  # type: ignore[attr-defined]  # it is a StringIO
 
 
 def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: Path) -> None:
