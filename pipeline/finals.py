@@ -73,12 +73,15 @@ def run(config: FinalsConfig) -> None:
         on_cluster(config, config.cluster, entries)
         return
     chosen = device.resolve(config.device)
-    with DeviceLock(chosen, config.wait_s, warn):
+    timing, seed, timeout_s = config.timing, config.seed, config.point_timeout_s
+    with DeviceLock(chosen, config.wait_s, warn), Supervisor(chosen, timing, seed, timeout_s) as first:
+        if chosen.kind == "cuda":
+            first.launch()  # it imports torch while finalists are chosen
         stage = Finals(config, chosen, entries)
         stage.measure_ceilings()
         stage.choose()
         try:
-            stage.hold()
+            stage.hold(first)
         finally:
             stage.show()
 
@@ -165,8 +168,9 @@ class Finals:
                 f"{output} first."
             )
 
-    def hold(self) -> None:
-        """Hold the rounds, keep each turn as it comes, and write the finals."""
+    def hold(self, first: Supervisor) -> None:
+        """Hold the rounds, the first of them with these processes; keep each turn as it comes, and write the
+        finals."""
         config = self.config
         rounds = config.rounds or config.preset.rounds
         limits = RoundLimits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
@@ -199,7 +203,12 @@ class Finals:
             self.contest = contest
             try:
                 contest.hold(
-                    self.device, config.timing, config.seed, config.point_timeout_s, self.ceilings.overhead
+                    self.device,
+                    config.timing,
+                    config.seed,
+                    config.point_timeout_s,
+                    self.ceilings.overhead,
+                    {finalists.TREE: first},
                 )
             finally:
                 self.write()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 
 from pipeline.execution.finalist import Extra
 from pipeline.execution.supervisor import Supervisor
@@ -96,9 +97,16 @@ class Contest:
         self.turns |= {slot: turn for slot, turn in last.items() if turn.outcome.timing is not None}
 
     def hold(
-        self, device: Device, settings: TimingSettings, seed: int, timeout_s: float, overhead: Overhead
+        self,
+        device: Device,
+        settings: TimingSettings,
+        seed: int,
+        timeout_s: float,
+        overhead: Overhead,
+        launched: Mapping[str, Supervisor] = MappingProxyType({}),
     ) -> None:
-        """Hold rounds until each match is decided, or has had as many as it may have."""
+        """Hold rounds until each match is decided, or has had as many as it may have. Whose processes are
+        ``launched`` already, by the names of sides, measures in the first of them."""
 
         def supervisors(matches: Iterable[Match]) -> dict[str, Supervisor]:
             sides = {(rival.side.name, rival.side.root) for match in matches for rival in match.rivals}
@@ -106,7 +114,7 @@ class Contest:
 
         self.expect(self.lacks())
         with ExitStack() as all_rounds:
-            ahead: dict[str, Supervisor] = {}
+            ahead = dict(launched)
             for number in range(self.limits.most):
                 matches = self.open(number)
                 if not matches:

@@ -20,6 +20,9 @@ from pipeline.store.record import Measurement, noise_class
 from pipeline.verdicts.contest import Match, Rival, Side
 from pipeline.verdicts.dispatch import Caller, Dispatched
 
+TREE = "tree"
+"""The name of the only side: all finalists are of this repository."""
+
 
 class NobodyError(Exception):
     """A kernel has no finalists; the text is a clause that says why. ``elsewhere``: it would have some at
@@ -153,7 +156,7 @@ def _meeting(
         rivals.values(),
         key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _rank(row)),
     )
-    side = Side("tree", ROOT, entry.loaded.where)
+    side = Side(TREE, ROOT, entry.loaded.where)
     rows = {Rival(side, row.point, row.key): row for row in ordered}
     name = noise_class(rate(1.0, _work(entry, ordered[0].point.problem), ceilings), 1.0)
     return Finalists(entry, Match(tuple(rows), ceilings.noise.get(name, 0.0), name), rows, dispatched)
