@@ -54,7 +54,7 @@ def overview() -> str:
 
 def run(name: str, words: list[str], program: str | None = None) -> None:
     """Run a command in this process. Raises UserError for an unknown one."""
-    known = explanation.commands()
+    known = explanation.names()
     if name not in known:
         raise unknown("command", name, known)
     sys.argv = [program or f"pipeline.{name}", *words]
@@ -66,7 +66,7 @@ def complete(words: list[str]) -> None:
     line = os.environ.get(LINE, "")
     _, _, rest = line.partition(" ")
     name, blank, options = rest.lstrip().partition(" ")
-    known = explanation.commands()
+    known = explanation.names()
     if line and not blank:
         print(" ".join(one for one in known if one.startswith(name)))
     elif not line or name in known:

@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from bdb import BdbQuit
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from pipeline import ROOT, UserError
-from pipeline.cluster.sweeping import ClusterRequest, at_once, teams_of
-from pipeline.cluster.team import ClusterTeam
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, room
@@ -40,6 +40,7 @@ from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here, Team
 from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import notation, problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
@@ -60,6 +61,9 @@ from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement, Origin, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
 
+if TYPE_CHECKING:
+    from pipeline.cluster.team import ClusterTeam
+
 
 def run(configs: Sequence[SweepConfig]) -> None:
     """Measure what the ledgers lack, print the tables, publish. Raises UnsuccessfulError where own providers
@@ -72,9 +76,12 @@ def run(configs: Sequence[SweepConfig]) -> None:
     if first.debug:
         debug(configs, devices[0])
         return
-    # Before it waits for anybody: a mistake is said at once.
-    plans = planned(configs, target_of(devices[0]))
+    target = target_of(devices[0])
     with ExitStack() as stack:
+        # It waits for what compilers say of themselves, meanwhile.
+        environment = stack.enter_context(ThreadPoolExecutor(1)).submit(fingerprint, devices[0])
+        # Before it waits for anybody: a mistake is said at once.
+        plans = planned(configs, target)
         # Held from before a ledger is read: a second sweep finds in it what the first one measured.
         for chosen in devices:
             stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
@@ -97,7 +104,7 @@ def run(configs: Sequence[SweepConfig]) -> None:
             if count := controls.neighbours(chosen, measuring=False):
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
-        team = stack.enter_context(Here(devices, workers))
+        team = stack.enter_context(Here(devices, workers, environment.result()))
         # All before the first is measured: compilers go on to the next kernel's while this one's are timed.
         sweeps = [Sweep(config, team, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
@@ -116,6 +123,8 @@ def compiled(config: SweepConfig, wanted: Plan) -> bool:
 def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
     """The same on a cluster: every model of GPU that it has measures all points, into ledgers of its own, and
     the models do so at the same time."""
+    from pipeline.cluster.sweeping import ClusterRequest, at_once, teams_of
+
     first = configs[0]
     if first.debug:
         raise UserError("debug=true calls each point in this process; leave cluster= out.")
@@ -224,12 +233,8 @@ class Sweep:
         self.identity = team.identity(self.loaded, config.timing, config.seed)
         self.run = commit.new_run()
         self.command = commit.command_line("sweep")
-        self.tool, tool_dirty = commit.head(ROOT)
-        # A kernel outside of the repository is of a commit of its own.
-        self.commit, dirty = (
-            commit.head(self.loaded.folder, ["."]) if self.loaded.is_outside else (self.tool, tool_dirty)
-        )
-        self.dirty = dirty or tool_dirty
+        self.commit = self.tool = "unknown"
+        self.dirty = True
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.beside = Beside(
@@ -260,6 +265,15 @@ class Sweep:
             self.team.begin()
         self.ahead.begin(self.agenda.examples)
         self.ahead.submit(self.agenda.due)
+        self.note_commit()
+
+    def note_commit(self) -> None:
+        """Note which commit is measured: a kernel outside of the repository is of one of its own."""
+        self.tool, tool_dirty = commit.head(ROOT)
+        self.commit, dirty = (
+            commit.head(self.loaded.folder, ["."]) if self.loaded.is_outside else (self.tool, tool_dirty)
+        )
+        self.dirty = dirty or tool_dirty
 
     def hold(self) -> None:
         """Measure what the ledger lacks, and print the table."""

@@ -3,6 +3,7 @@ chosen before a kernel's import."""
 
 from __future__ import annotations
 
+import gc
 import getpass
 import os
 import signal
@@ -48,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     none takes long."""
     order = {"test_remote.py": 0, "test_end_to_end.py": 1, "test_compile.py": 2}
     items.sort(key=lambda item: order.get(item.path.name, 4 if item.path.parent.name == "kernels" else 3))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: Python's collector need not look through it again."""
+    import hypothesis  # noqa: F401  # it asks the collector who holds random numbers, and is not told of these
+
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -63,10 +63,8 @@ struct RowsCopies {
   int pieces_of_second;
 };
 
-// A block copies its pieces, a warp each. What is past a row's end, up to a multiple of 16 bytes, gets any bytes.
-__global__ void __launch_bounds__(kCopyWarps * 32, 6) copy_to_aligned_rows(const __grid_constant__ RowsCopies both) {
-  kernels::launch_dependent_grids();
-  const int block = static_cast<int>(blockIdx.x);
+// Block `block` copies its pieces, a warp each. What is past a row's end, up to a multiple of 16 bytes, gets any bytes.
+__device__ inline void copy_pieces(const RowsCopies& both, int block) {
   const bool is_first = block < both.blocks_of_first;
   const RowsCopy of = is_first ? both.first : both.second;
   const int pieces = is_first ? both.pieces_of_first : both.pieces_of_second;
@@ -128,6 +126,11 @@ __global__ void __launch_bounds__(kCopyWarps * 32, 6) copy_to_aligned_rows(const
       *reinterpret_cast<uint4*>(to + i * 512) = found;
     }
   }
+}
+
+__global__ void __launch_bounds__(kCopyWarps * 32, 6) copy_to_aligned_rows(const __grid_constant__ RowsCopies both) {
+  kernels::launch_dependent_grids();
+  copy_pieces(both, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace matmul

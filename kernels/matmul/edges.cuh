@@ -1,5 +1,5 @@
-// The leftover rows and columns that cuda_wgmma peels off its tiles (peel.h). They read the matrices as they are given, and
-// need nothing of the tiles. So they start on multiprocessors that have no tile left, while others still have some.
+// What cuda_wgmma does before its tiles, by one launch: the copies to aligned rows (aligned_rows.cuh), and the leftover rows
+// and columns that are peeled off (peel.h). Both read the matrices as they are given.
 //
 // A block takes a strip of the other matrix's columns, or rows, and all of k. So all of that matrix is read once, and no
 // other block has a part of the same sums.
@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "../include/tma.cuh"
+#include "aligned_rows.cuh"
 #include "widened.cuh"
 
 namespace matmul {
@@ -31,7 +32,7 @@ struct Edge {
 };
 
 constexpr int kStrip = 16;       // of many, that a block takes
-constexpr int kEdgeThreads = 256;
+constexpr int kEdgeThreads = kCopyWarps * 32;
 constexpr int kDepths = kEdgeThreads / kStrip;  // threads that share one's products
 constexpr int kEdgeLoads = 32;   // a thread, all of which are under way before the first is used
 constexpr int kEdgeChunk = kDepths * kEdgeLoads;  // of k
@@ -105,26 +106,27 @@ __device__ void multiply_strip(const Edge& of, int strip, unsigned char* shared)
   }
 }
 
-// How the blocks of a launch are shared out: strips of leftover rows, then of leftover columns.
-struct Edges {
+// How the blocks of a launch before the tiles are shared out: strips of leftover rows, then of leftover columns, then the
+// copies.
+struct BeforeTiles {
   Edge rows;
   Edge columns;
   int strips_of_rows;
   int strips_of_columns;
+  RowsCopies copies;
 };
 
 template <Element kElement, int kFew>
-__global__ void __launch_bounds__(kEdgeThreads, kFew == 1 ? 4 : 3) multiply_edges(const __grid_constant__ Edges of) {
+__global__ void __launch_bounds__(kEdgeThreads, kFew == 1 ? 4 : 3) before_tiles(const __grid_constant__ BeforeTiles of) {
+  launch_dependent_grids();
   const int strip = static_cast<int>(blockIdx.x);
-  if (strip < of.strips_of_rows) {
+  const int strips = of.strips_of_rows + of.strips_of_columns;
+  if (strip >= strips) {
+    copy_pieces(of.copies, strip - strips);
+  } else if (strip < of.strips_of_rows) {
     multiply_strip<kElement, kFew>(of.rows, strip, dynamic_shared_memory<16>());
   } else {
     multiply_strip<kElement, kFew>(of.columns, strip - of.strips_of_rows, dynamic_shared_memory<16>());
-  }
-  // The stream goes on once this grid is done, which is not to be before the tiles are. One block waits for them, so that
-  // the others give their place to the next.
-  if (strip == of.strips_of_rows + of.strips_of_columns - 1) {
-    wait_on_dependent_grids();
   }
 }
 

@@ -322,13 +322,16 @@ def _cluster_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None
 
 def wgmma_shared_memory(tiles: Wgmma) -> int:
     """Bytes of shared memory of a block: 128 bytes of each row and column a stage, then up to 128 columns of
-    the output in 16 bits; or, where blocks share a tile, in place of all that the tile's sums in float32,
-    and what other blocks send of them. Beside these the barriers with what aligns them."""
+    the output in 16 bits, with what lies between them; or, where blocks share a tile, in place of all that
+    the tile's sums in float32, and what other blocks send of them. Beside these the barriers with what aligns
+    them."""
     buffers = 128 * (tiles.block_m + tiles.block_n) * tiles.stages
+    barriers = 1024 + 8 * (2 * tiles.stages + 1)
     if tiles.split_k == 1:
-        return buffers + tiles.block_m * min(tiles.block_n, 128) * 2 + 2048
+        staged = 64 * 2 * tiles.block_n if tiles.block_n < 128 else 2 * (64 * 128 + 3 * 128)
+        return buffers + tiles.block_m // 64 * staged + barriers
     sums = tiles.block_m * (tiles.block_n + 8) * 4
-    return max(buffers, sums + sums // tiles.split_k * (tiles.split_k - 1)) + 2048
+    return max(buffers, sums + sums // tiles.split_k * (tiles.split_k - 1)) + barriers
 
 
 def _smaller_does(problem: Problem, dimension: tuple[str, int], block: int) -> str | None:

@@ -18,8 +18,8 @@ constexpr int kMostPeeled = 8;
 // white paper "H100 Tensor Core GPU Architecture": 4096 operations), and bytes of its share of device memory, about 3 TB/s.
 constexpr int64_t kProductsPerCycle = 2048;
 constexpr int64_t kBytesPerCycle = 14;
-// A launch more, most of which is hidden behind the tiles: about 1 us.
-constexpr int64_t kLaunchCycles = 2000;
+// A launch more, whose end the tiles wait for: about 2 us.
+constexpr int64_t kLaunchCycles = 4000;
 
 // A problem, its tiles, and how many clusters take one at the same time.
 struct Tiling {
@@ -32,6 +32,7 @@ struct Tiling {
   int64_t clusters;
   int64_t multiprocessors;
   bool skips_half;   // a tile of few rows takes half of the time: one of two warpgroups has nothing to multiply
+  bool copies;       // there is a launch before the tiles' anyway
 };
 
 struct Peeled {
@@ -73,7 +74,7 @@ inline int64_t cycles(const Tiling& of, const Peeled& peeled) {
   const int64_t whole_rows = tile_rows(of, m - leftover(m, of.block_m));
   const int64_t halves =
       half_waves(whole_rows * columns, (rows - whole_rows) * columns, of.skips_half, of.clusters);
-  const bool launches = peeled.rows > 0 || peeled.columns > 0;
+  const bool launches = !of.copies && (peeled.rows > 0 || peeled.columns > 0);
   return halves * (int64_t{of.block_m} * of.block_n / 2 * of.k / kProductsPerCycle) +
          edge_cycles(peeled.rows, of.n, of) + edge_cycles(peeled.columns, m, of) + (launches ? kLaunchCycles : 0);
 }

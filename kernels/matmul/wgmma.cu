@@ -1,5 +1,5 @@
-// The operator cuda_wgmma: tells TMA where the matrices lie, and launches the kernel of wgmma_kernel.cuh; before it that of
-// aligned_rows.cuh where matrices are to be copied, and after it that of edges.cuh where rows or columns are left over.
+// The operator cuda_wgmma: tells TMA where the matrices lie, and launches the kernel of wgmma_kernel.cuh, after that of
+// edges.cuh where there is something to do before.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -8,7 +8,6 @@
 #include <tuple>
 #include <type_traits>
 
-#include "aligned_rows.cuh"
 #include "edges.cuh"
 #include "peel.h"
 #include "wgmma_kernel.cuh"
@@ -92,6 +91,27 @@ constexpr CUtensorMapDataType kMapType = kElement == Element::kBFloat16  ? CU_TE
                                          : kElement == Element::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT8;
 
+// Where TMA stores an output.
+template <Element kOutput>
+OutputMaps output_maps(const Arguments& of) {
+  OutputMaps maps{};
+  const int64_t row_bytes = int64_t{of.out_row} * 2;
+  if (of.store_by_tma) {
+    maps.of[0] = tensor_map(kMapType<kOutput>, 2, of.out, of.m, of.n, row_bytes, kWarpgroupRows);
+  } else if (of.split_k == 1) {
+    for (int residue = 0; residue < kResidues; ++residue) {
+      const int first = first_aligned_column(residue, of.out_row);
+      const int columns = columns_of_residue(first, of.n);
+      if (residue < of.m && columns > 0) {
+        auto* const begin = static_cast<uint16_t*>(of.out) + int64_t{residue} * of.out_row + first;
+        maps.of[residue] = tensor_map(kMapType<kOutput>, 2, begin, kernels::ceil_div(of.m - residue, int64_t{kResidues}),
+                                      columns, row_bytes * kResidues, kWarpgroupRows / kResidues);
+      }
+    }
+  }
+  return maps;
+}
+
 // How a kernel is launched: what is asked for, and where.
 struct Launch {
   Arguments of;
@@ -104,20 +124,8 @@ struct Launch {
   cudaStream_t stream;
 };
 
-// The copies to aligned rows, if there are some. Returns whether there are.
-bool launch_copies(const Launch& asked) {
-  if (asked.copies.blocks == 0) {
-    return false;
-  }
-  const dim3 grid(static_cast<unsigned>(asked.copies.blocks));
-  const dim3 block(kCopyWarps * 32);
-  copy_to_aligned_rows<<<grid, block, 0, asked.stream>>>(asked.copies);
-  kernels::record_launch("copy_to_aligned_rows", "a warp a piece of a row", grid, block);
-  return true;
-}
-
 // The leftover rows and columns that are peeled off, and what they are multiplied with.
-Edges edges(const Launch& asked, const Peeled& peeled) {
+BeforeTiles before(const Launch& asked, const Peeled& peeled) {
   const Arguments& of = asked.of;
   const int64_t a_row = asked.a.row_bytes / 2;
   const int64_t b_row = asked.b.row_bytes / 2;
@@ -136,42 +144,41 @@ Edges edges(const Launch& asked, const Peeled& peeled) {
           {b + n * b_step, a, out + n, peeled.columns, static_cast<int>(m), of.k, b_step, b_k_step, a_step, a_k_step, 1,
            of.out_row},
           strips(peeled.rows, of.n),
-          strips(peeled.columns, m)};
+          strips(peeled.columns, m),
+          asked.copies};
 }
 
 template <Element kElement, int kFew>
-void launch_strips(const Edges& of, int64_t blocks, cudaStream_t stream) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kEdgeThreads);
-  config.dynamicSmemBytes = kEdgeBytes<kFew>;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  // What it returns, check_launched() asks for.
-  cudaLaunchKernelEx(&config, multiply_edges<kElement, kFew>, of);
-  kernels::record_launch("multiply_edges", "leftover rows and columns", config.gridDim, config.blockDim, 1,
-                         kEdgeBytes<kFew>);
+void launch_edges(const BeforeTiles& of, unsigned blocks, cudaStream_t stream) {
+  before_tiles<kElement, kFew><<<dim3(blocks), dim3(kEdgeThreads), kEdgeBytes<kFew>, stream>>>(of);
+  const bool copies = of.copies.blocks > 0;
+  kernels::record_launch("before_tiles", copies ? "leftover rows and columns, copies" : "leftover rows and columns",
+                         dim3(blocks), dim3(kEdgeThreads), 1, kEdgeBytes<kFew>);
 }
 
-// What is peeled off the tiles, if there is something.
+// What comes before the tiles. Returns whether there is something.
 template <Element kElement>
-void launch_edges(const Launch& asked, const Peeled& peeled) {
-  if constexpr (kElement != Element::kFloat8) {
-    const int few = std::max(peeled.rows, peeled.columns);
-    if (few > 0) {
-      const Edges of = edges(asked, peeled);
-      const int64_t blocks = int64_t{of.strips_of_rows} + of.strips_of_columns;
-      kernels::require(blocks <= INT32_MAX, "matmul::cuda_wgmma has too many leftover rows for a launch");
-      const auto launch = few == 1   ? launch_strips<kElement, 1>
-                          : few <= 4 ? launch_strips<kElement, 4>
-                                     : launch_strips<kElement, kMostPeeled>;
-      launch(of, blocks, asked.stream);
+bool launch_before(const Launch& asked, const Peeled& peeled) {
+  const int few = std::max(peeled.rows, peeled.columns);
+  if (few == 0) {
+    if (asked.copies.blocks > 0) {
+      const dim3 grid(static_cast<unsigned>(asked.copies.blocks));
+      const dim3 block(kCopyWarps * 32);
+      copy_to_aligned_rows<<<grid, block, 0, asked.stream>>>(asked.copies);
+      kernels::record_launch("copy_to_aligned_rows", "a warp a piece of a row", grid, block);
     }
+    return asked.copies.blocks > 0;
   }
+  if constexpr (kElement != Element::kFloat8) {
+    const BeforeTiles of = before(asked, peeled);
+    const int64_t blocks = int64_t{of.strips_of_rows} + of.strips_of_columns + of.copies.blocks;
+    kernels::require(blocks <= INT32_MAX, "matmul::cuda_wgmma has too many leftover rows for a launch");
+    const auto launch = few == 1   ? launch_edges<kElement, 1>
+                        : few <= 4 ? launch_edges<kElement, 4>
+                                   : launch_edges<kElement, kMostPeeled>;
+    launch(of, static_cast<unsigned>(blocks), asked.stream);
+  }
+  return true;
 }
 
 // Clusters of a kernel that are on the device at the same time. The driver is asked once for each shape of them.
@@ -207,13 +214,7 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   const CUtensorMap map_b = tensor_map(kMapType<Tile::kElement>, kItem, b.data, b.rows, b.columns, b.row_bytes,
                                        (Tile::kBTransposed ? Tile::kBlockN : kSlabRows) / of.cluster_size);
   const auto* const function = reinterpret_cast<const void*>(wgmma_persistent<Tile>);
-  const auto shared_bytes_of = [&](int staged_columns) {
-    return SharedLayout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k, staged_columns).bytes();
-  };
-  of.staged_columns = !of.store_by_tma && shared_bytes_of(Tile::kBlockN) <= kMostSharedBytes
-                          ? Tile::kBlockN
-                          : fewest_staged_columns(Tile::kBlockN);
-  const int shared_bytes = shared_bytes_of(of.staged_columns);
+  const int shared_bytes = SharedLayout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k).bytes();
   kernels::require(
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess,
       "matmul::cuda_wgmma needs " + std::to_string(shared_bytes) + " bytes of shared memory");
@@ -235,15 +236,14 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   const int64_t resident = resident_clusters(function, config, cluster, asked.device);
   if constexpr (Tile::kElement != Element::kFloat8) {
     const Tiling tiling{of.m, of.n, of.k, Tile::kBlockM, Tile::kBlockN, of.cluster_size, resident,
-                        multiprocessors(asked.device), Tile::kConsumers == 2 && of.split_k == 1};
+                        multiprocessors(asked.device), Tile::kConsumers == 2 && of.split_k == 1,
+                        asked.copies.blocks > 0};
     peeled = peel(tiling);
   }
-  const bool is_after = launch_copies(asked);
+  const bool is_after = launch_before<Tile::kElement>(asked, peeled);
   of.m -= peeled.rows;
   of.n -= peeled.columns;
-  const CUtensorMap map_out = of.store_by_tma ? tensor_map(kMapType<Tile::kOutput>, 2, of.out, of.m, of.n,
-                                                           int64_t{of.out_row} * 2, kWarpgroupRows)
-                                              : CUtensorMap{};
+  const OutputMaps maps_out = output_maps<Tile::kOutput>(of);
   const int64_t tiles = kernels::ceil_div(of.m, int64_t{Tile::kBlockM} * of.cluster_size) *
                         kernels::ceil_div(of.n, int64_t{Tile::kBlockN});
   kernels::require(tiles <= INT32_MAX / 16, "matmul::cuda_wgmma has too many tiles for a launch");
@@ -251,12 +251,11 @@ void launch(const Lying& a, const Lying& b, const Launch& asked) {
   const int64_t clusters = of.split_k > 1 ? tiles : std::min(tiles, resident);
   config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
   config.numAttrs = is_after ? 2 : 1;
-  const void* arguments[] = {&map_a, &map_b, &map_out, &of};
+  const void* arguments[] = {&map_a, &map_b, &maps_out, &of};
   // What it returns, check_launched() asks for.
   cudaLaunchKernelExC(&config, function, const_cast<void**>(arguments));
   kernels::record_launch("wgmma_persistent", of.split_k > 1 ? "split-k" : "warp-specialized", config.gridDim,
                          config.blockDim, cluster, shared_bytes, of.stages);
-  launch_edges<Tile::kElement>(asked, peeled);
 }
 
 template <Element kElement, int kBlockM, int kBlockN>

@@ -2,10 +2,16 @@
 // share the tile.
 #pragma once
 
-#include "shifted.cuh"
 #include "wgmma_mainloop.cuh"
 
 namespace matmul {
+
+// The output as TMA stores to it: one matrix, or, where its rows begin anywhere, one of each residue: every eighth row, from
+// its first multiple of 16 bytes to its last. Such rows are eight times an output's row apart, which is a multiple of 16
+// bytes.
+struct OutputMaps {
+  CUtensorMap of[kResidues];
+};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -46,7 +52,7 @@ __device__ void stage(const float* sums, float scale, unsigned char* staged) {
 }
 
 template <typename Tile>
-constexpr int kStoredColumns = fewest_staged_columns(Tile::kBlockN);
+constexpr int kStoredColumns = Tile::kBlockN < 128 ? Tile::kBlockN : 128;  // that are staged at a time
 
 // A warpgroup stores its 64 rows by TMA.
 template <typename Tile>
@@ -73,142 +79,120 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
   }
 }
 
-// Elements from `to` to the next multiple of 16 bytes.
-__device__ inline int elements_before(const uint16_t* to) {
-  return static_cast<int>((0u - static_cast<uint32_t>(reinterpret_cast<std::uintptr_t>(to)) / 2) % 8);
-}
-
-// The same by threads, where TMA can't store to such rows: they begin anywhere. A warp stages its 16 rows of a tile, and
-// stores some of them whenever products of the next tile are under way. So the tensor cores wait for the stores of the last
-// tile alone; where the shared memory has no room for a tile's whole rows, for those of their first half, too.
+// A warpgroup stores its 64 rows where they begin anywhere: it shifts them in registers to multiples of 16 bytes, and TMA
+// stores the rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element, and what
+// is after the last multiple of 16 bytes: where TMA leaves out what is outside, it writes whole 16 bytes still.
 //
-// Of a row as many lanes as it has pieces of 16 bytes store the whole aligned 16 bytes, which they shift out of two pieces
-// of what is staged. What is before them at a row's left end and after them at its right one, less than 8 elements each,
-// goes element by element, a lane each.
+// Of row r the window that TMA stores begins s = first_aligned_column(r) columns after the tile. Its words of two columns
+// lie s / 2 words further in the quad of lanes that has the row, or in the quad's next 8 columns; an odd s takes one element
+// of two neighbouring words. The windows are all but 8 of the tile's columns wide, so the last box begins 8 columns sooner.
 template <typename Tile>
-class DeferredStore {
- public:
-  // `staged` is the warpgroup's part of the shared memory, with room for `columns` of its rows.
-  __device__ DeferredStore(const Arguments& of, unsigned char* staged, int columns)
-      : of_(of), staged_(staged), has_room_(columns == Tile::kBlockN) {}
-
-  // Rounds and stages the warpgroup's rows of a tile, of which `row` and `column` are the first. What is staged still is
-  // stored before.
-  __device__ void stage_tile(const float (&sums)[Tile::kBlockN / 2], float scale, int row, int column) {
-    store_rest<1>();
-    const int of_warp = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * kWarpRows;
-    out_ = static_cast<uint16_t*>(of_.out) + int64_t{row + of_warp} * of_.out_row + column;
-    rows_ = of_.m - row - of_warp;
-    width_ = of_.n - column;
-    next_ = 0;
+__device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
+                                  const OutputMaps& maps, const Arguments& of, int row, int column, int which) {
+  constexpr int kBoxes = Tile::kBlockN / kBoxColumns;
+  constexpr int kAtOnce = 2;  // boxes that are staged at a time
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int quad = lane % 4;
+  const int before = first_aligned_column(lane / 4, of.out_row);
+  const int further = before / 2;
+  const auto pair = [&](int piece, int half) {  // of 8 columns, of the upper 8 rows or the lower
+    const float* const d = sums + piece * 4 + half * 2;
+    return output_pair<Tile>(d[0], d[1], scale);
+  };
+  const auto window = [&](int piece, int half) {
+    const uint32_t here = pair(piece, half);
+    const uint32_t next = pair(piece + 1, half);
+    const uint32_t low = __shfl_sync(0xffffffffu, quad < further ? next : here, lane / 4 * 4 + (quad + further) % 4);
+    const uint32_t high = __shfl_sync(0xffffffffu, quad <= further ? next : here, lane / 4 * 4 + (quad + further + 1) % 4);
+    return __funnelshift_r(low, high, static_cast<unsigned>(before % 2 * 16));
+  };
+  // The first piece of 8 columns of a box.
+  const auto first_piece = [](int box) { return box * (kBoxColumns / 8) - (box == kBoxes - 1 ? 1 : 0); };
+  // stmatrix: lane l has the address of row l % 8, the row's residue, of matrix l / 8. Matrices 0 and 1 are of the upper and
+  // the lower 8 of the warp's 16 rows, 2 and 3 are beside them.
+  const uint32_t own_row = shared_address(staged) + static_cast<uint32_t>(residue_begin(lane % 8) +
+                                                                          (warp * 2 + lane / 8 % 2) * kSwizzle);
 #pragma unroll
-    for (int part = 0; part < Tile::kBlockN / kColumns; ++part) {
-      if (!has_room_) {
-        store_rest<1>();
+  for (int part = 0; part < kBoxes; part += kAtOnce) {
+    bulk_wait_group_read<0>();  // what was stored last is read
+    warpgroup_barrier(which);
+#pragma unroll
+    for (int box = 0; box < kAtOnce; ++box) {
+      const uint32_t to = own_row + static_cast<uint32_t>(box * kResidueBoxBytes);
+      const uint32_t exchanged = to / kSwizzle % kSwizzleRows * 16;
+#pragma unroll
+      for (int i = 0; i < kBoxColumns / 8; i += 2) {
+        const int piece = first_piece(part + box) + i;
+        stmatrix_x4(to + (static_cast<uint32_t>((i + lane / 16) * 16) ^ exchanged), window(piece, 0), window(piece, 1),
+                    window(piece + 1, 0), window(piece + 1, 1));
       }
-      __syncwarp();
-      stage<Tile, kColumns>(sums + part * kColumns / 2, scale, staged_ + (has_room_ ? part * kPartBytes : 0));
-      end_ = (part + 1) * kTurns;
+    }
+    fence_proxy_async();
+    warpgroup_barrier(which);
+    if (thread < kAtOnce * kResidues) {
+      const int residue = thread % kResidues;
+      const int box = thread / kResidues;
+      if (residue < of.m && columns_of_residue(first_aligned_column(residue, of.out_row), of.n) > 0) {
+        tma_store(&maps.of[residue], staged + box * kResidueBoxBytes + residue_begin(residue),
+                  column + first_piece(part + box) * 8, row / kResidues);
+      }
+      bulk_commit_group();
     }
     __syncwarp();
   }
-
-  __device__ void store_some() {
-    if (next_ < end_) {
-      store_turns<1>();
-    }
-  }
-
-  // So many turns at once: more take more registers, which sums need.
-  template <int kAtOnce>
-  __device__ void store_rest() {
-    while (next_ < end_) {
-      store_turns<kAtOnce>();
-    }
-  }
-
- private:
-  static constexpr int kColumns = kStoredColumns<Tile>;
-  static constexpr int kWarpRows = 16;
-  static constexpr int kPartBytes = kWarpgroupRows * kColumns * 2;
-  static constexpr int kPieces = kColumns / 8;        // of 16 bytes
-  static constexpr int kRows = 32 / kPieces;          // that the lanes store in a turn
-  static constexpr int kTurns = kWarpRows / kRows;    // for kColumns of the rows
-  static_assert(kTurns % 4 == 0);
-
-  // Where one of the warp's rows is staged, which begins where the swizzle does.
-  __device__ const unsigned char* place(int part, int row, int piece) const {
-    const int first = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * kWarpRows;
-    return staged_ + (has_room_ ? part * kPartBytes : 0) + first * kSwizzle +
-           piece / 8 * kWarpgroupRows * kSwizzle + swizzled(row, piece % 8 * 16);
-  }
-
-  // The next kTimes turns, or those until the end of a part. All are read before the first is stored.
-  template <int kTimes>
-  __device__ void store_turns() {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int part = next_ / kTurns;
-    const int first = next_ % kTurns * kRows;
-    uint16_t* const out = out_ + part * kColumns;
-    const int width = min(kColumns, width_ - part * kColumns);
-    const int rows = min(kWarpRows, rows_);
-    uint4 whole[kTimes];
-    uint16_t* to[kTimes];
+  // Of the tile's columns, where what TMA stores ends.
+  const int end = min(before + Tile::kBlockN - 8, before + columns_of_residue(before, of.n - column));
+  const auto store_ends = [&](int piece) {
 #pragma unroll
-    for (int i = 0; i < kTimes; ++i) {
-      const int piece = lane % kPieces;
-      const int row = first + i * kRows + lane / kPieces;
-      uint16_t* const begin = out + int64_t{row} * of_.out_row;
-      const int before = elements_before(begin);
-      const bool is_there = row < rows && before + piece * 8 + 8 <= width;
-      to[i] = is_there ? begin + before + piece * 8 : nullptr;
-      if (is_there) {
-        whole[i] = shifted(*reinterpret_cast<const uint4*>(place(part, row, piece)),
-                           *reinterpret_cast<const uint4*>(place(part, row, min(piece + 1, kPieces - 1))), before * 2);
+    for (int half = 0; half < 2; ++half) {
+      const int at = row + warp * 16 + half * 8 + lane / 4;
+      uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{at} * of.out_row + column;
+      const uint32_t two = pair(piece, half);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int to = piece * 8 + quad * 2 + i;
+        if (at < of.m && column + to < of.n && (to < before || to >= end)) {
+          out[to] = static_cast<uint16_t>(two >> i * 16);
+        }
       }
     }
-    // Two rows' ends at a time, eight lanes each.
-    constexpr int kEnds = kTimes * kRows / 2;
-    uint16_t end[kEnds];
-    uint16_t* to_end[kEnds];
+  };
+  if (column + Tile::kBlockN <= of.n) {
+    store_ends(0);
+    store_ends(Tile::kBlockN / 8 - 1);
+  } else {
 #pragma unroll
-    for (int i = 0; i < kEnds; ++i) {
-      const int row = first + i * 2 + lane / 16;
-      uint16_t* const begin = out + int64_t{row} * of_.out_row;
-      const int before = min(elements_before(begin), max(width, 0));
-      const bool is_left = lane % 16 < 8;
-      const int at = lane % 8 + (is_left ? 0 : before + (width - before) / 8 * 8);
-      const bool is_there = row < rows && at < (is_left ? before : width);
-      to_end[i] = is_there ? begin + at : nullptr;
-      if (is_there) {
-        end[i] = *reinterpret_cast<const uint16_t*>(place(part, row, at / 8) + at % 8 * 2);
-      }
+    for (int piece = 0; piece < Tile::kBlockN / 8; ++piece) {
+      store_ends(piece);
     }
-#pragma unroll
-    for (int i = 0; i < kTimes; ++i) {
-      if (to[i] != nullptr) {
-        *reinterpret_cast<uint4*>(to[i]) = whole[i];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kEnds; ++i) {
-      if (to_end[i] != nullptr) {
-        *to_end[i] = end[i];
-      }
-    }
-    next_ += kTimes;
-    __syncwarp();  // products are started by whole warps
   }
+}
 
-  const Arguments& of_;
-  unsigned char* staged_;
-  bool has_room_;            // for whole rows of a tile
-  uint16_t* out_ = nullptr;  // where the warp's first row begins
-  int rows_ = 0;             // of the output, from there on
-  int width_ = 0;            // its columns from there on
-  int next_ = 0;             // turn to be stored, of those that are staged
-  int end_ = 0;
-};
+// The same, element by element, of a tile that is too narrow for a box between its ends.
+template <typename Tile>
+__device__ void store_by_elements(const float (&sums)[Tile::kBlockN / 2], float scale, const Arguments& of, int row,
+                                  int column) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int left = column + thread % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int at = row + thread / 32 * 16 + half * 8 + thread % 32 / 4;
+    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{at} * of.out_row + left;
+#pragma unroll
+    for (int piece = 0; piece < Tile::kBlockN / 8; ++piece) {
+      const float* const d = sums + piece * 4 + half * 2;
+      const uint32_t two = output_pair<Tile>(d[0], d[1], scale);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (at < of.m && left + piece * 8 + i < of.n) {
+          out[piece * 8 + i] = static_cast<uint16_t>(two >> i * 16);
+        }
+      }
+    }
+  }
+}
 
 // A barrier of all warpgroups that multiply.
 template <typename Tile>

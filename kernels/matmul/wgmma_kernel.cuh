@@ -10,8 +10,7 @@
 //   part of them, to all (multicast), so that L2 is read less often. So a buffer is empty once all of them are done.
 // - wgmma reads both operands from shared memory. It runs asynchronously: the next buffer's are started before the last
 //   one's are waited for.
-// - While a tile is rounded and stored, by stmatrix and TMA, the copies of the next one are under way. Where TMA can't store
-//   to the output's rows, threads do, while the next tile is multiplied.
+// - While a tile is rounded and stored, by stmatrix and TMA, the copies of the next one are under way.
 // - Where tiles are fewer than multiprocessors, `split_k` blocks of a cluster share one, each with a part of k. They bring
 //   their sums together through each other's shared memory (wgmma_epilogue.cuh).
 //
@@ -28,10 +27,10 @@ namespace matmul {
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     wgmma_persistent(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
-                     const __grid_constant__ CUtensorMap map_out, const __grid_constant__ Arguments of) {
+                     const __grid_constant__ OutputMaps maps_out, const __grid_constant__ Arguments of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kElements = kSwizzle / kItemBytes<Tile::kElement>;  // of k to a buffer
-  const SharedLayout layout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k, of.staged_columns);
+  const SharedLayout layout(Tile::kBlockM, Tile::kBlockN, of.stages, of.split_k);
   unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
   auto* const full = reinterpret_cast<uint64_t*>(shared + layout.barriers());
   uint64_t* const empty = full + of.stages;
@@ -44,7 +43,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     prefetch_tensor_map(&map_a);
     prefetch_tensor_map(&map_b);
     if (of.store_by_tma && of.split_k == 1) {
-      prefetch_tensor_map(&map_out);
+      prefetch_tensor_map(&maps_out.of[0]);
     }
     for (int stage = 0; stage < of.stages; ++stage) {
       mbarrier_init(&full[stage], 1);
@@ -52,7 +51,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     mbarrier_init(arrived, 1);
     fence_mbarrier_init();
-    launch_dependent_grids();  // the leftover rows and columns, on multiprocessors that have no tile left
     if (of.split_k > 1) {
       mbarrier_arrive_expect_tx(arrived, (of.split_k - 1) * layout.part_bytes());
     }
@@ -116,8 +114,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
     };
     const float scale = of.scale_a == nullptr ? 1.0f : *of.scale_a * *of.scale_b;
-    unsigned char* const staged = shared + layout.output() + which * layout.output_bytes_of_warpgroup();
-    DeferredStore<Tile> deferred(of, staged, of.staged_columns);
     float sums[Tile::kBlockN / 2];
     for (int wave = 0;; ++wave) {
       const int at = place_of(wave, cluster, clusters, tiles);
@@ -136,23 +132,20 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         }
         continue;
       }
-      if (of.split_k == 1 && !of.store_by_tma) {
-        multiply<Tile>(sums, shared, layout, full, pipeline, first, last, which, release,
-                       [&] { deferred.store_some(); });
-        deferred.stage_tile(sums, scale, row, column);
-        continue;
-      }
-      multiply<Tile>(sums, shared, layout, full, pipeline, first, last, which, release, [] {});
+      multiply<Tile>(sums, shared, layout, full, pipeline, first, last, which, release);
       if (of.split_k > 1) {
         reduce_and_store<Tile>(sums, scale, shared, layout, arrived, place, of, top, column);
+      } else if (of.store_by_tma) {
+        store_by_tma<Tile>(sums, scale, shared + layout.output() + which * layout.output_bytes_of_warpgroup(),
+                           &maps_out.of[0], row, column, which);
+      } else if constexpr (Tile::kBlockN >= 128) {
+        store_by_residues<Tile>(sums, scale, shared + layout.output() + which * layout.residues_bytes_of_warpgroup(),
+                                maps_out, of, row, column, which);
       } else {
-        store_by_tma<Tile>(sums, scale, staged, &map_out, row, column, which);
+        store_by_elements<Tile>(sums, scale, of, row, column);
       }
     }
-    deferred.template store_rest<4>();
-    if (threadIdx.x % kWarpgroup == 0) {
-      bulk_wait_group_read<0>();  // shared memory stays until it is stored
-    }
+    bulk_wait_group_read<0>();  // shared memory stays until it is stored
     __syncwarp();
   }
   // A block does not end while another one may copy or arrive here.

@@ -10,10 +10,6 @@ namespace matmul {
 
 using namespace kernels;  // instructions' names, and where they find a tile
 
-// Shared memory that a block of compute capability 9.0 can have (CUDA C++ Programming Guide, "Technical Specifications per
-// Compute Capability").
-constexpr int kMostSharedBytes = 227 * 1024;
-
 constexpr int kWarpgroupRows = 64;  // that a warpgroup's instruction multiplies
 
 // A tile's row and column in the grid of tiles.
@@ -43,12 +39,30 @@ KERNELS_HOST_DEVICE inline int place_of(int wave, int cluster, int clusters, int
 // The first of the `steps` steps along k that part `part` of `parts` takes. Each has one at least where there are as many.
 KERNELS_HOST_DEVICE inline int first_step(int part, int parts, int steps) { return steps * part / parts; }
 
-// Columns of a tile that are staged at a time at least, on their way from registers to device memory.
-KERNELS_HOST_DEVICE constexpr int fewest_staged_columns(int block_n) { return block_n < 128 ? block_n : 128; }
+// Where an output's rows are no multiples of 16 bytes, a row begins at the same place between two of them as every eighth
+// row before and after it does. These have a residue modulo 8 in common.
+constexpr int kResidues = 8;
+
+// The first column that lies at a multiple of 16 bytes, in rows of a residue. Elements have 2 bytes, and the output begins
+// at such a multiple.
+KERNELS_HOST_DEVICE constexpr int first_aligned_column(int residue, int out_row) {
+  return (kResidues - residue * (out_row % kResidues) % kResidues) % kResidues;
+}
+
+// The columns of a row from the first such multiple to the last.
+KERNELS_HOST_DEVICE constexpr int columns_of_residue(int first, int columns) {
+  return columns < first ? 0 : (columns - first) / 8 * 8;
+}
+
+// What a warpgroup stages of 64 columns of such rows: a tile of the swizzle for each residue, of 8 rows of 128 bytes. The
+// swizzle goes by the address: 128 bytes after every second tile move it on, so that rows of different residues come to
+// lie in different banks, but for two.
+KERNELS_HOST_DEVICE constexpr int residue_begin(int residue) { return residue * kSwizzleTile + residue / 2 * kSwizzle; }
+constexpr int kResidueBoxBytes = kResidues * kSwizzleTile + (kResidues / 2 - 1) * kSwizzle;
 
 // A block's shared memory, from a multiple of 1024 bytes on: `stages` buffers of a's tile and b's; then what each
-// warpgroup stores, 64 rows of 2 bytes a column, of so many columns as are staged at once; then two barriers a stage, and
-// one for what other blocks send.
+// warpgroup stores, 64 rows of 2 bytes a column, or boxes of residues; then two barriers a stage, and one for what other
+// blocks send.
 //
 // Where blocks share a tile (parts > 1), each of them first has all of its sums, float32, where the buffers were: `sums`.
 // Each sends the others their rows of it, `rows_of_part`, which arrive at `received`, a slot a sender. A row has 8 columns
@@ -58,10 +72,9 @@ struct SharedLayout {
   int block_n;
   int stages;
   int parts;
-  int staged_columns;
 
-  KERNELS_HOST_DEVICE constexpr SharedLayout(int block_m_, int block_n_, int stages_, int parts_, int staged_columns_)
-      : block_m(block_m_), block_n(block_n_), stages(stages_), parts(parts_), staged_columns(staged_columns_) {}
+  KERNELS_HOST_DEVICE constexpr SharedLayout(int block_m_, int block_n_, int stages_, int parts_)
+      : block_m(block_m_), block_n(block_n_), stages(stages_), parts(parts_) {}
   KERNELS_HOST_DEVICE constexpr int a_bytes() const { return block_m * kSwizzle; }
   KERNELS_HOST_DEVICE constexpr int stage_bytes() const { return (block_m + block_n) * kSwizzle; }
   KERNELS_HOST_DEVICE constexpr int buffers_bytes() const { return stages * stage_bytes(); }
@@ -76,11 +89,17 @@ struct SharedLayout {
     return received() + (from < to ? from : from - 1) * part_bytes();
   }
 
-  KERNELS_HOST_DEVICE constexpr int output_bytes_of_warpgroup() const { return kWarpgroupRows * staged_columns * 2; }
+  KERNELS_HOST_DEVICE constexpr int stored_columns() const { return block_n < 128 ? block_n : 128; }
+  KERNELS_HOST_DEVICE constexpr int output_bytes_of_warpgroup() const { return kWarpgroupRows * stored_columns() * 2; }
+  KERNELS_HOST_DEVICE constexpr int residues_bytes_of_warpgroup() const {
+    return stored_columns() == 128 ? 2 * kResidueBoxBytes : 0;
+  }
   KERNELS_HOST_DEVICE constexpr int output() const { return buffers_bytes(); }
   KERNELS_HOST_DEVICE constexpr int barriers() const {
     if (parts == 1) {
-      return output() + block_m / kWarpgroupRows * output_bytes_of_warpgroup();
+      const int bytes = residues_bytes_of_warpgroup() > output_bytes_of_warpgroup() ? residues_bytes_of_warpgroup()
+                                                                                    : output_bytes_of_warpgroup();
+      return output() + block_m / kWarpgroupRows * bytes;
     }
     return buffers_bytes() > reduction_bytes() ? buffers_bytes() : reduction_bytes();
   }

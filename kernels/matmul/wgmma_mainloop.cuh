@@ -21,7 +21,6 @@ struct Arguments {
   int cluster_size;
   int split_k;
   bool store_by_tma;  // the output's rows are multiples of 16 bytes
-  int staged_columns; // of a tile, that are staged at a time
   const float* scale_a;
   const float* scale_b;
   void* out;
@@ -116,11 +115,9 @@ __device__ void copy_tiles(unsigned char* to, const CUtensorMap* map_a, const CU
 }
 
 // A warpgroup multiplies the buffers from `first` to `last`, and gives each back once it is read. `which` are its 64 rows.
-// It does `meanwhile` once for each of them, while the tensor cores are busy.
-template <typename Tile, typename Release, typename Meanwhile>
+template <typename Tile, typename Release>
 __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared, const SharedLayout& layout,
-                         uint64_t* full, Pipeline& pipeline, int first, int last, int which, const Release& release,
-                         const Meanwhile& meanwhile) {
+                         uint64_t* full, Pipeline& pipeline, int first, int last, int which, const Release& release) {
   constexpr int kElements = kSwizzle / kItemBytes<Tile::kElement>;
   constexpr int kStepA = Tile::kATransposed ? 16 * kSwizzle : 32;  // bytes from instruction to instruction
   constexpr int kStepB = Tile::kBTransposed ? 32 : 16 * kSwizzle;
@@ -149,7 +146,6 @@ __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared
     for (int buffer = first; buffer < last; ++buffer) {
       float some[Tile::kBlockN / 2];
       start(some, false);
-      meanwhile();
       wgmma_wait_group<0>();
       fence_registers(some);
       release(pipeline.stage);
@@ -163,7 +159,6 @@ __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared
     int before = 0;
     for (int buffer = first; buffer < last; ++buffer) {
       start(sums, buffer > first);
-      meanwhile();
       // One group stays under way: that of the buffer before is done.
       wgmma_wait_group<1>();
       if (buffer > first) {

@@ -25,9 +25,9 @@ from pipeline.command.sentences import fail
 from pipeline.command.words import CONF, EXPERIMENT, PIN, choices
 from pipeline.points import catalog
 from pipeline.points.frozen import Record
+from pipeline.points.limits import visible_lines
 from pipeline.points.plan import describe
 from pipeline.points.problems import SIZE
-from pipeline.reporting.terminal import lines
 
 BORROWED = {"ui": "publish"}
 """Commands that take another one's options."""
@@ -67,18 +67,22 @@ def show(name: str, words: Sequence[str]) -> NoReturn:
     kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), "")
     kernels = [one for one in kernel.strip("[]").split(",") if one not in WITHOUT_NAME]
     try:
-        if name not in commands():
-            raise unknown("command", name, commands())
-        tell(lines(of_command(name, kernels)))
+        if name not in names():
+            raise unknown("command", name, names())
+        tell(visible_lines(of_command(name, kernels)))
     except UserError as error:
         fail(str(error))
     sys.exit(0)
 
 
+def names() -> list[str]:
+    """Every command, by the name of its file."""
+    return sorted(path.stem for path in (ROOT / "pipeline").glob("[a-z]*.py"))
+
+
 def commands() -> dict[str, str]:
     """Every command, with the first line of what it does."""
-    found = sorted(path.stem for path in (ROOT / "pipeline").glob("[a-z]*.py"))
-    return {name: docstring(name).splitlines()[0] for name in found}
+    return {name: docstring(name).splitlines()[0] for name in names()}
 
 
 def docstring(name: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import hydra
 import yaml
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -33,11 +34,12 @@ from pipeline import UserError, unknown
 from pipeline.command import explanation, forked, interrupt
 from pipeline.command import words as command_words
 from pipeline.command.options import KernelOptions
-from pipeline.command.sentences import explain, fail, options, validated
-from pipeline.command.values import as_list
+from pipeline.command.refusals import explain
+from pipeline.command.sentences import fail, options, validated
 from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
 from pipeline.machine import device
 from pipeline.points import plan
+from pipeline.points.catalog import as_list
 from pipeline.points.frozen import Record
 from pipeline.reporting import terminal
 from pipeline.store import commit
@@ -52,6 +54,9 @@ warn = partial(say, style="yellow")
 
 
 C = TypeVar("C", bound=Record)
+
+HYDRA = "1.3"
+"""The version of Hydra whose ways commands have."""
 
 
 class UnsuccessfulError(Exception):
@@ -109,7 +114,10 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
         sys.argv[1:] = [*line.given, *_record(line, written, jobs, stack)]
         job = Job(name, schema, line, written, run)
         try:
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(job)()
+            if any(word.startswith("-") for word in line.given):
+                hydra.main(version_base=HYDRA, config_path=str(CONF), config_name=name)(job)()
+            else:
+                run_once(name, sys.argv[1:], job)
         except UserError as error:
             fail(str(error))
         except UnsuccessfulError as error:  # of a job elsewhere
@@ -221,6 +229,15 @@ def _record(line: CommandLine, words: Sequence[str], jobs: Path, stack: ExitStac
     return [f"hydra.sweep.dir='{folder}'"]
 
 
+def run_once(name: str, words: Sequence[str], job: Callable[[DictConfig], None]) -> None:
+    """Run a command without flags, as ``hydra.main`` does, which composes its configuration one time more to
+    find out that it has none."""
+    with initialize_config_dir(str(CONF), job_name=name, version_base=HYDRA):
+        composed = _with_hydra(name, words)
+        HydraConfig.instance().set_config(composed)
+        job(_without_hydra(composed))
+
+
 def run_all(several: Sequence[Sequence[C]], run: Callable[[Sequence[C]], None]) -> list[str]:
     """Run each, whether those before it were a success or not; why those were not that were none."""
     failed = []
@@ -247,7 +264,8 @@ def with_preset(config: DictConfig, words: Sequence[str]) -> DictConfig:
     """The same configuration with preset ``auto`` replaced by the one for the device."""
     if "preset" not in config or config.preset.name != "auto":
         return config
-    wanted = [str(name) for name in as_list(config.device) or ()]
+    given = config.device
+    wanted = [str(name) for name in (given if isinstance(given, ListConfig) else as_list(given) or ())]
     if not wanted:
         raise UserError("device: is empty; write a value or a list of values.")
     chosen = config.preset[kind_of(wanted, config.get("cluster"))]
@@ -264,11 +282,17 @@ def kind_of(wanted: Sequence[str], cluster: str | None) -> str:
 
 def _composed(words: Sequence[str]) -> DictConfig:
     """The configuration of this command with other words."""
+    return _without_hydra(_with_hydra(str(HydraConfig.get().job.config_name), words))
+
+
+def _with_hydra(name: str, words: Sequence[str]) -> DictConfig:
     hydra_instance = GlobalHydra.instance().hydra
     assert hydra_instance is not None, "a stage runs inside Hydra"
-    composed: DictConfig = hydra_instance.compose_config(
-        config_name=HydraConfig.get().job.config_name, overrides=list(words), run_mode=RunMode.RUN
-    )
+    return hydra_instance.compose_config(config_name=name, overrides=list(words), run_mode=RunMode.RUN)
+
+
+def _without_hydra(composed: DictConfig) -> DictConfig:
+    """What a command's own files and words say, without Hydra's settings."""
     with_hydra = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(with_hydra, dict)
     with_hydra.pop("hydra", None)

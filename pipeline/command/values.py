@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from omegaconf import ListConfig
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from kernels.contract import Value
@@ -16,12 +15,7 @@ from pipeline import unknown
 from pipeline.inspection.ncu import SETS
 from pipeline.inspection.occupancy import LIMITS
 from pipeline.inspection.sanitizer import TOOLS
-
-
-def as_list(value: Any) -> Any:
-    """A single value as a list of it."""
-    return value if value is None or isinstance(value, (list, tuple, ListConfig)) else [value]
-
+from pipeline.points.catalog import as_list
 
 LISTED = BeforeValidator(as_list)
 """Marks an option that takes a value or a list, which may also be written as ``a,b``."""

@@ -3,6 +3,7 @@ are built meanwhile."""
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from kernels.contract import Provider
 from pipeline.execution.libraries import Libraries
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
-from pipeline.machine.process import under_warden
+from pipeline.machine.process import WITHOUT_PLUGINS, under_warden
 from pipeline.points.point import Point
 from pipeline.toolchain import inductor
 
@@ -41,6 +42,7 @@ class CompilePool:
         self._process = subprocess.Popen(
             under_warden([sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)]),
             pass_fds=[fd],
+            env=WITHOUT_PLUGINS | os.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -10,21 +10,22 @@ import gc
 import sys
 from multiprocessing.connection import Connection
 
-from pipeline.execution import appraisal, judge, verification
-from pipeline.execution.appraisal import Appraiser
-from pipeline.execution.faults import failed
 from pipeline.execution.protocol import Setup, receive, serve
-from pipeline.machine import vector_math
 from pipeline.machine.process import die_with
+from pipeline.machine.torch import quick_import
 from pipeline.points.frozen import Record
-
-REQUESTS = (*judge.REQUESTS, *appraisal.REQUESTS)
 
 
 def main(parent: int, fd: int, memory: int) -> None:
     """Answer requests until the other end closes."""
     die_with(parent)
     connection = Connection(fd)
+    with quick_import():
+        from pipeline.execution import appraisal, judge, verification
+        from pipeline.execution.appraisal import Appraiser
+        from pipeline.execution.faults import failed
+        from pipeline.machine import vector_math
+
     setup = receive(connection, Setup)
     appraiser = Appraiser(setup.device, setup.seed, memory)
     if appraiser.device.type == "cpu":
@@ -39,7 +40,7 @@ def main(parent: int, fd: int, memory: int) -> None:
         except Exception as error:
             return failed(error)
 
-    serve(connection, answer, *REQUESTS)
+    serve(connection, answer, *judge.REQUESTS, *appraisal.REQUESTS)
 
 
 if __name__ == "__main__":

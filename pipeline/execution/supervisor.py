@@ -18,7 +18,7 @@ from pipeline.execution.partner import FailedError, GoneError, Partner
 from pipeline.execution.protocol import Done, Echo, Echoed, Ended, Rate, Release, Setup, Time, Timed
 from pipeline.machine import load
 from pipeline.machine.device import Device
-from pipeline.machine.process import INTERPRETERS, under_warden
+from pipeline.machine.process import INTERPRETERS, WITHOUT_PLUGINS, under_warden
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import NO_OVERHEAD, Rates
@@ -244,7 +244,7 @@ class Supervisor:
 
 
 def _environment(device: Device) -> dict[str, str]:
-    environment = os.environ | inductor.variables()
+    environment = WITHOUT_PLUGINS | os.environ | inductor.variables()
     if device.kind == "cuda":
         assert device.uuid is not None
         return environment | {"CUDA_VISIBLE_DEVICES": device.uuid}

@@ -31,6 +31,7 @@ from pipeline.execution.protocol import (
     serve,
 )
 from pipeline.machine.process import die_with
+from pipeline.machine.torch import quick_import
 from pipeline.points.frozen import Record
 
 FIRST_COMPILE = (
@@ -62,15 +63,16 @@ def main(fd: int, memory: int, compiles: bool) -> None:
     die_with(os.getppid())
     connection = Connection(fd)
     # Imported only now: a CPU worker has INTERPRETERS in its environment, a GPU worker its one GPU.
-    from pipeline.execution.endurance import Endurance
-    from pipeline.execution.faults import failed
-    from pipeline.execution.process_state import of_triton, put_back
-    from pipeline.machine import vector_math
+    with quick_import():
+        from pipeline.execution.endurance import Endurance
+        from pipeline.execution.faults import failed
+        from pipeline.execution.process_state import of_triton, put_back
+        from pipeline.machine import vector_math
 
-    if not connection.poll():
-        # Nobody waits for it yet: what the first torch.compile would import takes seconds, too.
-        with suppress(ImportError):
-            importlib.import_module("torch._inductor.compile_fx")
+        if not connection.poll():
+            # Nobody waits for it yet: what the first torch.compile would import takes seconds, too.
+            with suppress(ImportError):
+                importlib.import_module("torch._inductor.compile_fx")
     setup = receive(connection, Setup)
     if setup.device == "cpu":
         vector_math.resolve()

@@ -121,7 +121,8 @@ def capabilities(device: Device) -> Gpu | None:
     if device.kind == "cpu":
         return None
     done = subprocess.run(
-        [sys.executable, attributes.__file__, str(device.uuid)],
+        # Without packages, which it has no use for: to look for them would take longer than to ask.
+        [sys.executable, "-I", "-S", attributes.__file__, str(device.uuid)],
         env={name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
         capture_output=True,
         text=True,

@@ -7,6 +7,7 @@ import os
 import platform
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -24,45 +25,48 @@ from pipeline.store.results import LOCAL
 
 def fingerprint(device: Device) -> Environment:
     """Read what the device's results depend on."""
-    capability, driver, l2_bytes = None, None, None
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if device.kind == "cuda":
-        pynvml.nvmlInit()
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-            capability = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-            driver = pynvml.nvmlSystemGetDriverVersion()
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-        finally:
-            pynvml.nvmlShutdown()
-        with suppress(UserError):  # a driver that does not tell is one whose device can't be used either
-            told = capabilities(device)
-            l2_bytes = None if told is None else told.l2_cache
-    torch = installed_torch()
-    return Environment(
-        gpu=device.slug,
-        name=device.name,
-        kind=device.kind,
-        compute_capability=capability,
-        # Whole GiB on a CPU: the kernel's own share of the memory changes from boot to boot.
-        memory_mib=memory >> 20 if device.kind == "cuda" else (memory >> 30) << 10,
-        driver=driver,
-        cuda=torch.cuda,
-        torch=torch.version,
-        triton=metadata.version("triton"),
-        python=".".join(platform.python_version_tuple()[:2]),
-        nvcc=_version(find_nvcc),
-        cxx=_version(find_cxx),
-        cpu=cpu().name,
-        cpu_threads=cpu_threads(),
-        platform=f"{platform.system()}-{platform.machine()}",
-        host=_host() if device.kind == "cpu" else None,
-        flags=flags(device.kind),
-        # docker/run says so: an image can't hold its own digest.
-        image=os.environ.get("PIPELINE_IMAGE"),
-        base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
-        l2_bytes=l2_bytes,
-    )
+    with ThreadPoolExecutor(2) as beside:
+        # Compilers are asked in processes of their own, meanwhile.
+        nvcc, cxx = (beside.submit(_version, find) for find in (find_nvcc, find_cxx))
+        capability, driver, l2_bytes = None, None, None
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if device.kind == "cuda":
+            pynvml.nvmlInit()
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+                capability = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+                driver = pynvml.nvmlSystemGetDriverVersion()
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+            finally:
+                pynvml.nvmlShutdown()
+            with suppress(UserError):  # a driver that does not tell is one whose device can't be used either
+                told = capabilities(device)
+                l2_bytes = None if told is None else told.l2_cache
+        torch = installed_torch()
+        return Environment(
+            gpu=device.slug,
+            name=device.name,
+            kind=device.kind,
+            compute_capability=capability,
+            # Whole GiB on a CPU: the kernel's own share of the memory changes from boot to boot.
+            memory_mib=memory >> 20 if device.kind == "cuda" else (memory >> 30) << 10,
+            driver=driver,
+            cuda=torch.cuda,
+            torch=torch.version,
+            triton=metadata.version("triton"),
+            python=".".join(platform.python_version_tuple()[:2]),
+            nvcc=nvcc.result(),
+            cxx=cxx.result(),
+            cpu=cpu().name,
+            cpu_threads=cpu_threads(),
+            platform=f"{platform.system()}-{platform.machine()}",
+            host=_host() if device.kind == "cpu" else None,
+            flags=flags(device.kind),
+            # docker/run says so: an image can't hold its own digest.
+            image=os.environ.get("PIPELINE_IMAGE"),
+            base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
+            l2_bytes=l2_bytes,
+        )
 
 
 def flags(kind: str) -> dict[str, str]:

@@ -15,6 +15,10 @@ INTERPRETERS = {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"}
 """What lets a process run Triton under its interpreter and Numba under its simulator. Both are read when a
 kernel's module is imported."""
 
+WITHOUT_PLUGINS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TRITON_BACKENDS_IN_TREE": "1"}
+"""What lets a process import torch and Triton without a look at every installed package, for devices of other
+kinds than those that are measured here."""
+
 WARDEN = Path(__file__).with_name("warden.py")
 
 

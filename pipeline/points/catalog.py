@@ -20,6 +20,8 @@ from pipeline.points.limits import NAME, Name
 
 CONF = ROOT / "conf" / "kernel"
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, which is faster, where PyYAML was built with it."""
 
 RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
@@ -200,14 +202,23 @@ def read(path: Path, loaded: kernels.Loaded) -> KernelConfig:
 
 def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
     """The file over its ``base:``, another file named from it; mappings are merged, all else is replaced."""
-    with path.open() as file:  # whose name an error of YAML's bears
-        content = yaml.safe_load(file) or {}
+    content = _content(path)
     base = content.pop("base", None) if isinstance(content, dict) else None
     if base is None:
         return content
     if not isinstance(base, str) or path.parent / base in (path, *above):
         raise UserError(f"{path}: base: must be the name of another file, not {base}.")
     return _over(_merged(path.parent / base, (path, *above)), content)
+
+
+def _content(path: Path) -> Any:
+    with path.open() as file:  # whose name an error of YAML's bears
+        try:
+            content = yaml.load(file, LOADER)
+        except yaml.YAMLError:  # in other words than libyaml's, and closer to the place
+            file.seek(0)
+            content = yaml.safe_load(file)
+    return content or {}
 
 
 def _over(below: Any, above: Any) -> Any:
@@ -240,12 +251,14 @@ def _check_group(group: Group, kernel: Kernel, place: str) -> None:
         if name != "*" and name not in providers:
             raise UserError(f"{place}: {unknown('provider', name, providers)}")
     for name, lists in group.configurations.items():
-        binding = providers.values() if name == "*" else [providers[name]]
-        known = {word for one in binding for word in one.variables()}
-        for word, values in lists.items() if isinstance(lists, dict) else ():
+        if not isinstance(lists, dict):
+            continue
+        binding = [one.variables() for one in ([providers[name]] if name != "*" else providers.values())]
+        known = {word for declared in binding for word in declared}
+        for word, values in lists.items():
             if word not in known:
                 raise UserError(f"{place}: {unknown('parameter', word, sorted(known))}")
-            takers = [one.variables()[word] for one in binding if word in one.variables()]
+            takers = [declared[word] for declared in binding if word in declared]
             for value in values:
                 _check_value(value, takers, place)
 

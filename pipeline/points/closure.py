@@ -81,6 +81,7 @@ class _Walk:
         self._stop = stop
         self._definitions: dict[str, str] = {}
         self._modules: dict[str, Module | None] = {}
+        self._folders: dict[Path, bool] = {}
         self._touched: set[str] = set()
         self._followed: set[int] = set()
         self._seen: set[tuple[str, ...]] = set()
@@ -136,15 +137,14 @@ class _Walk:
 
     def _name_of(self, file: Path) -> str:
         """The module that a file is, by the root that lies nearest to it."""
+        resolved = file.resolve()
         found = [
-            (folder, prefix)
-            for prefix, folder in self._roots.items()
-            if file.resolve().is_relative_to(folder)
+            (folder, prefix) for prefix, folder in self._roots.items() if resolved.is_relative_to(folder)
         ]
         if not found:
             raise LookupError(f"{file} lies in none of the folders whose sources are followed.")
         folder, prefix = max(found, key=lambda root: len(root[0].parts))
-        parts = file.resolve().relative_to(folder).with_suffix("").parts
+        parts = resolved.relative_to(folder).with_suffix("").parts
         return ".".join([prefix, *parts]).removesuffix(".__init__")
 
     def _path(self, name: str) -> Path | None:
@@ -160,7 +160,14 @@ class _Walk:
 
     def _is_module(self, name: str) -> bool:
         path = self._path(name)
-        return path is not None and (path.is_dir() or self._module(name) is not None)
+        if path is None or not self._is_folder(path.parent):  # of a file that is no package
+            return False
+        return self._is_folder(path) or self._module(name) is not None
+
+    def _is_folder(self, path: Path) -> bool:
+        if path not in self._folders:
+            self._folders[path] = path.is_dir()
+        return self._folders[path]
 
     def _module(self, name: str) -> Module | None:
         """The module of that name, read once; None where it is not followed or has no file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,11 +14,15 @@ from pydantic_core import CoreSchema, core_schema
 from kernels.contract import Value
 from pipeline.points.limits import IDENTIFIER, MOST, WORD
 
+# For plugins, which nothing here has, Pydantic would read a file of each package that is installed.
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "1"
+
 
 class Record(BaseModel):
-    """Base of all records: frozen, and nothing unknown gets in, nor a number that is none."""
+    """Base of all records: frozen, and nothing unknown gets in, nor a number that is none. What checks one is
+    built when the first is made: a command makes few of all kinds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Values(Mapping[str, Value]):

@@ -32,6 +32,11 @@ def visible(text: str) -> str:
     return COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def visible_lines(text: str) -> str:
+    """A text of several lines with its control characters as their escapes."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def _short(text: str) -> str:
     return visible(text)[:MOST_CHARACTERS]
 

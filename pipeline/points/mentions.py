@@ -44,7 +44,7 @@ class Mentions(ast.NodeVisitor):
     def visit(self, node: ast.AST) -> None:
         """Add what a node mentions."""
         match node:
-            case ast.Name(ctx=ast.Store()):
+            case ast.Name(ctx=ast.Store()) | ast.Constant() | ast.expr_context():
                 pass
             case ast.Name() | ast.Attribute():
                 self._chain(node)

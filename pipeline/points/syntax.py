@@ -22,10 +22,15 @@ beside defining names."""
 _SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
 """Fields of a syntax tree that repeat what its shape says, or that nobody runs."""
 
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields that hold statements, in a list; where a statement is looked for, no others need be."""
+
 
 def plain(node: object) -> object:
     """A syntax tree as JSON, the same on every version of Python that reads it alike."""
     match node:
+        case list():
+            return [plain(item) for item in node]
         case ast.Constant(value=value):
             return ["Constant", type(value).__name__, _literal(value)]
         case ast.JoinedStr(values=values):
@@ -33,14 +38,12 @@ def plain(node: object) -> object:
         case ast.FormattedValue(format_spec=ast.JoinedStr(values=values)) if not _pieces(values):
             return plain(ast.FormattedValue(value=node.value, conversion=node.conversion))
         case ast.AST():
-            fields = {name: plain(value) for name, value in ast.iter_fields(node) if name not in _SILENT}
+            fields = ((name, getattr(node, name, None)) for name in node._fields if name not in _SILENT)
             # Fields that a newer Python adds are empty in source that an older one reads.
             return [
                 type(node).__name__,
-                {name: value for name, value in fields.items() if value not in (None, [])},
+                {name: plain(value) for name, value in fields if value is not None and value != []},
             ]
-        case list():
-            return [plain(item) for item in node]
         case _:
             return node
 
@@ -83,6 +86,17 @@ class _Essence(ast.NodeTransformer):
             vars(left)["body"] = [ast.Pass()]
         return left
 
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Each statement in its blocks."""
+        for name in _BLOCKS:
+            block = getattr(node, name, None)
+            if not isinstance(block, list):
+                continue
+            left = [self.visit(statement) for statement in block]
+            block[:] = [one for found in left for one in (found if isinstance(found, list) else [found])]
+            block[:] = filter(None, block)
+        return node
+
     def visit_Pass(self, node: ast.Pass) -> None:
         """No more than an empty body."""
 
@@ -115,16 +129,33 @@ class _Essence(ast.NodeTransformer):
 
 def scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """The nodes that run in the same scope as these: not what is inside of functions and classes."""
-    for node in nodes:
+    waiting = [*nodes]
+    waiting.reverse()
+    while waiting:
+        node = waiting.pop()
         yield node
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-                pass
+                inner: list[ast.AST] = []
             case ast.comprehension():
                 # Its targets are its own, but a walrus in it binds outside.
-                yield from scope([node.iter, *node.ifs])
+                inner = [node.iter, *node.ifs]
             case _:
-                yield from scope(ast.iter_child_nodes(node))
+                inner = [*ast.iter_child_nodes(node)]
+        inner.reverse()
+        waiting += inner
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all statements inside of it, those of functions and classes too."""
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for name in _BLOCKS:
+            block = getattr(one, name, None)
+            if isinstance(block, list):  # a lambda's is an expression
+                waiting += block
 
 
 def bound(node: ast.AST) -> str | None:
@@ -200,9 +231,8 @@ class Module:
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             self.lazy_annotations |= statement.names[0].name == "annotations"
         # A function that assigns a global name is one of the places where that name gets its value.
-        declared = [
-            name for node in ast.walk(statement) if isinstance(node, ast.Global) for name in node.names
-        ]
+        globals_in = (node.names for node in _statements(statement) if isinstance(node, ast.Global))
+        declared = [name for names in globals_in for name in names]
         for name in dict.fromkeys([*filter(None, map(bound, nodes)), *declared]):
             self.bindings.setdefault(name, []).append(statement)
         if _acts(statement):
@@ -219,7 +249,7 @@ class Module:
 def imports_in(tree: ast.AST) -> dict[str, list[Import]]:
     """The imports anywhere in a tree, by the name that each binds."""
     found: dict[str, list[Import]] = {}
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, Import):
             found.setdefault(str(bound(node)), []).append(node)
     return found

@@ -8,12 +8,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from pipeline.points.limits import visible
-
-
-def lines(text: str) -> str:
-    """A text of several lines with its control characters as their escapes."""
-    return "\n".join(map(visible, text.split("\n")))
+from pipeline.points.limits import visible_lines
 
 
 class Terminal(Console):
@@ -29,4 +24,4 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of what is printed."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else lines(text), style, control)
+            yield Segment(text if control else visible_lines(text), style, control)

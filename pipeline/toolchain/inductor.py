@@ -49,14 +49,14 @@ def variables() -> dict[str, str]:
     """What the environment of a process that runs torch.compile has to hold: no pool of compilers, which
     costs more to start than a kernel takes and outlives a worker that is killed; and what is known."""
     found = dict(COMPILES_ALONE)
-    if PASSED not in os.environ and _note().exists():
+    if PASSED not in os.environ and _is_noted():
         found[PASSED] = "1"
     return found
 
 
 def is_tried() -> bool:
     """Whether it is known, or was said by whoever set the variable."""
-    return PASSED in os.environ or _note().exists()
+    return PASSED in os.environ or _is_noted()
 
 
 @contextmanager
@@ -80,6 +80,15 @@ def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
         process.wait()
 
 
+def _is_noted() -> bool:
+    # Where nothing ever passed, as on most hosts with a GPU, no compiler need be asked.
+    return _notes().is_dir() and _note().exists()
+
+
+def _notes() -> Path:
+    return LOCAL / "inductor"
+
+
 def _note() -> Path:
     """The file that says that it passed, for this torch, compiler and CPU."""
     try:
@@ -88,7 +97,7 @@ def _note() -> Path:
     except UserError:
         compiler = ""
     flags = next((line for line in _lines(CPUINFO) if line.startswith("flags")), "")
-    return LOCAL / "inductor" / digest([installed_torch().version, compiler, flags])
+    return _notes() / digest([installed_torch().version, compiler, flags])
 
 
 def _lines(path: Path) -> list[str]:

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,15 @@ from pipeline.points.plan import Target
 
 COMMANDS = sorted(explanation.commands())
 CONFIGURED = [name for name in COMMANDS if name not in ("repro", "wheelhouse")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """A command's module and a kernel's YAML, which no test of this file changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explanation, "docstring", cache(explanation.docstring))
+        patch.setattr(catalog, "find", cache(catalog.find))
+        yield
 
 
 def conf_of(name: str) -> Path:
@@ -133,7 +144,7 @@ def test_help_of_a_kernel_is_there_before_what_a_command_imports() -> None:
     done = run("-X", "importtime", "-m", "pipeline.verify", "--help", "kernel=matmul")
     assert "  layout= nn nt tn tt (default nn)\n" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow"} == set()
+    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow", "hydra", "rich"} == set()
 
 
 @pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new"), ("pipeline.wheelhouse",)])

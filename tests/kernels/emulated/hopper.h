@@ -8,6 +8,7 @@
 // a barrier whose counts are wrong show as wrong numbers or as threads that wait for ever.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -79,9 +80,13 @@ constexpr uint32_t kSharedBase = 0x410;  // not where the swizzle begins: the ke
   std::exit(1);
 }
 
+constexpr size_t kStackBytes = 256 * 1024;
+
 struct Fiber {
-  ucontext_t context;
-  std::vector<char> stack = std::vector<char>(256 * 1024);
+  ucontext_t begins;
+  jmp_buf goes_on;  // swapcontext would ask the system for the signal mask at each turn
+  bool has_begun = false;
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};  // not set to zero: most of its pages are never touched
   std::function<bool()> may_go;  // what it waits for
   bool is_done = false;
   int cluster_generation = 0;  // of the cluster's barrier, when it arrived
@@ -148,7 +153,7 @@ struct Cluster {
   NamedBarrier all;
   std::deque<std::function<void()>> copies;
   std::deque<std::function<void()>> stores;  // to device memory, for which nobody waits before their memory's next use
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   std::mt19937 random;
   bool copies_late = false;
   bool wgmma_late = false;
@@ -169,11 +174,26 @@ inline void as_block(int rank, const std::function<void()>& does) {
   block = self;
 }
 
+// A turn of the thread `running`, and its end.
+inline void let_run() {
+  if (_setjmp(cluster->scheduler) == 0) {
+    if (running->has_begun) {
+      _longjmp(running->goes_on, 1);
+    }
+    running->has_begun = true;
+    setcontext(&running->begins);
+  }
+}
+inline void let_others_run() {
+  if (_setjmp(running->goes_on) == 0) {
+    _longjmp(cluster->scheduler, 1);
+  }
+}
+
 inline void wait_until(std::function<bool()> may_go) {
   while (!may_go()) {
-    Fiber* const self = running;
-    self->may_go = may_go;
-    swapcontext(&self->context, &cluster->scheduler);
+    running->may_go = may_go;
+    let_others_run();
   }
 }
 
@@ -200,7 +220,7 @@ inline void meet() {
 inline void start() {
   cluster->kernel();
   running->is_done = true;
-  swapcontext(&running->context, &cluster->scheduler);
+  let_others_run();
 }
 
 // One of those that are late, the stores last.
@@ -239,11 +259,11 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
     made->warps.resize(static_cast<size_t>(threads / 32));
     for (int i = 0; i < threads; ++i) {
       auto fiber = std::make_unique<Fiber>();
-      getcontext(&fiber->context);
-      fiber->context.uc_stack.ss_sp = fiber->stack.data();
-      fiber->context.uc_stack.ss_size = fiber->stack.size();
-      fiber->context.uc_link = nullptr;
-      makecontext(&fiber->context, start, 0);
+      getcontext(&fiber->begins);
+      fiber->begins.uc_stack.ss_sp = fiber->stack.get();
+      fiber->begins.uc_stack.ss_size = kStackBytes;
+      fiber->begins.uc_link = nullptr;
+      makecontext(&fiber->begins, start, 0);
       made->fibers.push_back(std::move(fiber));
       order.emplace_back(made.get(), i);
     }
@@ -267,7 +287,7 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
       running = fiber;
       blockIdx.x = of->index;
       threadIdx.x = static_cast<unsigned>(i);
-      swapcontext(&here.scheduler, &fiber->context);
+      let_run();
     }
     if (all_done) {
       break;
@@ -462,12 +482,12 @@ inline bool is_as_tma_takes_it(const CUtensorMap& map, int x) {
          std::all_of(map.strides + 1, map.strides + 4, [&](int64_t stride) { return stride % per_16_bytes == 0; });
 }
 
-inline void check_box(uint32_t address, const CUtensorMap* map, int x) {
+inline void check_box(uint32_t address, const CUtensorMap* map, int x, int alignment) {
   if (!is_as_tma_takes_it(*map, x)) {
     emulated::fail("a tensor, its rows or a box begin at no multiple of 16 bytes");
   }
-  if (address % (map->box_words > 0 ? 128 : 1024) != 0) {
-    emulated::fail("a tile begins where the swizzle does not");
+  if (address % alignment != 0) {
+    emulated::fail("a tile begins where the swizzle does not, or at no multiple of 128 bytes");
   }
   if (address + static_cast<uint32_t>(map->box_rows * map->row_bytes()) > emulated::kSharedBase + emulated::kSharedBytes) {
     emulated::fail("a copy goes past the end of shared memory");
@@ -503,27 +523,29 @@ inline void copy_words(uint32_t address, const CUtensorMap& map, int x, int y) {
   }
 }
 
-// To the blocks whose bits are set.
-inline void copy_box(void* to, const CUtensorMap* map, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
+// To the blocks whose bits are set. The map is the kernel's argument, and here on the stack of a thread, which may end
+// before its copies.
+inline void copy_box(void* to, const CUtensorMap* of, int x, int y, int z, int w, uint64_t* barrier, unsigned blocks) {
+  const CUtensorMap map = *of;
   const uint32_t address = shared_address(to);
   const uint32_t of_barrier = shared_address(barrier);
-  check_box(address, map, x);
+  check_box(address, of, x, map.box_words > 0 ? 128 : 1024);
   for (int rank = 0; rank < static_cast<int>(emulated::cluster->blocks.size()); ++rank) {
     if ((blocks >> rank & 1) == 0) {
       continue;
     }
     emulated::start_copy([=] {
       emulated::as_block(rank, [=] {
-        if (map->box_words > 0) {
-          copy_words(address, *map, x, y);
+        if (map.box_words > 0) {
+          copy_words(address, map, x, y);
         } else {
-          each_of_box(address, *map, x, y, z, w, [](unsigned char* here, const uint16_t* there) {
+          each_of_box(address, map, x, y, z, w, [](unsigned char* here, const uint16_t* there) {
             const uint16_t bits = there == nullptr ? uint16_t{0} : *there;
             std::memcpy(here, &bits, 2);
           });
         }
         emulated::Mbarrier& at = mbarrier_at(same_barrier(of_barrier));
-        at.bytes -= map->box_rows * map->row_bytes();
+        at.bytes -= map.box_rows * map.row_bytes();
         at.complete_if_all_is_there();
       });
     });
@@ -540,15 +562,19 @@ inline void tma_load_multicast(void* to, const CUtensorMap* map, int x, int y, u
 }
 
 // Stores read shared memory as late as the thread lets them, where copies are late.
-inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
+inline void tma_store(const CUtensorMap* of, const void* from, int x, int y) {
+  const CUtensorMap map = *of;
   const uint32_t address = shared_address(from);
   const int rank = emulated::block->rank;
   emulated::Fiber* const thread = emulated::running;
-  check_box(address, map, x);
+  check_box(address, of, x, 128);
+  if (of->sizes[0] % 8 != 0 && x + 64 > of->sizes[0]) {
+    emulated::fail("a store ends between multiples of 16 bytes, and writes past the end of a row");
+  }
   ++thread->stores;
   const auto store = [=] {
     emulated::as_block(rank, [=] {
-      each_of_box(address, *map, x, y, 0, 0, [](const unsigned char* here, const uint16_t* there) {
+      each_of_box(address, map, x, y, 0, 0, [](const unsigned char* here, const uint16_t* there) {
         if (there != nullptr) {
           std::memcpy(const_cast<uint16_t*>(there), here, 2);
         }

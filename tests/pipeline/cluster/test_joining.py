@@ -48,9 +48,9 @@ def test_without_ray_a_sentence_says_how_it_is_installed(tmp_path: Path) -> None
     )
 
 
-def test_a_sweep_without_a_cluster_imports_no_ray() -> None:
+def test_what_asks_for_a_cluster_imports_no_ray_before_it_does() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import pipeline.sweep"],
+        [sys.executable, "-X", "importtime", "-c", "import pipeline.cluster.sweeping, pipeline.sweep"],
         cwd=ROOT,
         capture_output=True,
         text=True,

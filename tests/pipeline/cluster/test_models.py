@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline import sweep
+from pipeline.cluster import sweeping
 from pipeline.cluster.team import ClusterTeam
 from pipeline.store import results
 from pipeline.store.ceilings import Rates
@@ -41,7 +42,7 @@ def stations(monkeypatch: pytest.MonkeyPatch) -> list[Rated]:
         members = [member(number, one) for number, one in enumerate(made, start=1)]
         yield [ClusterTeam(members[:1], None, print), ClusterTeam(members[1:], None, print)]
 
-    monkeypatch.setattr(sweep, "teams_of", teams_of)
+    monkeypatch.setattr(sweeping, "teams_of", teams_of)
     return made
 
 
