@@ -48,8 +48,8 @@ def run(configs: Sequence[CodegenConfig]) -> None:
     """``of_kernel`` for each kernel."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
     where = results.folder_for(configs[0].output, chosen.kind) / "codegen"
-    # One that has compiled waits for the device, or for Inductor, which has one core. Without a GPU nothing is
-    # compiled, and each process would import Inductor's front end anew.
+    # One that has compiled waits for the device, or for Inductor, which has one core. Without a GPU nothing
+    # is compiled, and each process would import Inductor's front end anew.
     at_once = device.cpu_threads() if chosen.kind == "cuda" else 1
     for_each(configs, partial(of_kernel, chosen=chosen), where, at_once)
 
