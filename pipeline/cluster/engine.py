@@ -168,7 +168,7 @@ def joined(engine: Engine, kind: str, tree: Path) -> Iterator[Cluster]:
                 ray.init(address=address or "local", **options)
             finally:
                 watch.cancel()
-    except (RuntimeError, OSError, ValueError, SystemExit) as error:
+    except (ray.exceptions.RayError, RuntimeError, OSError, ValueError, SystemExit) as error:
         raise UserError(_not_joined(where, str(error))) from error
     try:
         yield Cluster(ray, where)
@@ -229,10 +229,15 @@ def _not_joined(where: str, text: str) -> str:
             "no Ray cluster runs on this host: start one by ray start --head, name one by "
             "RAY_ADDRESS=HOST:PORT, or write cluster=ray-local."
         )
+    if "no authentication token was found" in text:
+        return (
+            f"{where} could not be joined: RAY_AUTH_MODE=token is set, and this host has no token. Copy "
+            "~/.ray/auth_token from the cluster's head."
+        )
     told = " ".join(text.split())[:300].rstrip(".") or "it did not answer"
     return (
-        f"{where} could not be joined: {told}. Run the command on one of its hosts, and set "
-        "RAY_AUTH_MODE=token where it asks for Ray's token."
+        f"{where} could not be joined: {told}. Run the command on one of its hosts. If it asks for a token, "
+        "set RAY_AUTH_MODE=token, and have its ~/.ray/auth_token on this host."
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from threading import Timer
+from time import monotonic
 from typing import Any
 
 from kernels import Loaded
 from pipeline import UserError
 from pipeline.cluster.crew import CrewTask, StationCrew
 from pipeline.cluster.engine import LostError
-from pipeline.cluster.gathering import SPEAK_S, Member, Say
+from pipeline.cluster.gathering import GRACE_S, SPEAK_S, Member, Say
 from pipeline.cluster.messages import Described, MeasuredRates
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Report
@@ -132,7 +133,8 @@ class ClusterTeam:
         return [one for one in self._members if not one.is_lost]
 
     def _hold(self, members: Sequence[Member]) -> None:
-        """Take every device, all at once. Raises UserError when none can be had."""
+        """Take every device, all at once. What another command measures on is not waited for longer than
+        ``GRACE_S``, once one is taken. Raises UserError when none can be had."""
 
         def hold(one: Member) -> str | None:
             try:
@@ -146,9 +148,14 @@ class ClusterTeam:
         )
         patience.daemon = True
         patience.start()
-        refusals = self._of_each(members, hold)
+        with ThreadPoolExecutor(len(members)) as threads:
+            asked = {threads.submit(hold, one): one for one in members}
+            late = _late(asked)
+            for taking in late:
+                asked[taking].remote.end()  # which ends the question, too
         patience.cancel()
-        for one, why in zip(members, refusals, strict=True):
+        for taking, one in asked.items():
+            why = f"another command measured on it for {GRACE_S:g} s." if taking in late else taking.result()
             if why is not None:
                 self._say(f"{one.device} on {one.node.name} is not used: {why}")
                 one.is_lost = True
@@ -183,3 +190,17 @@ class ClusterTeam:
     def _of_each(self, members: Sequence[Member], do: Callable[[Member], Any]) -> list[Any]:
         with ThreadPoolExecutor(max(1, len(members))) as threads:
             return list(threads.map(do, members))
+
+
+def _late(asked: Iterable[Future[str | None]]) -> set[Future[str | None]]:
+    """Those without an answer ``GRACE_S`` after the first device was taken, which None tells. As long as none
+    is taken, all are waited for."""
+    waiting = set(asked)
+    until = None
+    while waiting:
+        done, waiting = wait(waiting, until and max(0.0, until - monotonic()), FIRST_COMPLETED)
+        if not done:
+            break
+        if until is None and any(one.result() is None for one in done):
+            until = monotonic() + GRACE_S
+    return waiting

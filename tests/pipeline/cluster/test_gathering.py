@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from threading import Event
+from time import sleep
 from typing import Any, cast
 
 import pytest
 
 from pipeline import UserError
-from pipeline.cluster import gathering
+from pipeline.cluster import gathering, team
 from pipeline.cluster.engine import Cluster, LostError, Node, Remote
 from pipeline.cluster.messages import Assignment, Described
 from pipeline.cluster.station import digests
@@ -21,7 +23,7 @@ from pipeline.points import catalog
 from pipeline.store.environment import Environment
 from pipeline.timing.settings import TimingSettings
 from tests import factory
-from tests.pipeline.cluster.planted import Planted, described
+from tests.pipeline.cluster.planted import Planted, described, member
 
 SOFTMAX = catalog.find("softmax")
 NUMPY = metadata.version("numpy")
@@ -138,8 +140,8 @@ def test_packages_that_only_the_hosts_have_count_and_are_in_the_keys() -> None:
     cluster = cast(Cluster, PlantedCluster(*stations))
     found = gathering.members(cluster, assignment(), None, print)
     (members,) = gathering.agreeing(found, [SOFTMAX], assignment(), print).values()
-    team = ClusterTeam(members, None, print, ["softmax"])
-    keys = team.identity(SOFTMAX.loaded, TimingSettings(), 0)
+    made = ClusterTeam(members, None, print, ["softmax"])
+    keys = made.identity(SOFTMAX.loaded, TimingSettings(), 0)
     own = Identity(SOFTMAX.loaded, factory.environment(), TimingSettings(), 0)
     at = {name: factory.made_point("softmax", name) for name in ("numba", "torch")}
     assert (len(members), keys.parts(at["numba"]).environment) == (2, "0" * 16)
@@ -212,6 +214,46 @@ def test_a_gpu_that_is_taken_is_waited_for_and_then_left_out(monkeypatch: pytest
     ]
     with pytest.raises(UserError, match=r"no device of the planted cluster was free within 0.02 s"):
         gathered(PlantedCluster(None), wait_s=0.02)
+
+
+class Busy(Planted):
+    """A station whose GPU another command measures on, until the station is ended."""
+
+    def __init__(self) -> None:
+        super().__init__(described())
+        self._ended = Event()
+
+    def begin(self, wait_s: float | None) -> None:
+        if self._ended.wait(20):
+            raise LostError("it was ended")
+
+    def end(self) -> None:
+        super().end()
+        self._ended.set()
+
+
+def test_a_gpu_that_another_command_measures_on_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(team, "GRACE_S", 0.01)
+    said: list[str] = []
+    members = [member(1, Busy()), member(2, Planted(described()))]
+    found = ClusterTeam(members, None, said.append)
+    assert [str(one) for one in found.devices] == ["node2/cuda:0"]
+    assert said == ["node1/cuda:0 on host1 is not used: another command measured on it for 0.01 s."]
+
+
+def test_where_every_gpu_is_measured_on_the_first_that_is_free_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Later(Planted):
+        def begin(self, wait_s: float | None) -> None:
+            sleep(0.1)
+
+    monkeypatch.setattr(team, "GRACE_S", 0.0)
+    said: list[str] = []
+    found = ClusterTeam([member(1, Later(described()))], None, said.append)
+    assert ([str(one) for one in found.devices], said) == (["node1/cuda:0"], [])
 
 
 @pytest.mark.parametrize(

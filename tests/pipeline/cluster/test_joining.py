@@ -96,6 +96,18 @@ def test_without_a_cluster_a_sentence_says_how_one_is_started() -> None:
 
 @needs_ray
 @pytest.mark.slow
+def test_a_token_that_is_asked_for_and_not_there_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = swept(RAY_ADDRESS=address, RAY_AUTH_MODE="token", HOME=str(tmp_path))
+    assert said(done) == (
+        f"error: the Ray cluster at {address} could not be joined: RAY_AUTH_MODE=token is set, and this host "
+        "has no token. Copy ~/.ray/auth_token from the cluster's head."
+    )
+
+
+@needs_ray
+@pytest.mark.slow
 def test_what_listens_and_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
