@@ -37,7 +37,7 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.asked import asked
-from pipeline.reporting import compared, machines_shown, ratios
+from pipeline.reporting import compared, machines_shown, ratio_plot, ratios
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.ratios import Compared
@@ -263,7 +263,7 @@ class Compare:
         for line in self._summary(self.contest, rows):
             say(line)
         picture = self.path.with_suffix(".svg")
-        write_atomically(picture, ratios.plot(rows, self.title, self.config.margin))
+        write_atomically(picture, ratio_plot.plot(rows, self.title, self.config.margin))
         found = self.found(rows).model_dump_json(indent=2).encode() + b"\n"
         write_atomically(self.path.with_suffix(".json"), found)
         say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")

@@ -191,7 +191,7 @@ def run(command: Sequence[str], stages: Stages, log: IO[str], early: Early | Non
     try:
         dvc = subprocess.Popen(
             command,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "PIPELINE_PYTHON": sys.executable},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -41,20 +41,55 @@ class Device(Record):
         return prefix + re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
-def gpus() -> list[Device]:
-    """The GPUs that CUDA programs started from here would see, in their order; none without a driver."""
+class Told(Record):
+    """What NVIDIA's driver tells of a GPU; ``memory`` is in bytes."""
+
+    device: Device
+    capability: tuple[int, int]
+    driver: str
+    memory: int
+
+
+@cache
+def told() -> tuple[Told, ...]:
+    """What NVIDIA's driver tells of every GPU of this host; nothing without a driver.
+
+    It is asked once a process: its start takes longer than all that it is asked. Raises pynvml.NVMLError for
+    a GPU that it can't tell of.
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return []
+        return ()
     try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        found = [
-            Device(kind="cuda", name=pynvml.nvmlDeviceGetName(h), index=i, uuid=pynvml.nvmlDeviceGetUUID(h))
-            for i, h in enumerate(handles)
-        ]
+        return tuple(
+            Told(
+                device=Device(
+                    kind="cuda",
+                    name=pynvml.nvmlDeviceGetName(handle),
+                    index=index,
+                    uuid=pynvml.nvmlDeviceGetUUID(handle),
+                ),
+                capability=pynvml.nvmlDeviceGetCudaComputeCapability(handle),
+                driver=driver,
+                memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+            )
+            for index, handle in enumerate(handles)
+        )
     finally:
         pynvml.nvmlShutdown()
+
+
+def told_of(device: Device) -> Told:
+    """What NVIDIA's driver tells of one GPU of this host."""
+    return next(one for one in told() if one.device.uuid == device.uuid)
+
+
+def gpus() -> list[Device]:
+    """The GPUs that CUDA programs started from here would see, in their order; none without a driver."""
+    found = [one.device for one in told()]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found

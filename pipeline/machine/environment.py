@@ -8,15 +8,12 @@ import platform
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-import pynvml
-
 from pipeline import UserError
 from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
-from pipeline.machine.device import Device, capabilities, cpu, cpu_threads
+from pipeline.machine.device import Device, capabilities, cpu, cpu_threads, told_of
 from pipeline.machine.torch import installed_torch
 from pipeline.store.environment import FLAGS, PLACES, Environment
 from pipeline.store.files import write_atomically
@@ -25,23 +22,15 @@ from pipeline.store.results import LOCAL
 
 def fingerprint(device: Device) -> Environment:
     """Read what the device's results depend on."""
-    with ThreadPoolExecutor(2) as beside:
-        # Compilers are asked in processes of their own, meanwhile.
+    with ThreadPoolExecutor(3) as beside:
+        # Compilers and CUDA's driver are asked in processes of their own, meanwhile.
         nvcc, cxx = (beside.submit(_version, find) for find in (find_nvcc, find_cxx))
-        capability, driver, l2_bytes = None, None, None
+        l2_bytes = beside.submit(_l2_bytes, device)
+        capability, driver = None, None
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if device.kind == "cuda":
-            pynvml.nvmlInit()
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-                capability = "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-                driver = pynvml.nvmlSystemGetDriverVersion()
-                memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            finally:
-                pynvml.nvmlShutdown()
-            with suppress(UserError):  # a driver that does not tell is one whose device can't be used either
-                told = capabilities(device)
-                l2_bytes = None if told is None else told.l2_cache
+            told = told_of(device)
+            capability, driver, memory = "{}.{}".format(*told.capability), told.driver, told.memory
         torch = installed_torch()
         return Environment(
             gpu=device.slug,
@@ -65,7 +54,7 @@ def fingerprint(device: Device) -> Environment:
             # docker/run says so: an image can't hold its own digest.
             image=os.environ.get("PIPELINE_IMAGE"),
             base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
-            l2_bytes=l2_bytes,
+            l2_bytes=l2_bytes.result(),
         )
 
 
@@ -93,6 +82,16 @@ def _host() -> str:
     machine = Path("/etc/machine-id")
     told = machine.read_bytes() if machine.is_file() else b""
     return hashlib.sha256(drawn().encode() + told).hexdigest()[:16]
+
+
+def _l2_bytes(device: Device) -> int | None:
+    """The size of a GPU's L2 cache; None for a CPU, and where the driver does not tell: then the device can't
+    be used either."""
+    try:
+        told = capabilities(device)
+    except UserError:
+        return None
+    return None if told is None else told.l2_cache
 
 
 def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:

@@ -1,26 +1,19 @@
-"""A comparison as a table, for a terminal or a pull request, and its ratios and intervals as a plot."""
+"""A comparison as a table, for a terminal or a pull request."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
 from pipeline.reporting.numbers import number
 from pipeline.store.comparisons import ComparisonRow
-from pipeline.verdicts.statistics import Estimate, Verdict
-
-COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
+from pipeline.verdicts.verdict import Estimate, Verdict
 
 HEADINGS = ("problem", "a", "b", "a us", "b us", "b / a", "90 %", "b is")
-
-MOST_DRAWN = 120
-"""Ratios in a plot at most; a plot of more would not be read."""
 
 
 @dataclass(frozen=True)
@@ -80,24 +73,3 @@ def markdown(rows: Sequence[Compared], title: str) -> str:
     """The rows as a table for a pull request."""
     lines = [f"**{title}**", "", f"| {' | '.join(HEADINGS)} |", "|---|---|---|--:|--:|--:|---|---|"]
     return "\n".join([*lines, *(f"| {' | '.join(_cells(one))} |" for one in rows)])
-
-
-def plot(rows: Sequence[Compared], title: str, margin: float) -> bytes:
-    """SVG: each ratio with its interval, a row each, and the margin as a band."""
-    drawn = [one for one in rows if isfinite(one.estimate.high)][:MOST_DRAWN]
-    figure = Figure(figsize=(8, 1.2 + 0.22 * len(drawn)), layout="constrained")
-    axes = figure.subplots()
-    axes.axvspan(1 / (1 + margin), 1 + margin, color="#d8dee4", label=f"margin of {margin:.1%}")
-    axes.axvline(1, color="#656d76", linewidth=0.8)
-    for place, one in enumerate(drawn):
-        colour = COLOURS[one.verdict]
-        axes.plot([one.estimate.low, one.estimate.high], [place, place], color=colour, linewidth=1.5)
-        axes.plot([one.estimate.ratio], [place], "o", color=colour, markersize=3.5)
-    axes.set_yticks(range(len(drawn)), [f"{one.b} {one.problem}" for one in drawn], fontsize=7)
-    axes.invert_yaxis()
-    axes.set_xlabel("time of b / time of a, with its 90 % interval")
-    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
-    axes.legend(fontsize=7, loc="lower right")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()

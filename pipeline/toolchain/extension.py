@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pynvml
 from pydantic import ValidationError
 
 import kernels
@@ -245,15 +244,7 @@ def _names(architectures: Sequence[str]) -> str:
 
 def _capabilities() -> list[str]:
     """Compute capabilities of this machine's GPUs, asked of the driver so that no CUDA context is made."""
-    gpus = device.gpus()
-    if not gpus:
-        return []
-    pynvml.nvmlInit()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in gpus]
-        return ["{}{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)) for handle in handles]
-    finally:
-        pynvml.nvmlShutdown()
+    return ["{}{}".format(*device.told_of(gpu).capability) for gpu in device.gpus()]
 
 
 def _plan(source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:

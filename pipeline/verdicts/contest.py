@@ -25,7 +25,8 @@ from pipeline.store.ceilings import Overhead
 from pipeline.store.record import Outcome
 from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts.statistics import Estimate, Rule, Verdict, estimate, pooled, verdicts
+from pipeline.verdicts.statistics import Rule, estimate, pooled, verdicts
+from pipeline.verdicts.verdict import Estimate, Verdict
 
 
 @dataclass(frozen=True)

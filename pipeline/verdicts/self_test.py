@@ -12,7 +12,8 @@ from pipeline.points.point import Point
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.record import noise_class
 from pipeline.verdicts.contest import Contest
-from pipeline.verdicts.statistics import Estimate, Verdict, deviation
+from pipeline.verdicts.statistics import deviation
+from pipeline.verdicts.verdict import Estimate, Verdict
 
 Noise = Mapping[str, tuple[float, int]]
 """By ``noise_class`` the standard deviation of the logarithms of equal kernels' ratios, and of how many

@@ -13,7 +13,8 @@ from pipeline.store.record import Origin
 from pipeline.store.turns import Sustained
 from pipeline.verdicts.contest import Contest, Match, Rival, medians
 from pipeline.verdicts.finalists import Finalists, microseconds
-from pipeline.verdicts.statistics import Estimate, Verdict, estimate, verdicts
+from pipeline.verdicts.statistics import estimate, verdicts
+from pipeline.verdicts.verdict import Estimate, Verdict
 
 
 @dataclass(frozen=True)

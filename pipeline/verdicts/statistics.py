@@ -8,7 +8,6 @@ one is ``faster`` or ``slower`` if it lies beyond, and if that is significant am
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import exp, inf, log, log1p, sqrt
 from statistics import fmean, median, stdev
 from typing import Literal, TypeVar
@@ -16,8 +15,7 @@ from typing import Literal, TypeVar
 from scipy import stats
 
 from pipeline.points.frozen import Record
-
-Verdict = Literal["same", "faster", "slower", "undecided"]
+from pipeline.verdicts.verdict import Estimate, Verdict
 
 K = TypeVar("K", bound=Hashable)
 
@@ -61,18 +59,6 @@ class Rule(Record):
     def bound(self) -> float:
         """What a ratio's logarithm has to be beyond."""
         return self.within if self.beyond == "margin" else 0.0
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A ratio of times with its interval, and how probable one so far from 1 is where there is no difference
-    beyond the rule's bound (1 where it is not beyond)."""
-
-    rounds: int
-    ratio: float
-    low: float
-    high: float
-    probability: float
 
 
 def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimate:

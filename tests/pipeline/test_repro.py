@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import repro
+from pipeline import ROOT, repro
 from pipeline.reporting.swept import Swept
 from pipeline.reporting.terminal import Terminal
 from tests import factory
@@ -72,3 +74,19 @@ def test_a_sweeps_own_closing_line_tells_it() -> None:
     swept = Swept(unread, planned, unread, ledger("square"), [], 12, 3.2, 0.001, "run")
     found = repro.SWEPT.match(swept.closing_line())
     assert found is not None and found[1] == "square"
+
+
+def test_a_stage_runs_by_the_python_that_make_repro_names(tmp_path: Path) -> None:
+    """And starts no other to find one that has the packages."""
+    for name in ("python", "named"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/started\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PIPELINE_PYTHON": str(tmp_path / "named")}
+    subprocess.run([ROOT / "pipeline/python", "-m", "pipeline.environment"], env=environment, check=True)
+    assert (tmp_path / "started").read_text().split() == ["named"]
+    told: list[str] = []
+    stages = repro.Stages()
+    stages.read = lambda lines, log, early=None: told.extend(lines)  # type: ignore[method-assign]  # it hears all
+    with (tmp_path / "log").open("w") as log:
+        repro.run(["sh", "-c", "echo $PIPELINE_PYTHON"], stages, log)
+    assert told == [f"{sys.executable}\n"]

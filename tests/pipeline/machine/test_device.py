@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,14 @@ UUIDS = ("GPU-aaaa1111", "GPU-aaab2222", "GPU-cccc3333")
 @dataclass
 class Handle:
     index: int
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """No test hears what the driver told another."""
+    device.told.cache_clear()
+    yield
+    device.told.cache_clear()
 
 
 @pytest.fixture
@@ -208,7 +216,21 @@ def test_another_driver_is_another_environment(
     plant_gpus(H100)
     before = fingerprint(device.resolve("cuda"))
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "600.1")
+    device.told.cache_clear()
     assert fingerprint(device.resolve("cuda")).digest != before.digest
+
+
+def test_the_driver_is_started_once_a_process(
+    plant_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_gpus(H100, H200)
+    starts: list[str] = []
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: starts.append("start"))
+    fingerprint(device.resolve("cuda"))
+    assert [one.index for one in device.resolve_all(["cuda:1"])] == [1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [one.name for one in device.gpus()] == [H200], "what is visible is looked up each time"
+    assert starts == ["start"]
 
 
 def test_threads_are_those_that_this_process_may_use() -> None:

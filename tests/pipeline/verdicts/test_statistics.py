@@ -7,7 +7,8 @@ from math import exp, inf
 import numpy as np
 import pytest
 
-from pipeline.verdicts.statistics import Estimate, Rule, deviation, estimate, pooled, verdicts
+from pipeline.verdicts.statistics import Rule, deviation, estimate, pooled, verdicts
+from pipeline.verdicts.verdict import Estimate
 
 RULE = Rule()
 ROUNDS = 5
