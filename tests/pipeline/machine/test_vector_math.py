@@ -58,14 +58,19 @@ def ask():
     print("ready", flush=True)
     ours.close()
 
-threading.Thread(target=ask).start()
-memory = os.memfd_create("test")
-MODULE.main(*ARGUMENTS, there.detach(), memory)
+threading.Thread(target=ask, daemon=True).start()
+MODULE.main(ARGUMENTS)
 """
 
 
-@pytest.mark.parametrize(("module", "arguments"), [("worker", []), ("judging", [os.getpid()])])
-def test_worker_and_judge_call_them_before_they_answer(module: str, arguments: list[int]) -> None:
-    program = STARTED.replace("MODULE", module).replace("ARGUMENTS", str(arguments))
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("worker", 'there.detach(), os.memfd_create("test"), False'),
+        ("judging", f'{os.getpid()}, there.detach(), os.memfd_create("test")'),
+    ],
+)
+def test_worker_and_judge_call_them_before_they_answer(module: str, arguments: str) -> None:
+    program = STARTED.replace("MODULE", module).replace("ARGUMENTS", arguments)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["resolved", "ready"], done.stderr
