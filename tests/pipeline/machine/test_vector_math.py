@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,7 +66,7 @@ MODULE.main(ARGUMENTS)
     ("module", "arguments"),
     [
         ("worker", 'there.detach(), os.memfd_create("test"), False'),
-        ("judging", f'{os.getpid()}, there.detach(), os.memfd_create("test")'),
+        ("judging", 'os.getppid(), there.detach(), os.memfd_create("test")'),
     ],
 )
 def test_worker_and_judge_call_them_before_they_answer(module: str, arguments: str) -> None:
