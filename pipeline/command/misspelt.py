@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pipeline import UserError
 from pipeline.command import words as command_words
 from pipeline.command.explanation import schema_of
+from pipeline.command.options import KernelOptions
 from pipeline.command.sentences import fail
 from pipeline.command.words import CHOSEN, PIN
 from pipeline.points import catalog, plan
@@ -15,14 +16,14 @@ from pipeline.points import catalog, plan
 
 def refuse(name: str, written: Sequence[str]) -> None:
     """End a command with a sentence if its words can't be read, or if a kernel that they name lacks one of
-    them. With a flag the command itself does so: of a multirun the jobs before are run, and who asks for the
-    configuration gets it."""
+    them, where it is about kernels that are there. With a flag the command itself does so: of a multirun the
+    jobs before are run, and who asks for the configuration gets it."""
     if any(word.startswith("-") for word in written):
         return
     schema = schema_of(name)
     try:
         given = command_words.read(written, schema).given
-        for kernel in _kernels(given):
+        for kernel in _kernels(given) if issubclass(schema, KernelOptions) else ():
             entry = catalog.find(kernel)
             for pin in _values(given, f"++{PIN}."):
                 if pin not in plan.names(entry):

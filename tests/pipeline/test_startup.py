@@ -81,6 +81,11 @@ def test_nothing_else_is_refused_early(words: tuple[str, ...]) -> None:
     misspelt.refuse("sweep", words)
 
 
+@pytest.mark.parametrize("name", ["new", "prune", "publish"])
+def test_a_command_about_kernels_that_need_not_be_there_takes_any_name(name: str) -> None:
+    misspelt.refuse(name, ["kernel=no_such"])
+
+
 def test_no_package_is_looked_at_for_plugins() -> None:
     done = run("-c", OPENED.format("from pipeline.timing.settings import TimingSettings; TimingSettings()"))
     assert done.stdout == "[]\n", done.stderr
