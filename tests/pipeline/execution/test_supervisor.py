@@ -48,9 +48,14 @@ def worker() -> Iterator[Supervisor]:
 
 
 def processes(of: str = "pipeline") -> list[int]:
-    """Processes of this one that measure: ``worker``, ``judge`` or all."""
+    """Processes of this one that measure: ``worker``, ``judge`` or all. The server from which those that
+    inspect are forked stays, where another test has started it."""
     children = {child.pid: " ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)}
-    return [pid for pid, words in children.items() if of in words and "warden.py" not in words]
+    return [
+        pid
+        for pid, words in children.items()
+        if of in words and not any(other in words for other in ("warden.py", "forkserver"))
+    ]
 
 
 def workers() -> list[int]:
