@@ -247,6 +247,18 @@ def is_measured(point: Point) -> bool:
     return point.provider != "torch_compile"
 
 
+def python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command line of this Python in the repository itself, where no GPU is to be seen."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

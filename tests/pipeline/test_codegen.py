@@ -701,6 +701,15 @@ def test_a_source_that_does_not_compile_leaves_the_others(
     assert alone.err.startswith("error: two_of_each/odd-name.cu does not compile:")
 
 
+def scope_of_gpu(planted: Path, tmp_path: Path, offline: bool = False) -> Scope:
+    """Of a kernel on a GPU that is not there."""
+    loaded = kernels.load(str(planted))
+    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
+    identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
+    gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
+    return Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False, offline)
+
+
 def code_of(scope: Scope, rows: Sequence[CodeRow], warn: Callable[[str], None]) -> CudaCode:
     """The rows of CUDA points, of which an earlier run left some."""
     return CudaCode(known_code.KnownCode(scope, rows, ()), code_texts.Texts(scope), warn)
@@ -712,11 +721,8 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would tell them, of which there is none here."""
-    loaded = kernels.load(str(planted))
-    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
-    identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
-    gpu = device.Device(kind="cuda", name="GPU")
-    scope = Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
+    scope = scope_of_gpu(planted, tmp_path)
+    loaded, identity = scope.loaded, scope.identity
     said: list[str] = []
     made = code_of(scope, (), said.append)
     found = library.library_of(loaded, "odd-name.cu")
@@ -762,11 +768,8 @@ def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offl
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
 ) -> None:
     """As a GPU would tell them, of which there is none here."""
-    loaded = kernels.load(str(planted))
-    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
-    identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
-    gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
-    scope = Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False, offline)
+    scope = scope_of_gpu(planted, tmp_path, offline)
+    loaded = scope.loaded
     made = code_of(scope, (), print)
     found = library.library_of(loaded, "odd-name.cu")
     (function,), _ = found.functions("90")
@@ -783,7 +786,7 @@ def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offl
         where: str, points: list[tuple[str, Point]], seed: int
     ) -> dict[str, list[launches.DeviceLaunch]]:
         try:
-            with DeviceLock(gpu, 0, print, shared=True):
+            with DeviceLock(scope.device, 0, print, shared=True):
                 alone = False
         except UserError:
             alone = True
@@ -806,11 +809,8 @@ def test_of_a_library_that_is_known_only_what_a_call_tells_is_added(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would tell it, of which there is none here: its library is taken apart once."""
-    loaded = kernels.load(str(planted))
-    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
-    identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
-    gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
-    scope = Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
+    scope = scope_of_gpu(planted, tmp_path)
+    identity = scope.identity
     point = Point(kernel="two_of_each", provider="blocks", problem=Values({"n": 1, "kind": "float32"}))
     seen = launches.DeviceLaunch(
         name="by_block<float>", threads=64, blocks=1, registers=8, shared=500, duration_us=1.0

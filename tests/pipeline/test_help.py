@@ -23,6 +23,7 @@ from pipeline.command.words import CONF
 from pipeline.machine import device
 from pipeline.points import catalog, plan
 from pipeline.points.plan import Target
+from tests.project import python
 
 COMMANDS = sorted(explanation.commands())
 CONFIGURED = [name for name in COMMANDS if name not in ("repro", "wheelhouse")]
@@ -78,20 +79,9 @@ def test_every_command_shows_three_examples_of_options_that_it_has(name: str) ->
         assert set(given) <= known, name
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("name", ["timers", "ui"])
 def test_help_is_there_before_what_a_command_imports(name: str) -> None:
-    done = run("-X", "importtime", "-m", f"pipeline.{name}", "--help")
+    done = python("-X", "importtime", "-m", f"pipeline.{name}", "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(explanation.docstring(name).splitlines()[0])
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -141,7 +131,7 @@ def test_help_of_every_command_about_kernels_lists_what_a_kernel_takes(
 
 
 def test_help_of_a_kernel_is_there_before_what_a_command_imports() -> None:
-    done = run("-X", "importtime", "-m", "pipeline.verify", "--help", "kernel=matmul")
+    done = python("-X", "importtime", "-m", "pipeline.verify", "--help", "kernel=matmul")
     assert "  layout= nn nt tn tt (default nn)\n" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow", "hydra", "rich"} == set()
@@ -149,7 +139,7 @@ def test_help_of_a_kernel_is_there_before_what_a_command_imports() -> None:
 
 @pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new"), ("pipeline.wheelhouse",)])
 def test_a_command_without_what_it_needs_prints_its_help_and_says_so(command: tuple[str, ...]) -> None:
-    done = run("-m", *command)
+    done = python("-m", *command)
     name = command[-1].removeprefix("pipeline.")
     assert done.stdout == f"{explanation.of_command(name)}\n"
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -184,12 +174,12 @@ def script(tmp_path: Path) -> Path:
 
 def test_the_console_script_takes_the_same_words(script: Path) -> None:
     path = {"PYTHONPATH": str(ROOT)}
-    done = run(str(script), "sweep", "kernel=softmax", "device=cpu", "size=0", **path)
+    done = python(str(script), "sweep", "kernel=softmax", "device=cpu", "size=0", **path)
     assert (done.returncode, done.stderr) == (2, "error: size: must be at least 1, not 0.\n")
-    done = run(str(script), "swep", **path)
+    done = python(str(script), "swep", **path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown command 'swep'. Did you mean 'sweep'? Known: ")
-    done = run(str(script), "gelu", "--help", **path)
+    done = python(str(script), "gelu", "--help", **path)
     assert done.stderr.startswith("error: unknown command 'gelu'.")
 
 

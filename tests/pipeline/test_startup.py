@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,13 +13,14 @@ from typing import Any
 import pytest
 from hydra._internal.hydra import Hydra
 
-from pipeline import ROOT, sweep
+from pipeline import sweep
 from pipeline.command import misspelt
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_each
 from pipeline.execution import supervisor
 from pipeline.machine import device
 from pipeline.machine.torch import quick_import
+from tests.project import python
 
 WORDS = ("kernel=softmax", "prvider=torch")
 
@@ -33,19 +33,8 @@ print([name for name in opened if "entry_points" in name])
 """
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_a_name_that_nobody_knows_is_said_before_a_command_is_imported() -> None:
-    done = run("-X", "importtime", "-m", "pipeline.sweep", *WORDS)
+    done = python("-X", "importtime", "-m", "pipeline.sweep", *WORDS)
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: unknown option of softmax 'prvider'. Did you mean 'provider'?" in done.stderr
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -87,13 +76,15 @@ def test_a_command_about_kernels_that_need_not_be_there_takes_any_name(name: str
 
 
 def test_no_package_is_looked_at_for_plugins() -> None:
-    done = run("-c", OPENED.format("from pipeline.timing.settings import TimingSettings; TimingSettings()"))
+    done = python(
+        "-c", OPENED.format("from pipeline.timing.settings import TimingSettings; TimingSettings()")
+    )
     assert done.stdout == "[]\n", done.stderr
 
 
 def test_who_measures_looks_at_none_either() -> None:
     environment = supervisor._environment(device.cpu())
-    done = run("-c", OPENED.format("import torch, triton"), **environment)
+    done = python("-c", OPENED.format("import torch, triton"), **environment)
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -118,7 +109,7 @@ def test_a_command_without_flags_is_composed_once_for_the_preset_and_once_with_i
 
 def test_a_sweep_here_imports_nothing_of_clusters() -> None:
     program = "import json, sys; import pipeline.sweep; print(json.dumps(sorted(sys.modules)))"
-    imported = json.loads(run("-c", program).stdout)
+    imported = json.loads(python("-c", program).stdout)
     assert "pipeline.execution.team" in imported
     assert [name for name in imported if name.startswith("pipeline.cluster")] == []
 
