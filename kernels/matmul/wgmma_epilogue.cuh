@@ -91,7 +91,9 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
                                   const OutputMaps& maps, const Arguments& of, int row, int column, int which) {
   constexpr int kBoxes = Tile::kBlockN / kBoxColumns;
   constexpr int kAtOnce = 2;  // boxes that are staged at a time
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  uint32_t index[] = {threadIdx.x};
+  fence_registers(index);  // what depends on it is not worked out before the products, which need the registers
+  const int thread = static_cast<int>(index[0]) % kWarpgroup;
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int quad = lane % 4;
@@ -142,30 +144,28 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
     }
     __syncwarp();
   }
-  // Of the tile's columns, where what TMA stores ends.
-  const int end = min(before + Tile::kBlockN - 8, before + columns_of_residue(before, of.n - column));
-  const auto store_ends = [&](int piece) {
+  // Of the tile's columns, where those of the output end, and those that TMA stores; the latter at the earliest in any row.
+  const int left = of.n - column;
+  const int end = before + min(Tile::kBlockN - 8, columns_of_residue(before, left));
+  const int earliest = min(Tile::kBlockN - 8, left - 7);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = row + warp * 16 + half * 8 + lane / 4;
-      uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{at} * of.out_row + column;
+  for (int half = 0; half < 2; ++half) {
+    const int at = row + warp * 16 + half * 8 + lane / 4;
+    uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{at} * of.out_row + column;
+#pragma unroll
+    for (int piece = 0; piece < Tile::kBlockN / 8; ++piece) {
+      // The same for all threads, and so for nearly all pieces of nearly all tiles nothing else.
+      if (piece > 0 && (piece * 8 + 8 <= earliest || piece * 8 >= left)) {
+        continue;
+      }
       const uint32_t two = pair(piece, half);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int to = piece * 8 + quad * 2 + i;
-        if (at < of.m && column + to < of.n && (to < before || to >= end)) {
+        if (at < of.m && to < left && (to < before || to >= end)) {
           out[to] = static_cast<uint16_t>(two >> i * 16);
         }
       }
-    }
-  };
-  if (column + Tile::kBlockN <= of.n) {
-    store_ends(0);
-    store_ends(Tile::kBlockN / 8 - 1);
-  } else {
-#pragma unroll
-    for (int piece = 0; piece < Tile::kBlockN / 8; ++piece) {
-      store_ends(piece);
     }
   }
 }
