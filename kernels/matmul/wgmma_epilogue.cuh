@@ -98,17 +98,25 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
   const int lane = thread % 32;
   const int quad = lane % 4;
   const int before = first_aligned_column(lane / 4, of.out_row);
-  const int further = before / 2;
+  const bool is_odd = before % 2 != 0;
+  const int shift_of_first = before / 2;
+  const int shift_of_second = shift_of_first + (is_odd ? 1 : 0);
   const auto pair = [&](int piece, int half) {  // of 8 columns, of the upper 8 rows or the lower
     const float* const d = sums + piece * 4 + half * 2;
     return output_pair<Tile>(d[0], d[1], scale);
   };
-  const auto window = [&](int piece, int half) {
-    const uint32_t here = pair(piece, half);
-    const uint32_t next = pair(piece + 1, half);
-    const uint32_t low = __shfl_sync(0xffffffffu, quad < further ? next : here, lane / 4 * 4 + (quad + further) % 4);
-    const uint32_t high = __shfl_sync(0xffffffffu, quad <= further ? next : here, lane / 4 * 4 + (quad + further + 1) % 4);
-    return __funnelshift_r(low, high, static_cast<unsigned>(before % 2 * 16));
+  // Both of a thread's rows are of one residue, so that two shuffles do for two words: of an odd shift one takes both rows'
+  // second elements, the other their first ones; else one takes the upper row's word, the other the lower's.
+  const auto first_of = [&](uint32_t upper, uint32_t lower) { return __byte_perm(upper, lower, is_odd ? 0x7632 : 0x3210); };
+  const auto second_of = [&](uint32_t upper, uint32_t lower) { return __byte_perm(upper, lower, is_odd ? 0x5410 : 0x7654); };
+  const auto window = [&](int piece) {  // the upper row's word, and the lower's
+    const uint32_t first = quad < shift_of_first ? first_of(pair(piece + 1, 0), pair(piece + 1, 1))
+                                             : first_of(pair(piece, 0), pair(piece, 1));
+    const uint32_t second = quad < shift_of_second ? second_of(pair(piece + 1, 0), pair(piece + 1, 1))
+                                               : second_of(pair(piece, 0), pair(piece, 1));
+    const uint32_t one = __shfl_sync(0xffffffffu, first, lane / 4 * 4 + (quad + shift_of_first) % 4);
+    const uint32_t other = __shfl_sync(0xffffffffu, second, lane / 4 * 4 + (quad + shift_of_second) % 4);
+    return make_uint2(__byte_perm(one, other, is_odd ? 0x5410 : 0x3210), __byte_perm(one, other, is_odd ? 0x7632 : 0x7654));
   };
   // The first piece of 8 columns of a box.
   const auto first_piece = [](int box) { return box * (kBoxColumns / 8) - (box == kBoxes - 1 ? 1 : 0); };
@@ -126,9 +134,9 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
       const uint32_t exchanged = to / kSwizzle % kSwizzleRows * 16;
 #pragma unroll
       for (int i = 0; i < kBoxColumns / 8; i += 2) {
-        const int piece = first_piece(part + box) + i;
-        stmatrix_x4(to + (static_cast<uint32_t>((i + lane / 16) * 16) ^ exchanged), window(piece, 0), window(piece, 1),
-                    window(piece + 1, 0), window(piece + 1, 1));
+        const uint2 left = window(first_piece(part + box) + i);
+        const uint2 right = window(first_piece(part + box) + i + 1);
+        stmatrix_x4(to + (static_cast<uint32_t>((i + lane / 16) * 16) ^ exchanged), left.x, left.y, right.x, right.y);
       }
     }
     fence_proxy_async();

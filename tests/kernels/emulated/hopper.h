@@ -368,6 +368,16 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, unsigned shift) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift & 31));
 }
 
+// Of the eight bytes of two words, the first the lower ones, those that the selector's four digits number.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto byte = static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (selector >> i * 4 & 7) * 8 & 0xFF);
+    result |= byte << i * 8;
+  }
+  return result;
+}
+
 namespace kernels {
 
 template <typename T, int N>
