@@ -80,8 +80,8 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
 }
 
 // A warpgroup stores its 64 rows where they begin anywhere: it shifts them in registers to multiples of 16 bytes, and TMA
-// stores the rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element, and what
-// is after the last multiple of 16 bytes: where TMA leaves out what is outside, it writes whole 16 bytes still.
+// stores the rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element. So is what
+// is after a row's last multiple of 16 bytes, from where it is staged: TMA leaves out what is outside by whole 16 bytes.
 //
 // Of row r the window that TMA stores begins s = first_aligned_column(r) columns after the tile. Its words of two columns
 // lie s / 2 words further in the quad of lanes that has the row, or in the quad's next 8 columns; an odd s takes one element
@@ -107,16 +107,19 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
   };
   // Both of a thread's rows are of one residue, so that two shuffles do for two words: of an odd shift one takes both rows'
   // second elements, the other their first ones; else one takes the upper row's word, the other the lower's.
-  const auto first_of = [&](uint32_t upper, uint32_t lower) { return __byte_perm(upper, lower, is_odd ? 0x7632 : 0x3210); };
-  const auto second_of = [&](uint32_t upper, uint32_t lower) { return __byte_perm(upper, lower, is_odd ? 0x5410 : 0x7654); };
+  const auto given_first = [&](int piece) {
+    return __byte_perm(pair(piece, 0), pair(piece, 1), is_odd ? 0x7632 : 0x3210);
+  };
+  const auto given_second = [&](int piece) {
+    return __byte_perm(pair(piece, 0), pair(piece, 1), is_odd ? 0x5410 : 0x7654);
+  };
   const auto window = [&](int piece) {  // the upper row's word, and the lower's
-    const uint32_t first = quad < shift_of_first ? first_of(pair(piece + 1, 0), pair(piece + 1, 1))
-                                             : first_of(pair(piece, 0), pair(piece, 1));
-    const uint32_t second = quad < shift_of_second ? second_of(pair(piece + 1, 0), pair(piece + 1, 1))
-                                               : second_of(pair(piece, 0), pair(piece, 1));
+    const uint32_t first = quad < shift_of_first ? given_first(piece + 1) : given_first(piece);
+    const uint32_t second = quad < shift_of_second ? given_second(piece + 1) : given_second(piece);
     const uint32_t one = __shfl_sync(0xffffffffu, first, lane / 4 * 4 + (quad + shift_of_first) % 4);
     const uint32_t other = __shfl_sync(0xffffffffu, second, lane / 4 * 4 + (quad + shift_of_second) % 4);
-    return make_uint2(__byte_perm(one, other, is_odd ? 0x5410 : 0x3210), __byte_perm(one, other, is_odd ? 0x7632 : 0x7654));
+    return make_uint2(__byte_perm(one, other, is_odd ? 0x5410 : 0x3210),
+                      __byte_perm(one, other, is_odd ? 0x7632 : 0x7654));
   };
   // The first piece of 8 columns of a box.
   const auto first_piece = [](int box) { return box * (kBoxColumns / 8) - (box == kBoxes - 1 ? 1 : 0); };
@@ -124,6 +127,7 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
   // the lower 8 of the warp's 16 rows, 2 and 3 are beside them.
   const uint32_t own_row = shared_address(staged) + static_cast<uint32_t>(residue_begin(lane % 8) +
                                                                           (warp * 2 + lane / 8 % 2) * kSwizzle);
+  const int left = of.n - column;
 #pragma unroll
   for (int part = 0; part < kBoxes; part += kAtOnce) {
     bulk_wait_group_read<0>();  // what was stored last is read
@@ -134,9 +138,9 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
       const uint32_t exchanged = to / kSwizzle % kSwizzleRows * 16;
 #pragma unroll
       for (int i = 0; i < kBoxColumns / 8; i += 2) {
-        const uint2 left = window(first_piece(part + box) + i);
-        const uint2 right = window(first_piece(part + box) + i + 1);
-        stmatrix_x4(to + (static_cast<uint32_t>((i + lane / 16) * 16) ^ exchanged), left.x, left.y, right.x, right.y);
+        const uint2 one = window(first_piece(part + box) + i);
+        const uint2 next = window(first_piece(part + box) + i + 1);
+        stmatrix_x4(to + (static_cast<uint32_t>((i + lane / 16) * 16) ^ exchanged), one.x, one.y, next.x, next.y);
       }
     }
     fence_proxy_async();
@@ -151,26 +155,35 @@ __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float 
       bulk_commit_group();
     }
     __syncwarp();
+    if (left < Tile::kBlockN - 1) {  // the output ends within the windows
+      for (int i = thread; i < kWarpgroupRows * 8; i += kWarpgroup) {
+        const int within = i / 8;
+        const int residue = within % kResidues;
+        const int first = first_aligned_column(residue, of.out_row);
+        const int at = columns_of_residue(first, left) + i % 8;  // in the row's window
+        const int box = min(at / kBoxColumns, kBoxes - 1);
+        if (row + within < of.m && at < min(left - first, Tile::kBlockN - 8) && box / kAtOnce * kAtOnce == part) {
+          const unsigned char* const begin =
+              staged + box % kAtOnce * kResidueBoxBytes + residue_begin(residue) + within / kResidues * kSwizzle;
+          const uint32_t exchanged = shared_address(begin) / kSwizzle % kSwizzleRows * 16;
+          const auto byte = static_cast<uint32_t>((at - first_piece(box) * 8) * 2);
+          static_cast<uint16_t*>(of.out)[int64_t{row + within} * of.out_row + column + first + at] =
+              *reinterpret_cast<const uint16_t*>(begin + (byte ^ exchanged));
+        }
+      }
+    }
   }
-  // Of the tile's columns, where those of the output end, and those that TMA stores; the latter at the earliest in any row.
-  const int left = of.n - column;
-  const int end = before + min(Tile::kBlockN - 8, columns_of_residue(before, left));
-  const int earliest = min(Tile::kBlockN - 8, left - 7);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = row + warp * 16 + half * 8 + lane / 4;
     uint16_t* const out = static_cast<uint16_t*>(of.out) + int64_t{at} * of.out_row + column;
 #pragma unroll
-    for (int piece = 0; piece < Tile::kBlockN / 8; ++piece) {
-      // The same for all threads, and so for nearly all pieces of nearly all tiles nothing else.
-      if (piece > 0 && (piece * 8 + 8 <= earliest || piece * 8 >= left)) {
-        continue;
-      }
+    for (int piece = 0; piece < Tile::kBlockN / 8; piece += Tile::kBlockN / 8 - 1) {
       const uint32_t two = pair(piece, half);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int to = piece * 8 + quad * 2 + i;
-        if (at < of.m && to < left && (to < before || to >= end)) {
+        if (at < of.m && to < left && (to < before || to >= before + Tile::kBlockN - 8)) {
           out[to] = static_cast<uint16_t>(two >> i * 16);
         }
       }

@@ -139,9 +139,12 @@ CASES = pytest.mark.parametrize(
     ],
     ids=str,
 )
-NARROW = Launch(64, 128, clusters=1)
+NARROW, WIDE = Launch(64, 128, clusters=1), Launch(64, 256, clusters=1)
 TILES = [
-    *dict.fromkeys(tile(*case) for case in [*CASES.args[1], (Problem(m=3, n=1, k=70, layout="nt"), NARROW)])
+    *dict.fromkeys(
+        tile(*case)
+        for case in [*CASES.args[1], *((Problem(m=3, n=1, k=70, layout="nt"), one) for one in (NARROW, WIDE))]
+    )
 ]
 """One program has all of them: most of a compiler's time goes to what they have in common."""
 
@@ -183,16 +186,21 @@ def test_every_tile(folder: Path, block: tuple[int, int], layout: str, dtype: st
 
 
 @pytest.mark.xdist_group("emulated wgmma")
-@pytest.mark.parametrize("n", [1, 2, 7, 9, 119, 121, 127, 129, 250, 255, 257])
+@pytest.mark.parametrize(
+    "n", [1, 2, 7, 9, 60, 77, 107, 119, 121, 126, 127, 129, 190, 203, 250, 254, 255, 257]
+)
 def test_rows_that_begin_anywhere_are_stored_whole(folder: Path, n: int) -> None:
     """Fewer columns than a box, a tile or a bit more, whose rows begin at each place between 16 bytes."""
     for m in (3, 75):
-        check(folder, Problem(m=m, n=n, k=70, layout="nt"), NARROW, 1, TILES)
+        for launch in (NARROW, WIDE):
+            check(folder, Problem(m=m, n=n, k=70, layout="nt"), launch, 1, TILES)
 
 
 SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))
 SHARED_BY_FOUR = (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4))
 ODD = (Problem(m=130, n=133, k=100, layout="nt"), Launch(clusters=1))
+RIGHT_EDGE = (Problem(m=70, n=107, k=100, layout="nt"), Launch(64, 128, clusters=1))
+RIGHT_EDGE_OF_WIDE = (Problem(m=70, n=77, k=100, layout="nt"), Launch(64, 256, clusters=1))
 BOXES = (Problem(m=70, n=261, k=100, layout="nt"), Launch(64, 128, clusters=1))
 LEFT_OVER = (Problem(m=136, n=67, k=700, layout="nn"), Launch(128, 64, cluster_size=2, peeled=(8, 3)))
 SEVERAL = (Problem(m=260, n=200, k=400, layout="nn"), Launch(64, 64, cluster_size=2, clusters=1))
@@ -220,16 +228,30 @@ FAULTS = {
         SHARED_BY_FOUR,
         {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
     ),
-    "a row's right end is not stored": (
-        ODD,
-        {"(to < before || to >= end)": "(to < before)"},
+    "a tile's last columns are not stored": (
+        BOXES,
+        {"(to < before || to >= before + Tile::kBlockN - 8)": "(to < before)"},
     ),
-    "a row's left end is not stored": (
+    "a tile's first columns are not stored": (
         ODD,
-        {"(to < before || to >= end)": "(to >= end)"},
+        {"(to < before || to >= before + Tile::kBlockN - 8)": "(to >= before + Tile::kBlockN - 8)"},
     ),
-    "odd rows' elements are stored one further": (ODD, {"(before % 2 * 16)": "(0)"}),
-    "words are not taken from the quad's next columns": (ODD, {"quad < further ? next": "false ? next"}),
+    "a row's last columns are not stored": (ODD, {"left < Tile::kBlockN - 1": "false"}),
+    "a row's last columns are those of another box": (
+        RIGHT_EDGE,
+        {"(at - first_piece(box) * 8) * 2": "at % kBoxColumns * 2"},
+    ),
+    "a row's last columns are stored from where others are staged": (
+        RIGHT_EDGE_OF_WIDE,
+        {" && box / kAtOnce * kAtOnce == part": ""},
+    ),
+    "odd shifts are taken for even ones": (ODD, {"is_odd = before % 2 != 0": "is_odd = false"}),
+    "words are not taken from the quad's next columns": (ODD, {"quad < shift_of_first ?": "false ?"}),
+    "elements are not taken from the quad's next columns": (ODD, {"quad < shift_of_second ?": "false ?"}),
+    "a lower row's words are the upper row's": (
+        ODD,
+        {"is_odd ? 0x5410 : 0x7654": "is_odd ? 0x5410 : 0x3210"},
+    ),
     "the last box begins too soon": (ODD, {"(box == kBoxes - 1 ? 1 : 0)": "(box == kBoxes - 1 ? 2 : 0)"}),
     "residues' boxes are staged over before they are stored": (
         BOXES,
