@@ -82,8 +82,15 @@ class Workload(Record):
         return dict(self.__pydantic_extra__ or {})
 
 
-Configurations = Literal["all"] | dict[str, Some] | None
-"""``all`` values of all parameters, lists of values by parameter, or nothing but the defaults."""
+Lists = dict[str, Some]
+Configurations = Literal["all"] | Lists | Annotated[tuple[Lists, ...], Field(min_length=1)] | None
+"""``all`` values of all parameters, lists of values by parameter, several of such lists, each with its own
+product, or nothing but the defaults."""
+
+
+def several(told: Configurations) -> tuple[Lists, ...]:
+    """The lists of values by parameter, where a group has some."""
+    return (told,) if isinstance(told, dict) else told if isinstance(told, tuple) else ()
 
 
 class Group(Record):
@@ -250,12 +257,10 @@ def _check_group(group: Group, kernel: Kernel, place: str) -> None:
     for name in (*group.configurations, *group.without):
         if name != "*" and name not in providers:
             raise UserError(f"{place}: {unknown('provider', name, providers)}")
-    for name, lists in group.configurations.items():
-        if not isinstance(lists, dict):
-            continue
+    for name, told in group.configurations.items():
         binding = [one.variables() for one in ([providers[name]] if name != "*" else providers.values())]
         known = {word for declared in binding for word in declared}
-        for word, values in lists.items():
+        for word, values in (one for lists in several(told) for one in lists.items()):
             if word not in known:
                 raise UserError(f"{place}: {unknown('parameter', word, sorted(known))}")
             takers = [declared[word] for declared in binding if word in declared]

@@ -15,7 +15,7 @@ from kernels.contract import Gpu, Kernel, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
 from pipeline.points import author, problems
 from pipeline.points import written as written_problems
-from pipeline.points.catalog import Configurations, Entry
+from pipeline.points.catalog import Configurations, Entry, several
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, identity_of, values_of
@@ -303,18 +303,21 @@ def configurations(provider: Provider, told: Mapping[str, Configurations], pins:
         yield None
         return
     wanted: Configurations = told.get(provider.name, told.get("*"))
-    lists = []
     variables = provider.variables()
-    for name, variable in variables.items():
-        if name in pins:
-            lists.append([value for value in pins[name] if _takes(variable, value)])
-        elif wanted == "all":
-            lists.append(list(variable.values or [_default(provider, variable)]))
-        elif isinstance(wanted, dict) and name in wanted:
-            lists.append([value for value in wanted[name] if _takes(variable, value)])
-        else:
-            lists.append([_default(provider, variable)])
-    for values in product(*lists):
+    found: dict[tuple[Value, ...], None] = {}
+    for wanted_here in several(wanted) or ({},):
+        lists = []
+        for name, variable in variables.items():
+            if name in pins:
+                lists.append([value for value in pins[name] if _takes(variable, value)])
+            elif wanted == "all":
+                lists.append(list(variable.values or [_default(provider, variable)]))
+            elif name in wanted_here:
+                lists.append([value for value in wanted_here[name] if _takes(variable, value)])
+            else:
+                lists.append([_default(provider, variable)])
+        found |= dict.fromkeys(product(*lists))
+    for values in found:
         yield problems.make(provider.parameters, dict(zip(variables, values, strict=True)))
 
 

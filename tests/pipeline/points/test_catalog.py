@@ -153,6 +153,11 @@ def over(**change: Any) -> dict[str, Any]:
             r"preset smoke: unknown parameter 'block_size'\. Known: num_warps\.",
         ),
         (
+            over(presets={"smoke": {"workloads": "columns", "triton_row": [{"num_warps": 4}, {"warps": 4}]}}),
+            r"preset smoke: unknown parameter 'warps'\. Did you mean 'num_warps'\?",
+        ),
+        (over(presets={"smoke": {"workloads": "columns", "cuda": []}}), r"presets\.smoke\.0\.cuda"),
+        (
             over(presets={"smoke": {"workloads": "columns", "*": {"warps": [4]}}}),
             r"preset smoke: unknown parameter 'warps'\. Did you mean 'num_warps'\?",
         ),

@@ -213,6 +213,18 @@ def test_a_group_names_configurations(told: dict[str, Any], blocks: list[int], w
     assert {one["steps"] for one in found} <= {3}, "of any number, `all` is the default"
 
 
+def test_a_group_names_several_lists_and_measures_what_they_share_once() -> None:
+    lists = [
+        {"block": [64, 128], "num_warps": [4]},
+        {"block": [128, 256], "num_warps": [4]},
+        {"num_warps": 16},
+    ]
+    found = parameters_of(made({"workloads": "one", "tile": lists}, Target("cuda"), one=ONE), "tile")
+    assert [(one["block"], one["num_warps"]) for one in found] == [(64, 4), (128, 4), (256, 4), (128, 16)]
+    pinned = made({"workloads": "one", "tile": lists}, Target("cuda"), pins={"block": [64]}, one=ONE)
+    assert [one["num_warps"] for one in parameters_of(pinned, "tile")] == [4, 16]
+
+
 def test_a_provider_without_parameters_has_one_configuration() -> None:
     found = made({"workloads": "one", "*": {"num_warps": [8]}}, one=ONE)
     assert parameters_of(found, "torch") == [{}]
