@@ -1,7 +1,7 @@
 """Play searches against ledgers that hold whole grids: how near does each come to the best?
 
     python -m pipeline.search_replay kernel=softmax
-    python -m pipeline.search_replay kernel=matmul input=outputs provider=triton_tiled seeds=20
+    python -m pipeline.search_replay kernel=matmul size=[4096,8192] provider=cuda_wgmma seeds=20
     python -m pipeline.search_replay kernel=layernorm search=tpe ahead=1
 
 A grid is what a ledger holds of one provider at one problem. A search of it asks as a sweep with search=
@@ -25,6 +25,7 @@ from pipeline import UserError
 from pipeline.command.options import SearchReplayConfig
 from pipeline.command.run import console, run_stage, warn
 from pipeline.points import catalog
+from pipeline.points.asked import asked
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.plan import chosen_providers
@@ -71,7 +72,8 @@ def run(config: SearchReplayConfig) -> None:
                 played = True
     if not played:
         raise UserError(
-            f"{config.input} has no grid of {config.fewest} configurations of one provider at one problem; "
+            f"{config.input} has no grid of {config.fewest} configurations of one provider at one problem"
+            f"{' that was asked for' if config.pin or config.provider else ''}; "
             "measure one by python -m pipeline.sweep, name its folder by input=, or write a smaller fewest=."
         )
 
@@ -84,11 +86,12 @@ def ledgers(config: SearchReplayConfig, entry: Entry) -> Iterator[tuple[str, lis
 
 
 def grids(config: SearchReplayConfig, entry: Entry, rows: Sequence[Measurement]) -> list[Grid]:
-    """The grids of a ledger that are large enough, of the providers that are asked for; of rows by several
+    """The grids of a ledger that are large enough, of the points that are asked for; of rows by several
     settings those by the settings that most were measured by."""
     chosen = {one.name: one for one in chosen_providers(entry, config.provider)}
+    is_asked = asked(entry, config.pin, config.provider)
     found: dict[tuple[str, Values], dict[str, dict[Point, float | None]]] = {}
-    for row in rows:
+    for row in filter(lambda one: is_asked(one.point), rows):
         timing = row.outcome.timing
         by_settings = found.setdefault((row.point.provider, row.point.problem), {})
         times = by_settings.setdefault(row.parts.settings, {})

@@ -298,6 +298,7 @@ class SearchReplayConfig(Record):
 
     kernel: Pin[str]
     provider: Pin[str]
+    pin: dict[str, Some] = Field(default_factory=dict)
     search: Several[Sampler]
     seeds: int = Field(ge=1)
     ahead: int = Field(ge=1, le=MOST_AHEAD)

@@ -97,6 +97,17 @@ def test_each_machine_has_a_table_and_options_choose_what_is_played(
     assert [row[2] for row in cells(said)[5:]] == ["1 to 3", "2 to 5", "3 to 8", "5 to 12", "10 to 24"]
 
 
+def test_pins_choose_problems_and_what_of_a_grid_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for size in (512, 1024, 2048) for row in ledger(smooth, size=size)]
+    factory.write_results(tmp_path, rows)
+    assert replay(tmp_path, "columns=[512,2048]", "seeds=1", monkeypatch=monkeypatch) == 0
+    assert f"softmax on {H200}: 2 grids of 48 configurations, 1 seed" in capsys.readouterr().out
+    assert replay(tmp_path, "columns=1024", "num_warps=[4,8]", "seeds=1", monkeypatch=monkeypatch) == 0
+    assert f"softmax on {H200}: 1 grid of 16 configurations, 1 seed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_whole_grid_that_is_searched_has_its_best(sampler: Sampler) -> None:
     def grid(us: Time, size: int = 1024) -> Grid:
@@ -128,6 +139,11 @@ def test_tpe_is_nearer_than_random_where_near_configurations_are_alike(
     [
         (["fewest=49"], "error: {input} has no grid of 49 configurations of one provider at one problem; "),
         (["provider=torch"], "error: {input} has no grid of 12 configurations "),
+        (
+            ["columns=77"],
+            "error: {input} has no grid of 12 configurations of one provider at one problem that was asked ",
+        ),
+        (["colums=77"], "error: unknown option of softmax 'colums'. Did you mean 'columns'?"),
         (["provider=triton"], "error: unknown provider of softmax 'triton'. Did you mean "),
         (["kernel=sofmax"], "error: kernel is given twice"),
         (["search=best"], "error: search: input should be 'random' or 'tpe', not 'best'."),
