@@ -91,7 +91,9 @@ def grids(config: SearchReplayConfig, entry: Entry, rows: Sequence[Measurement])
     chosen = {one.name: one for one in chosen_providers(entry, config.provider)}
     is_asked = asked(entry, config.pin, config.provider)
     found: dict[tuple[str, Values], dict[str, dict[Point, float | None]]] = {}
-    for row in filter(lambda one: is_asked(one.point), rows):
+    for row in rows:
+        if not is_asked(row.point):
+            continue
         timing = row.outcome.timing
         by_settings = found.setdefault((row.point.provider, row.point.problem), {})
         times = by_settings.setdefault(row.parts.settings, {})

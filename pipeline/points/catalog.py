@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 import kernels
 from kernels.contract import ContractError, Kernel, Value, Variable
@@ -83,7 +83,20 @@ class Workload(Record):
 
 
 Lists = dict[str, Some]
-Configurations = Literal["all"] | Lists | Annotated[tuple[Lists, ...], Field(min_length=1)] | None
+
+
+def _kind_of(told: Any) -> str:
+    """Which of its kinds a mistake is told of."""
+    return {dict: "lists", list: "several", tuple: "several", type(None): "none"}.get(type(told), "all")
+
+
+Configurations = Annotated[
+    Annotated[Literal["all"], Tag("all")]
+    | Annotated[Lists, Tag("lists")]
+    | Annotated[tuple[Lists, ...], Field(min_length=1), Tag("several")]
+    | Annotated[None, Tag("none")],
+    Discriminator(_kind_of),
+]
 """``all`` values of all parameters, lists of values by parameter, several of such lists, each with its own
 product, or nothing but the defaults."""
 

@@ -305,15 +305,15 @@ def configurations(provider: Provider, told: Mapping[str, Configurations], pins:
     wanted: Configurations = told.get(provider.name, told.get("*"))
     variables = provider.variables()
     found: dict[tuple[Value, ...], None] = {}
-    for wanted_here in several(wanted) or ({},):
+    for named in several(wanted) or ({},):
         lists = []
         for name, variable in variables.items():
             if name in pins:
                 lists.append([value for value in pins[name] if _takes(variable, value)])
             elif wanted == "all":
                 lists.append(list(variable.values or [_default(provider, variable)]))
-            elif name in wanted_here:
-                lists.append([value for value in wanted_here[name] if _takes(variable, value)])
+            elif name in named:
+                lists.append([value for value in named[name] if _takes(variable, value)])
             else:
                 lists.append([_default(provider, variable)])
         found |= dict.fromkeys(product(*lists))

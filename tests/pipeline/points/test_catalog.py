@@ -156,7 +156,18 @@ def over(**change: Any) -> dict[str, Any]:
             over(presets={"smoke": {"workloads": "columns", "triton_row": [{"num_warps": 4}, {"warps": 4}]}}),
             r"preset smoke: unknown parameter 'warps'\. Did you mean 'num_warps'\?",
         ),
-        (over(presets={"smoke": {"workloads": "columns", "cuda": []}}), r"presets\.smoke\.0\.cuda"),
+        (
+            over(presets={"smoke": {"workloads": "columns", "cuda": []}}),
+            r"presets\.smoke\.0\.cuda\.several: .* at least 1 item",
+        ),
+        (
+            over(presets={"smoke": {"workloads": "columns", "cuda": [{"num_warps": 4}, "all"]}}),
+            r"presets\.smoke\.0\.cuda\.several\.1: Input should be a valid dictionary",
+        ),
+        (
+            over(presets={"smoke": {"workloads": "columns", "cuda": {"num_warps": []}}}),
+            r"presets\.smoke\.0\.cuda\.lists\.num_warps: .* at least 1 item",
+        ),
         (
             over(presets={"smoke": {"workloads": "columns", "*": {"warps": [4]}}}),
             r"preset smoke: unknown parameter 'warps'\. Did you mean 'num_warps'\?",
