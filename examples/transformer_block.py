@@ -27,10 +27,10 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels import ops
 from pipeline.machine import device
+from pipeline.timing.second_context import SecondContext
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import Stopwatch
-from pipeline.timing.timers.overhead import calibrate
 
 Tensor = torch.Tensor
 
@@ -158,9 +158,8 @@ class Clock:
     """The pipeline's stopwatch for calls of any kind."""
 
     def __init__(self, where: torch.device, seconds: float) -> None:
-        self.stopwatch = Stopwatch(where, TimingSettings(max_seconds=seconds))
-        if where.type == "cuda":
-            self.stopwatch.overhead = calibrate()
+        set_mode = SecondContext(where).set_mode if where.type == "cuda" else lambda: None
+        self.stopwatch = Stopwatch(where, TimingSettings(max_seconds=seconds), set_mode)
         self.stopwatch.warm_up()
 
     @torch.no_grad()

@@ -12,21 +12,21 @@ the same work. Inputs that are no floating-point numbers stay as the kernel make
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from statistics import median
 
-import torch
 from rich import box
 from rich.table import Table
 
-from kernels import Tensors
+from pipeline import UserError
 from pipeline.command.options import BenchInputsConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import instance
-from pipeline.execution.endurance import sustained
-from pipeline.execution.instance import Instance
+from pipeline.execution import calibration
+from pipeline.execution.protocol import InputValues
+from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import of_provider
 from pipeline.points.frozen import Record
@@ -35,29 +35,10 @@ from pipeline.points.plan import Target
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
-from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.store.files import write_atomically
-from pipeline.timing.statistics import quantile
-from pipeline.timing.stopwatch import Stopwatch
-from pipeline.timing.timers import Rotation
-from pipeline.timing.timers.overhead import calibrate
+from pipeline.store.turns import Sustained
 
-
-def _integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """From -4 to 4, which every floating-point dtype holds."""
-    return torch.randint(-4, 5, x.shape, generator=generator, device=x.device, dtype=torch.float32)
-
-
-def _zeros(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.zeros(x.shape, device=x.device)
-
-
-KINDS: Mapping[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None] = {
-    "normal": None,
-    "integers": _integers,
-    "zeros": _zeros,
-}
-"""Values in place of those that the kernel makes; None leaves these."""
+KINDS: tuple[InputValues, ...] = ("normal", "integers", "zeros")
 
 
 class InputsRow(Record):
@@ -78,70 +59,56 @@ def run(config: BenchInputsConfig) -> None:
     target = Target(chosen.kind, device.capabilities(chosen))
     points = of_provider(config.entry, config.preset.name, config.provider, config.pin, target)
     rows = []
-    with DeviceLock(chosen, config.wait_s, warn):
-        if chosen.uuid is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
-        stopwatch = Stopwatch(torch.device(chosen.kind), config.timing)
-        stopwatch.overhead = calibrate() if chosen.kind == "cuda" else NO_OVERHEAD
-        stopwatch.warm_up()
+    # The folder of a CPU's own results stands in place of the folder above results/inputs.
+    output = results.folder_for(config.output.parent, chosen.kind)
+    with ExitStack() as stack:
+        stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
+        workers = {
+            kind: stack.enter_context(
+                Supervisor(chosen, config.timing, config.seed, config.point_timeout_s, values=kind)
+            )
+            for kind in KINDS
+        }
+        canary = calibration.ceilings_for(workers["normal"], fingerprint(chosen), output).canary
+        for worker in workers.values():
+            worker.canary = canary
         for point in points:
             with console.status(f"{point} …"):
-                rows += measure(config, point, stopwatch)
+                rows += measured(config, point, workers)
     print_wide(console, table(rows, f"{config.entry.name}/{points[0].provider} on {chosen.slug}"))
-    # Of outputs/inputs the folder above is what a CPU's own stands in place of.
-    output = results.folder_for(config.output.parent, chosen.kind) / config.output.name
-    path = output / config.entry.name / f"{chosen.slug}.json"
+    path = output / config.output.name / config.entry.name / f"{chosen.slug}.json"
     write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
     say(f"Rows: {path}")
 
 
-def measure(config: BenchInputsConfig, point: Point, stopwatch: Stopwatch) -> list[InputsRow]:
-    """One point on every kind of inputs, these in turn so that a drift of the device reaches all alike."""
-    found = instance.standalone(config.entry.loaded.where, point)
-    made = found.inputs(stopwatch.device, config.seed)
-    kinds = {name: filled(made, name, config.seed) for name in KINDS}
-    burst: dict[str, list[float]] = {name: [] for name in kinds}
-    lasting: dict[str, list[float]] = {name: [] for name in kinds}
-    clocks: dict[str, tuple[int | None, float | None]] = dict.fromkeys(kinds, (None, None))
+def measured(
+    config: BenchInputsConfig, point: Point, workers: Mapping[InputValues, Supervisor]
+) -> list[InputsRow]:
+    """One point on every kind of inputs, these in turn so that a drift of the device reaches all alike.
+    Raises UserError for a point that can't be timed."""
+    where = config.entry.loaded.where
+    burst: dict[str, list[float]] = {kind: [] for kind in workers}
+    lasting: dict[str, list[Sustained]] = {kind: [] for kind in workers}
     for _ in range(config.repeats):
-        for name, inputs in kinds.items():
-            burst[name].append(burst_us(found, inputs, stopwatch))
-            if stopwatch.device.type == "cuda":
-                rotation = Rotation(found.call, (inputs,), found.loaded.kernel.in_place)
-                bytes_ = instance.bytes_of(found, inputs)
-                last = sustained(rotation, bytes_, config.work_s, stopwatch.overhead)
-                lasting[name].append(last.median_us)
-                clocks[name] = last.sm_clock_mhz, last.power_w
+        for kind, worker in workers.items():
+            outcome = worker.measure(where, point)
+            if outcome.timing is None:
+                raise UserError(f"{point} on {kind}: {outcome.status}: {outcome.error}.")
+            burst[kind].append(outcome.timing.median_us)
+            if worker.device.kind == "cuda":
+                sustained = worker.extra(where, point, config.work_s).sustained
+                lasting[kind] += [] if sustained is None else [sustained]
     return [
         InputsRow(
             point=point,
-            inputs=name,
-            burst_us=tuple(burst[name]),
-            sustained_us=tuple(lasting[name]) or None,
-            sm_clock_mhz=clocks[name][0],
-            power_w=clocks[name][1],
+            inputs=kind,
+            burst_us=tuple(burst[kind]),
+            sustained_us=tuple(one.median_us for one in lasting[kind]) or None,
+            sm_clock_mhz=lasting[kind][-1].sm_clock_mhz if lasting[kind] else None,
+            power_w=lasting[kind][-1].power_w if lasting[kind] else None,
         )
-        for name in kinds
+        for kind in workers
     ]
-
-
-def burst_us(found: Instance, inputs: Tensors, stopwatch: Stopwatch) -> float:
-    """Microseconds of a call, as a sweep times it."""
-    bytes_ = instance.bytes_of(found, inputs)
-    samples, _ = stopwatch.time(found.call, inputs, bytes_, found.loaded.kernel.in_place)
-    return quantile(sorted(samples.samples_us), 0.5)
-
-
-def filled(inputs: Tensors, kind: str, seed: int) -> Tensors:
-    """Copies of inputs in which those of floating-point numbers hold values of a kind."""
-    values = KINDS[kind]
-    copies = tuple(x.clone() for x in inputs)
-    if values is not None:
-        generator = torch.Generator(copies[0].device).manual_seed(seed)
-        for x in copies:
-            if x.is_floating_point():
-                x.copy_(values(x, generator))
-    return copies
 
 
 def table(rows: list[InputsRow], title: str) -> Table:

@@ -149,7 +149,7 @@ def compared(
         path = results.ceilings_path(results.folder_for(config.output, chosen.kind), chosen.slug)
         ceilings = calibration.known_or_measured(workers[1], environment, [path], path)
         for worker in workers:
-            worker.overhead = ceilings.overhead
+            worker.canary = ceilings.canary
         turns = [(turn, point) for turn in range(config.rounds) for point in points]
         for turn, point in track(
             turns, f"{config.entry.name} by both instruments", console=console, transient=True

@@ -224,7 +224,7 @@ class Compare:
             self.contest = contest
             if not contest.lacks():
                 say("Nothing to measure: every round is there. Write remeasure=true to measure again.")
-            contest.hold(self.device, config.timing, config.seed, config.point_timeout_s, ceilings.overhead)
+            contest.hold(self.device, config.timing, config.seed, config.point_timeout_s, ceilings.canary)
         if config.self_test:
             noise = {name: found for name, (found, _) in self._noise(contest).items()}
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})

@@ -207,7 +207,7 @@ class Finals:
                     config.timing,
                     config.seed,
                     config.point_timeout_s,
-                    self.ceilings.overhead,
+                    self.ceilings.canary,
                     {finalists.TREE: first},
                 )
             finally:

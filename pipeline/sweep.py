@@ -341,7 +341,7 @@ class Sweep:
         ceilings = self.ceilings = self.beside.write(self.team)
         if ceilings.is_disturbed:
             warn(DISTURBED)
-        self.team.know(ceilings.overhead)
+        self.team.know(ceilings.canary)
         if runs.is_ad_hoc(self.output):
             heading = Heading(
                 run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings

@@ -14,22 +14,19 @@ from __future__ import annotations
 
 import io
 import json
-import os
-from collections.abc import Callable
-from functools import partial
-from math import ceil
 from statistics import median
-from time import perf_counter
 
 import matplotlib
-import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
 from pipeline.command.options import TimersConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import instance
+from pipeline.execution import calibration
+from pipeline.execution.protocol import TimerName
+from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
+from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import of_provider
 from pipeline.points.frozen import Record, Values
@@ -38,20 +35,9 @@ from pipeline.points.plan import Target
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
-from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.store.files import write_atomically
-from pipeline.timing.settings import TimingSettings
-from pipeline.timing.statistics import quantile
-from pipeline.timing.stopping import Either
-from pipeline.timing.stopping.budget import Budget
-from pipeline.timing.stopping.confidence import Confidence
-from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache, ring
-from pipeline.timing.timers import Rotation, Samples, cupti
-from pipeline.timing.timers.graph import capture
-from pipeline.timing.timers.overhead import calibrate
-from pipeline.timing.timers.wall import WallTimer
 
-TIMERS = ("graph", "event", "do_bench", "wall")
+TIMERS: tuple[TimerName, ...] = ("graph", "event", "do_bench", "wall", "wall_no_sync")
 
 
 class TimerRow(Record):
@@ -89,81 +75,43 @@ def run(config: TimersConfig) -> None:
     target = Target(chosen.kind, device.capabilities(chosen))
     points = of_provider(config.entry, config.preset.name, config.provider, config.pin, target)
     rows = []
-    with DeviceLock(chosen, config.wait_s, warn):
-        if chosen.uuid is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = chosen.uuid
-        where = torch.device(chosen.kind)
-        watches = stopwatches(where, config.timing)
+    # The folder of a CPU's own results stands in place of the folder above results/timers.
+    output = results.folder_for(config.output.parent, chosen.kind)
+    with (
+        DeviceLock(chosen, config.wait_s, warn),
+        Supervisor(chosen, config.timing, config.seed, config.point_timeout_s) as worker,
+    ):
+        worker.canary = calibration.ceilings_for(worker, fingerprint(chosen), output).canary
         for point in points:
-            rows += measure(config, point, where, watches)
+            rows += measured(config, point, worker)
     show(rows, f"{config.entry.name}/{points[0].provider} on {chosen.slug}")
-    # Of results/timers the folder above is what a CPU's own stands in place of.
-    output = results.folder_for(config.output.parent, chosen.kind) / config.output.name
-    path = output / config.entry.name / f"{chosen.slug}.json"
+    path = output / config.output.name / config.entry.name / f"{chosen.slug}.json"
     write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
     plot = path.with_suffix(".svg")
     write_atomically(plot, drawn(rows))
     say(f"Rows: {path}, plot: {plot}")
 
 
-Watch = Callable[[Rotation, int], Samples]
-"""Times a call on its inputs, given the bytes of these and its outputs."""
-
-
-def stopwatches(where: torch.device, settings: TimingSettings) -> dict[str, Watch]:
-    """Every timer that the device has, as a sweep uses it, and a host clock that does not wait."""
-    stopwatch = Stopwatch(where, settings)
-    stopwatch.overhead = calibrate() if where.type == "cuda" else NO_OVERHEAD
-    stopwatch.warm_up()
-    if where.type != "cuda":
-        return {"perf_counter": partial(sampled, stopwatch, "auto")}
-    stop = Either(Confidence(settings.target_rel_ci, settings.min_samples), Budget(settings.max_seconds))
-    unsynchronized = WallTimer(synchronize=False)
-    watches: dict[str, Watch] = {name: partial(sampled, stopwatch, name) for name in TIMERS}
-    return {**watches, "wall_no_sync": lambda rotation, _: unsynchronized.measure(rotation, stop)}
-
-
-def sampled(stopwatch: Stopwatch, timer: str, rotation: Rotation, bytes_: int) -> Samples:
-    """The samples of one stopwatch by the named timer."""
-    stopwatch.settings = stopwatch.settings.model_copy(update={"timer": timer})
-    samples, _ = stopwatch.time(rotation.call, rotation.inputs[0], bytes_, rotation.in_place)
-    return samples
-
-
-def measure(
-    config: TimersConfig, point: Point, where: torch.device, watches: dict[str, Watch]
-) -> list[TimerRow]:
-    """One point by every timer, the timers in turn so that a drift of the device reaches all alike."""
-    found = instance.standalone(config.entry.loaded.where, point)
-    inputs = found.inputs(where, config.seed)
-    bytes_ = instance.bytes_of(found, inputs)
-    rotation = Rotation(found.call, (inputs,), found.loaded.kernel.in_place)
-    repeats: dict[str, list[tuple[float, float]]] = {}
-    for _ in range(config.repeats):
-        for name, watch in watches.items():
-            begin = perf_counter()
-            samples = watch(rotation, bytes_)
-            cost_ms = (perf_counter() - begin) * 1e3
-            repeats.setdefault(name, []).append((quantile(sorted(samples.samples_us), 0.5), cost_ms))
-    reference = None
-    if where.type == "cuda":
-        sets = min(ceil(COLD_FACTOR * last_level_cache(where) / bytes_), MOST_SETS)
-        graphs = capture(Rotation(found.call, ring(inputs, sets), rotation.in_place), max(sets, 20))
-        reference = cupti.microseconds_a_call(graphs.turn, graphs.launches)
-    rows = []
-    for name, measured in repeats.items():
-        times = [us for us, _ in measured]
-        rows.append(
-            TimerRow(
-                **point.model_dump(),
-                timer=name,
-                median_us=median(times),
-                spread=(max(times) - min(times)) / median(times),
-                cost_ms=median(cost for _, cost in measured),
-                cupti_us=reference,
-            )
+def measured(config: TimersConfig, point: Point, worker: Supervisor) -> list[TimerRow]:
+    """One point by every timer, the timers in turn so that a drift of the device reaches all alike. A point
+    that can't be timed is warned of, and has no rows."""
+    is_gpu = worker.device.kind == "cuda"
+    timers: tuple[TimerName, ...] = TIMERS if is_gpu else ("auto",)
+    found = worker.readings(config.entry.loaded.where, point, timers, config.repeats, is_stamped=is_gpu)
+    if found.error is not None:
+        warn(f"{label(point)} at {extent(point)}: {found.error}")
+    return [
+        TimerRow(
+            **point.model_dump(),
+            timer=timer if is_gpu else timed[0].timing.timer,
+            median_us=median(times),
+            spread=(max(times) - min(times)) / median(times),
+            cost_ms=median(one.took_ms for one in timed),
+            cupti_us=found.stamped and found.stamped.duration_us,
         )
-    return rows
+        for timer, timed in found.timed.items()
+        for times in [[one.timing.median_us for one in timed]]
+    ]
 
 
 def show(rows: list[TimerRow], title: str) -> None:

@@ -12,7 +12,6 @@ than ``share`` is reproduced, and with 2 if no row can be verified.
 
 from __future__ import annotations
 
-import random
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -30,6 +29,7 @@ from pipeline.command.options import VerifyConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
 from pipeline.execution.identity import Identity, settings_beside
+from pipeline.execution.libraries import built
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.device import Device
@@ -37,31 +37,13 @@ from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.point import order
 from pipeline.reporting.numbers import number, percent, print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.store import results
 from pipeline.store.environment import Environment
-from pipeline.store.record import Measurement, Outcome
+from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A fresh row, with what it takes to measure its point again in the same way."""
-
-    row: Measurement
-    entry: Entry
-    timing: TimingSettings
-    seed: int
-
-    @property
-    def us(self) -> float:
-        """The row's time."""
-        assert self.row.outcome.timing is not None, "a row without a time is no candidate"
-        return self.row.outcome.timing.median_us
+from pipeline.verdicts.sampling import Candidate, sample
 
 
 @dataclass
@@ -184,44 +166,6 @@ def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:
     return f"{folder} has no times of {chosen.slug} that can be verified. Run make repro to measure some."
 
 
-def sample(fresh: Sequence[Candidate], count: int, seed: int) -> list[Candidate]:
-    """So many of the rows, the same for the same seed: as equally of all providers of all kernels as their
-    rows allow, and of each provider from short to long times."""
-    chance = random.Random(seed)
-    groups: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
-    for one in sorted(fresh, key=lambda one: (one.us, order(one.row.point))):
-        groups[one.row.point.kernel, one.row.point.provider].append(one)
-    quotas = _quotas({name: len(rows) for name, rows in groups.items()}, min(count, len(fresh)), chance)
-    # Where a group gives one row, the groups together still go from short to long.
-    places = [(number + chance.random()) / len(quotas) for number in range(len(quotas))]
-    chance.shuffle(places)
-    drawn = []
-    for (name, quota), place in zip(quotas.items(), places, strict=True):
-        rows = groups[name]
-        drawn += [rows[int((number + place) * len(rows) / quota)] for number in range(quota)]
-    return drawn
-
-
-def _quotas(
-    sizes: dict[tuple[str, str], int], count: int, chance: random.Random
-) -> dict[tuple[str, str], int]:
-    """How many rows each group gives: one more of each in turn while it has any, kernels in turn too."""
-    of_kernel: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for name in sorted(sizes):
-        of_kernel[name[0]].append(name)
-    for names in of_kernel.values():
-        chance.shuffle(names)
-    longest = max(map(len, of_kernel.values()))
-    in_turn = [names[place] for place in range(longest) for names in of_kernel.values() if place < len(names)]
-    quotas: dict[tuple[str, str], int] = {}
-    while count:
-        for name in in_turn:
-            if count and quotas.get(name, 0) < sizes[name]:
-                quotas[name] = quotas.get(name, 0) + 1
-                count -= 1
-    return quotas
-
-
 def measure(
     drawn: Sequence[Candidate], chosen: Device, environment: Environment, folder: Path, config: VerifyConfig
 ) -> list[RemeasuredRow]:
@@ -230,7 +174,7 @@ def measure(
     by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
     for one in sorted(drawn, key=lambda one: (one.entry.name, tuple(one.row.point.problem.values()))):
         by_settings[one.timing, one.seed].append(one)
-    broken = build(drawn)
+    broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     with Progress(console, f"rows of {chosen.slug}", len(drawn)) as progress:
         for (timing, seed), some in by_settings.items():
             with (
@@ -238,9 +182,9 @@ def measure(
                 tempfile.TemporaryDirectory() as scratch,
             ):
                 known = results.ceilings_path(folder, chosen.slug)
-                # Ceilings that are not known are measured for the launch gap, and kept nowhere.
+                # Ceilings that are not known are measured for the canary, and kept nowhere.
                 unkept = results.ceilings_path(Path(scratch), chosen.slug)
-                worker.overhead = calibration.known_or_measured(worker, environment, [known], unkept).overhead
+                worker.canary = calibration.known_or_measured(worker, environment, [known], unkept).canary
                 for one in some:
                     point = one.row.point
                     outcome = broken.get((one.entry.name, point.provider))
@@ -248,22 +192,6 @@ def measure(
                     found.append(RemeasuredRow(one, outcome))
                     progress.advance(str(point))
     return found
-
-
-def build(drawn: Sequence[Candidate]) -> dict[tuple[str, str], Outcome]:
-    """Build the extensions that the points need here; the outcome by kernel and provider for those that
-    fail."""
-    broken = {}
-    entries = {(one.entry.name, one.row.point.provider): one.entry for one in drawn}
-    for (kernel, provider), entry in entries.items():
-        source = entry.loaded.kernel.provider(provider).extension
-        if source is None:
-            continue
-        try:
-            extension.build(Place.of(entry.loaded), [source])
-        except UserError as error:
-            broken[kernel, provider] = Outcome(status="compile_error", error=str(error))
-    return broken
 
 
 def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, seconds: float) -> None:

@@ -17,7 +17,7 @@ from pipeline.execution.crew import Crew, Report
 from pipeline.execution.schedule import Schedule
 from pipeline.machine.load import Stolen
 from pipeline.points.point import Point
-from pipeline.store.ceilings import Overhead
+from pipeline.store.ceilings import Canary
 from pipeline.store.record import Outcome
 
 HELD = 64
@@ -45,7 +45,7 @@ class CrewTask:
     where: str
     control: Point
     compiles_itself: Callable[[Point], bool]
-    overhead: Overhead
+    canary: Canary | None
     revive: Callable[[Member], bool]
     is_stopped: Callable[[], bool]
 
@@ -190,7 +190,7 @@ class StationCrew(Crew):
             self._changed.notify_all()
 
     def _measured(self, member: Member, hand: Hand) -> StationOutcomes:
-        wanted = AddedPoints(where=self.where, points=hand.tell(), overhead=self._work_of.overhead)
+        wanted = AddedPoints(where=self.where, points=hand.tell(), canary=self._work_of.canary)
         return StationOutcomes.model_validate_json(member.remote.ask("measure", wanted.model_dump_json()))
 
     def _control(self, member: Member) -> Control:

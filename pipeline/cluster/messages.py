@@ -10,7 +10,7 @@ from kernels.contract import Gpu
 from pipeline.machine.device import Device
 from pipeline.points.frozen import Record
 from pipeline.points.point import Point
-from pipeline.store.ceilings import Overhead, Rates
+from pipeline.store.ceilings import Canary, Rates
 from pipeline.store.environment import Environment
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
@@ -85,7 +85,7 @@ class AddedPoints(Record):
 
     where: str
     points: dict[int, Point]
-    overhead: Overhead
+    canary: Canary | None
 
 
 class Steady(Record):

@@ -118,7 +118,7 @@ class Station:
         begin = monotonic()
         told = AddedPoints.model_validate_json(wanted)
         running = self._running
-        running.overhead = told.overhead
+        running.canary = told.canary
         self._points |= told.points
         futures = self._compiling(told.where, told.points.values())
         found: list[NumberedOutcome] = []

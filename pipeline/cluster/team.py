@@ -20,7 +20,7 @@ from pipeline.execution.identity import Identity
 from pipeline.machine.device import Device
 from pipeline.points.plan import Target
 from pipeline.points.point import Point
-from pipeline.store.ceilings import NO_OVERHEAD, Overhead, Rates
+from pipeline.store.ceilings import Canary, Rates
 from pipeline.timing.settings import TimingSettings
 
 LOST = "every device of {model} was lost; the same command goes on from here."
@@ -44,7 +44,7 @@ class ClusterTeam:
         self._felt = dict(zip(kernels, members[0].felt, strict=True)) if kernels else {}
         self._wait_s = wait_s
         self._say = say
-        self._overhead = NO_OVERHEAD
+        self._canary: Canary | None = None
         self._stopped = False
         self._crew: StationCrew | None = None
         self.environment = members[0].described.environment
@@ -77,9 +77,9 @@ class ClusterTeam:
                 return limits.rates, limits.is_disturbed
         raise UserError(LOST.format(model=self.environment.gpu))
 
-    def know(self, overhead: Overhead) -> None:
+    def know(self, canary: Canary | None) -> None:
         """What the graph timer takes off from now on; the stations are told with each point."""
-        self._overhead = overhead
+        self._canary = canary
 
     def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
         """Build on every host at once. What fails on some hosts alone is no fault of a provider's: these are
@@ -108,7 +108,7 @@ class ClusterTeam:
             where=loaded.where,
             control=control,
             compiles_itself=lambda point: loaded.kernel.provider(point.provider).compiled,
-            overhead=self._overhead,
+            canary=self._canary,
             revive=self._revived,
             is_stopped=lambda: self._stopped,
         )

@@ -293,6 +293,21 @@ class VerifyConfig(Record):
     wait_s: float | None = Field(ge=0)
 
 
+class AccuracyConfig(Record):
+    """conf/accuracy.yaml."""
+
+    kernel: Pin[str]
+    device: str
+    points: int = Field(ge=1)
+    sample_seed: Seed
+    workers: int = Field(ge=2)
+    switchers: str | None
+    input: Place
+    output: Place
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
 class SearchReplayConfig(Record):
     """conf/search_replay.yaml."""
 
@@ -389,6 +404,7 @@ class TimersConfig(KernelOptions):
     preset: PresetConfig
     device: str
     output: Place
+    point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pipeline import ROOT
 from pipeline.store import results
 from pipeline.store.ceilings import Ceilings, Rates
 from pipeline.store.environment import Environment
@@ -32,8 +33,20 @@ def known_or_measured(worker: Rated, environment: Environment, paths: Sequence[P
 
     Raises UserError when they can't be measured or written.
     """
-    of_here = [one for one in known(paths) if one.environment == environment.of_device]
+    of_here = [
+        one
+        for one in known(paths)
+        if one.environment == environment.of_device and (one.canary is not None or environment.kind == "cpu")
+    ]
     return of_here[0] if of_here else measured(worker, environment, path)
+
+
+def ceilings_for(worker: Rated, environment: Environment, output: Path) -> Ceilings:
+    """The ceilings of the worker's device as the repository's results or the folder ``output`` have them;
+    else measured now and written there."""
+    own = results.folder_for(ROOT / "results", environment.kind)
+    here = results.ceilings_path(output, environment.gpu)
+    return known_or_measured(worker, environment, [results.ceilings_path(own, environment.gpu), here], here)
 
 
 def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:

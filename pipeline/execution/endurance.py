@@ -10,13 +10,14 @@ from time import perf_counter
 from pipeline.execution.protocol import Sustain
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Record
-from pipeline.store.ceilings import Overhead
 from pipeline.store.turns import Sustained
 from pipeline.timing.energy import Energy, counter
+from pipeline.timing.launch_gap import SetMode
 from pipeline.timing.monitor import Monitor
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache, ring
-from pipeline.timing.timers import Rotation, graph
+from pipeline.timing.timers import Rotation
+from pipeline.timing.timers.capture import capture
 from pipeline.timing.timers.events import recorded
 
 SAMPLES = 50
@@ -38,18 +39,19 @@ class Endurance(Trial):
         can hold."""
         running = self._now
         rotation = Rotation(running.found.call, (running.inputs,), running.in_place)
-        return sustained(rotation, running.bytes, request.seconds, self.stopwatch.overhead)
+        return sustained(rotation, running.bytes, request.seconds, self.stopwatch.gap.set_mode)
 
 
-def sustained(rotation: Rotation, bytes_: int, seconds: float, overhead: Overhead) -> Sustained:
-    """Replay a call over cold copies of its only inputs for the seconds, and time the turns after that.
-    Inputs and outputs are ``bytes_``.
+def sustained(rotation: Rotation, bytes_: int, seconds: float, set_mode: SetMode) -> Sustained:
+    """Replay a call over cold copies of its only inputs for the seconds, and time the turns after that, in
+    the mode of the launch gap that is set before. Inputs and outputs are ``bytes_``.
 
     Raises NotCapturableError for a call that no graph can hold.
     """
     (inputs,) = rotation.inputs
     sets = ceil(COLD_FACTOR * last_level_cache(inputs[0].device) / max(bytes_, 1))
-    turns = graph.capture(Rotation(rotation.call, ring(inputs, sets), rotation.in_place), sets)
+    turns = capture(Rotation(rotation.call, ring(inputs, sets), rotation.in_place), sets)
+    set_mode()
     gpu = os.environ["CUDA_VISIBLE_DEVICES"]
     monitor = Monitor(gpu)
     energy: Energy | None = None
@@ -75,10 +77,7 @@ def sustained(rotation: Rotation, bytes_: int, seconds: float, overhead: Overhea
         events.append(recorded())
     events[-1].synchronize()
     state = monitor.read()
-    samples = [
-        graph.net(overhead, start.elapsed_time(end) * 1e3, turns.launches, len(turns.graphs))
-        for start, end in pairwise(events)
-    ]
+    samples = [start.elapsed_time(end) * 1e3 / turns.launches for start, end in pairwise(events)]
     return Sustained(
         median_us=quantile(sorted(samples), 0.5),
         samples_us=tuple(round(sample, 4) for sample in samples),

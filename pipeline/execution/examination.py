@@ -33,7 +33,7 @@ from pipeline.execution.protocol import (
 )
 from pipeline.points.frozen import Record
 from pipeline.points.point import Point
-from pipeline.store.ceilings import Overhead
+from pipeline.store.ceilings import Canary
 from pipeline.store.record import Outcome, Timing
 
 A = TypeVar("A", bound=Record)
@@ -110,7 +110,7 @@ class Examination:
         self.is_audited = is_audited
         self.ended = Ended()
 
-    def outcome(self, where: str, point: Point, overhead: Overhead) -> Outcome:
+    def outcome(self, where: str, point: Point, canary: Canary | None) -> Outcome:
         """What happened at a point of the kernel that ``where`` names. Raises GoneError for a process that
         did not survive it."""
         try:
@@ -124,7 +124,7 @@ class Examination:
             shared=prepared.shared,
             bytes=prepared.bytes,
             interpreted=prepared.interpreted,
-            overhead=overhead,
+            canary=canary,
         )
         try:
             outcome = self._steps(begin)

@@ -22,7 +22,7 @@ from pipeline.execution.protocol import (
     Sustain,
 )
 from pipeline.points.point import Point
-from pipeline.store.ceilings import Overhead
+from pipeline.store.ceilings import Canary
 from pipeline.store.turns import Accuracy, Sustained
 
 
@@ -35,7 +35,7 @@ class Extra:
 
 
 def ask(
-    judge: Ask, worker: Ask, where: str, point: Point, overhead: Overhead, seconds: float | None
+    judge: Ask, worker: Ask, where: str, point: Point, canary: Canary | None, seconds: float | None
 ) -> tuple[Extra, Ended]:
     """Call a provider that was found right twice on the same inputs, and with ``seconds`` time it after that
     much of the same work; with what it left in its process. Raises GoneError for a process that did not
@@ -48,7 +48,7 @@ def ask(
             shared=prepared.shared,
             bytes=prepared.bytes,
             interpreted=prepared.interpreted,
-            overhead=overhead,
+            canary=canary,
         )
         judge(Offer(edition=0), Done)
         worker(begin, Ran)

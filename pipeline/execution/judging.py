@@ -27,7 +27,7 @@ def main(parent: int, fd: int, memory: int) -> None:
         from pipeline.machine import vector_math
 
     setup = receive(connection, Setup)
-    appraiser = Appraiser(setup.device, setup.seed, memory)
+    appraiser = Appraiser(setup.device, setup.seed, memory, setup.values)
     if appraiser.device.type == "cpu":
         vector_math.resolve()
     verification.warm_up(appraiser.device)

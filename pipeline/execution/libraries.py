@@ -12,6 +12,7 @@ from typing import Self
 from kernels import Loaded
 from pipeline import UserError
 from pipeline.machine.device import cpu_threads
+from pipeline.store.record import Outcome
 from pipeline.toolchain import extension, ninja_build
 from pipeline.toolchain.extension import Place
 
@@ -51,6 +52,21 @@ class Libraries:
         if not all(future.done() for future in self._of.values()):
             ninja_build.stop()
         self._threads.shutdown(cancel_futures=True)
+
+
+def built(providers: Iterable[tuple[Loaded, str]]) -> dict[tuple[str, str], Outcome]:
+    """Build the extensions that some kernels' providers need; the outcome by kernel and provider of those
+    that fail."""
+    broken = {}
+    for loaded, name in {(loaded.name, name): (loaded, name) for loaded, name in providers}.values():
+        source = loaded.kernel.provider(name).extension
+        if source is None:
+            continue
+        try:
+            extension.build(Place.of(loaded), [source])
+        except UserError as error:
+            broken[loaded.name, name] = Outcome(status="compile_error", error=str(error))
+    return broken
 
 
 def _give_way() -> None:

@@ -16,7 +16,19 @@ from pathlib import Path
 from time import monotonic
 from typing import IO
 
-from pipeline.execution.protocol import Echo, Echoed, Failed, OutOfTurnError, R, Ready, Setup, receive, send
+from pipeline.execution.protocol import (
+    Echo,
+    Echoed,
+    Failed,
+    ModeSet,
+    ModeWanted,
+    OutOfTurnError,
+    R,
+    Ready,
+    Setup,
+    receive,
+    send,
+)
 from pipeline.machine.load import Threads, threads_of
 from pipeline.machine.warden import children
 from pipeline.points.frozen import Record
@@ -33,6 +45,10 @@ MOST_PRINTED = 1 << 20
 
 TORN_S = 30
 """The rest of a message that has begun comes within this time."""
+
+
+MOST_MODES = 100
+"""How often a process may want the mode of the launch gap set during one answer."""
 
 
 class GoneError(Exception):
@@ -108,9 +124,12 @@ class Partner:
         with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
             send(self._connection, self._setup)
 
-    def ask(self, request: Record, kind: type[R], timeout_s: float) -> R:
-        """Its answer of that kind. Raises FailedError when it says that it could not, and GoneError when it
-        does not answer: then it was closed."""
+    def ask(
+        self, request: Record, kind: type[R], timeout_s: float, set_mode: Callable[[], None] | None = None
+    ) -> R:
+        """Its answer of that kind. With ``set_mode`` it may want the mode of the launch gap set meanwhile.
+        Raises FailedError when it says that it could not, and GoneError when it does not answer: then it was
+        closed."""
         assert self._connection is not None and self._printed is not None, "it is launched before it is asked"
         try:
             if not self._ready:
@@ -121,7 +140,15 @@ class Partner:
                 raise OutOfTurnError("it spoke before it was asked")
             self._said = os.fstat(self._printed.fileno()).st_size
             send(self._connection, request)
-            answer: Record = self._receive(timeout_s, kind, Failed)
+            answer = self._receive(timeout_s, kind, Failed, *([] if set_mode is None else [ModeWanted]))
+            modes = 0
+            while set_mode is not None and isinstance(answer, ModeWanted):
+                modes += 1
+                if modes > MOST_MODES:
+                    raise OutOfTurnError(f"it wanted the mode set {modes} times")
+                set_mode()
+                send(self._connection, ModeSet())
+                answer = self._receive(timeout_s, kind, Failed, ModeWanted)
         except (EOFError, ConnectionError) as gone:
             raise GoneError("runtime_error", self._epitaph()) from gone
         except OutOfTurnError as error:

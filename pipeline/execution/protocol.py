@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pipeline.points.frozen import Record, Values
-from pipeline.points.limits import NotNegative
+from pipeline.points.limits import Microseconds, NotNegative
 from pipeline.points.point import Point
-from pipeline.store.ceilings import Overhead
+from pipeline.store.ceilings import Canary
 from pipeline.store.record import Launch, State, Status, Timing
 from pipeline.timing.settings import TimingSettings
 
@@ -23,6 +23,14 @@ MOST_BYTES = 16 << 20
 
 IDLE_S = 0.2
 """Without a request for so long, a process has nothing to do: of a point they follow each other at once."""
+
+
+TimerName = Literal["auto", "graph", "event", "do_bench", "wall", "wall_no_sync"]
+"""A timer; the last shows what goes wrong where nobody waits for the GPU, and no sweep takes it."""
+
+
+InputValues = Literal["normal", "integers", "zeros"]
+"""What floating-point inputs hold: what the kernel makes, small integers, or zeros."""
 
 
 class Layout(Record):
@@ -63,6 +71,7 @@ class Setup(Record):
     device: str
     settings: TimingSettings
     seed: int
+    values: InputValues = "normal"
 
 
 class Ready(Record):
@@ -183,14 +192,14 @@ class Rate(Record):
 
 class Begin(Record):
     """Asks the worker to call a provider for the first time and to copy its outputs, and its inputs as they
-    are then, into shared memory; answered with Ran. ``overhead`` is for the graph timer."""
+    are then, into shared memory; answered with Ran. ``canary`` is what is known of the GPU's."""
 
     where: str
     point: Point
     shared: Shared
     bytes: int
     interpreted: bool
-    overhead: Overhead
+    canary: Canary | None
 
 
 class Ran(Record):
@@ -200,11 +209,43 @@ class Ran(Record):
 
 
 class Time(Record):
-    """Asks the worker to time the provider, answered with Timed."""
+    """Asks the worker to time the provider, answered with Timed; by another timer than that of its settings,
+    where one is named."""
+
+    timer: TimerName | None = None
+
+
+class ModeWanted(Record):
+    """The worker's question amid an answer: work of another process on its GPU, which sets the mode of the
+    launch gap."""
+
+
+class ModeSet(Record):
+    """The reply to it: that work is done."""
+
+
+class SetMode(Record):
+    """Asks the judge for a little work on the GPU, answered with Done when it is done."""
+
+
+class Stamp(Record):
+    """Asks the worker what CUPTI stamps of the calls that it timed last, answered with Stamped."""
+
+
+class Stamped(Record):
+    """Microseconds of a call: its share of replays by events without CUPTI and with its records on, and its
+    duration by CUPTI. None where CUPTI can't be read."""
+
+    gross_us: Microseconds
+    recorded_us: Microseconds | None = None
+    duration_us: Microseconds | None = None
 
 
 class Timed(Record):
-    """A timing, the device's state, and how many sets of inputs the timed calls went round."""
+    """A timing, the device's state, how many sets of inputs the timed calls went round, and how many
+    milliseconds the timing took."""
+
+    took_ms: NotNegative = 0.0
 
     timing: Timing
     state: State

@@ -5,23 +5,38 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pipeline import ROOT, UserError
-from pipeline.execution import finalist
+from pipeline.execution import finalist, readings
 from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.finalist import Extra
 from pipeline.execution.partner import FailedError, GoneError, Partner
-from pipeline.execution.protocol import Done, Echo, Echoed, Ended, Rate, Release, Setup, Time, Timed
+from pipeline.execution.protocol import (
+    Done,
+    Echo,
+    Echoed,
+    Ended,
+    InputValues,
+    Rate,
+    Release,
+    SetMode,
+    Setup,
+    Time,
+    Timed,
+    TimerName,
+)
+from pipeline.execution.readings import Readings
 from pipeline.machine import load
 from pipeline.machine.device import Device
 from pipeline.machine.process import INTERPRETERS, WITHOUT_PLUGINS, under_warden
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
-from pipeline.store.ceilings import NO_OVERHEAD, Rates
+from pipeline.store.ceilings import Canary, Rates
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import inductor
@@ -51,8 +66,8 @@ class Supervisor:
     ``root`` is the tree whose instrument and kernels measure: another commit's, to compare the two.
     ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
     then marked: that is for those who have no rounds to compare it with. ``compiles`` says that points of
-    torch.compile are to come. ``changes`` says, by provider, what made its worker be replaced though it
-    answered.
+    torch.compile are to come. ``values`` are those of floating-point inputs. ``changes`` says, by provider,
+    what made its worker be replaced though it answered.
     """
 
     def __init__(
@@ -64,14 +79,15 @@ class Supervisor:
         root: Path = ROOT,
         heeds_load: bool = False,
         compiles: bool = False,
+        values: InputValues = "normal",
     ) -> None:
         self.device = device
         self.heeds_load = heeds_load and device.kind == "cpu"
         self.timeout_s = timeout_s
         self._words = ["compiles"] * compiles
-        self.overhead = NO_OVERHEAD
+        self.canary: Canary | None = None
         self.changes: dict[str, str] = {}
-        setup = Setup(device=device.kind, settings=settings, seed=seed)
+        setup = Setup(device=device.kind, settings=settings, seed=seed, values=values)
         self._worker = Partner("worker", setup, root, lambda: _environment(device))
         # Threads that spin when they have nothing to do would take the worker's cores.
         self._judge = Partner(
@@ -106,12 +122,30 @@ class Supervisor:
         self.start()
         try:
             found, ended = finalist.ask(
-                Ask(self._ask_judge), Ask(self._ask_worker), where, point, self.overhead, seconds
+                Ask(self._ask_judge), Ask(self._ask_worker), where, point, self.canary, seconds
             )
         except GoneError:
             if not self._judge.is_running:
                 self.close()
             return Extra()
+        self._replace_changed(point, ended)
+        return found
+
+    def readings(
+        self, where: str, point: Point, timers: Sequence[TimerName], repeats: int, is_stamped: bool
+    ) -> Readings:
+        """Times of a point by several timers, and with ``is_stamped`` CUPTI's. A worker that does not survive
+        it gives an error alone."""
+        self.start()
+        judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
+        try:
+            found, ended = readings.read(
+                judge, worker, where, point, self.canary, timers, repeats, is_stamped
+            )
+        except GoneError as error:
+            if not self._judge.is_running:
+                self.close()
+            return Readings(error=str(error))
         self._replace_changed(point, ended)
         return found
 
@@ -164,7 +198,7 @@ class Supervisor:
 
     def _rated(self) -> tuple[Rates, bool]:
         before = self._worker.threads()
-        rates = self._worker.ask(Rate(), Rates, RATES_TIMEOUT_S)
+        rates = self._worker.ask(Rate(), Rates, RATES_TIMEOUT_S, self._set_mode)
         had = load.scheduled(before, self._worker.threads())
         return rates, self.device.kind == "cpu" and had.delay > MOST_DELAY
 
@@ -190,7 +224,7 @@ class Supervisor:
         examination = Examination(
             judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us
         )
-        outcome = examination.outcome(where, point, self.overhead)
+        outcome = examination.outcome(where, point, self.canary)
         self._replace_changed(point, examination.ended)
         return outcome
 
@@ -209,7 +243,7 @@ class Supervisor:
         try:
             if self.heeds_load and isinstance(request, Time):
                 return self._timed(request)
-            return self._worker.ask(request, kind, self.timeout_s)
+            return self._worker.ask(request, kind, self.timeout_s, self._set_mode)
         except FailedError as error:
             if not error.failed.healthy:
                 self._worker.close()
@@ -219,7 +253,7 @@ class Supervisor:
         """A timing with what it had of the cores; one that had too little is taken again once."""
         for _ in range(2):
             before = self._worker.threads()
-            timed = self._worker.ask(request, Timed, self.timeout_s)
+            timed = self._worker.ask(request, Timed, self.timeout_s, self._set_mode)
             had = load.scheduled(before, self._worker.threads())
             if had.delay <= MOST_DELAY:
                 break
@@ -230,6 +264,10 @@ class Supervisor:
         return timed.model_copy(
             update={"state": state if had.delay <= MOST_DELAY else state.distrusted(BUSY)}
         )
+
+    def _set_mode(self) -> None:
+        """Set the mode of the worker's launch gap, by the judge's work on their GPU."""
+        self._judge.ask(SetMode(), Done, JUDGE_TIMEOUT_S)
 
     def _ask_judge(self, request: Record, kind: type[Record]) -> Record:
         return self._judge.ask(request, kind, JUDGE_TIMEOUT_S)

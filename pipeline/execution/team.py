@@ -15,7 +15,7 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
 from pipeline.machine.environment import fingerprint
 from pipeline.points.point import Point
-from pipeline.store.ceilings import Overhead, Rates
+from pipeline.store.ceilings import Canary, Rates
 from pipeline.store.environment import Environment
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
@@ -40,7 +40,7 @@ class Team(Protocol):
     def rates(self) -> tuple[Rates, bool]:
         """One device's own limits, as ``Supervisor.rates`` gives them."""
 
-    def know(self, overhead: Overhead) -> None:
+    def know(self, canary: Canary | None) -> None:
         """What the graph timer takes off from now on."""
 
     def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
@@ -91,10 +91,10 @@ class Here:
         """The first device's own limits."""
         return self._workers[0].rates()
 
-    def know(self, overhead: Overhead) -> None:
+    def know(self, canary: Canary | None) -> None:
         """What the graph timer takes off from now on."""
         for worker in self._workers:
-            worker.overhead = overhead
+            worker.canary = canary
 
     def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
         """Nothing is built here that was not begun ahead. On a CPU all of it ends now: what is timed there

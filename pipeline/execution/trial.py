@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -30,6 +32,8 @@ from pipeline.execution.protocol import (
     Rate,
     Release,
     Shared,
+    Stamp,
+    Stamped,
     Time,
     Timed,
 )
@@ -38,13 +42,19 @@ from pipeline.points.frozen import Record
 from pipeline.store.ceilings import Rates
 from pipeline.store.record import Timing
 from pipeline.timing import rates
+from pipeline.timing.launch_gap import LaunchGap, SetMode
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile, relative_half_width
+from pipeline.timing.stopping.count import Count
 from pipeline.timing.stopwatch import Stopwatch
-from pipeline.timing.timers import Rotation, Samples, checked_outputs, graph
+from pipeline.timing.timers import Rotation, Samples, capture, checked_outputs, cupti
+from pipeline.timing.timers.graph import sampled
 
 SHORTEST_US = 1e-3
 """A sample below it is of a clock that stood still."""
+
+STAMPED = 20
+"""Turns that are timed beside CUPTI's records."""
 
 
 @dataclass
@@ -56,7 +66,7 @@ class Running:
     shared: Shared
     bytes: int
     samples: Samples | None = None
-    armed: dict[int, graph.Ring] = field(default_factory=dict)
+    armed: dict[int, capture.Ring] = field(default_factory=dict)
     sets: Rotation | None = None
 
     @property
@@ -68,9 +78,10 @@ class Running:
 class Trial:
     """Runs providers on one device of this process, step by step as it is asked."""
 
-    def __init__(self, device: str, settings: TimingSettings, descriptor: int) -> None:
+    def __init__(self, device: str, settings: TimingSettings, descriptor: int, set_mode: SetMode) -> None:
         self.device = torch.device(device)
-        self.stopwatch = Stopwatch(self.device, settings)
+        self.settings = settings
+        self.stopwatch = Stopwatch(self.device, settings, set_mode)
         self._memory = SharedMemory(self.device, descriptor)
         self._running: Running | None = None
         self._inputs: tuple[tuple[Layout, ...], Tensors] | None = None
@@ -90,6 +101,7 @@ class Trial:
         steps: dict[type[Record], Callable[[Any], Record]] = {
             Begin: self.begin,
             Time: self.time,
+            Stamp: self.stamp,
             Again: self.again,
             Arm: self.arm,
             Go: self.go,
@@ -103,7 +115,7 @@ class Trial:
         """Call the provider for the first time."""
         if self._before is None:
             self._before = ProcessState()
-        self.stopwatch.overhead = request.overhead
+        self.stopwatch.know(request.canary)
         self._memory.map(request.shared.region)
         found = instance.of(request.where, request.point, request.interpreted)
         running = Running(found, self._inputs_as(request.shared), request.shared, request.bytes)
@@ -118,14 +130,31 @@ class Trial:
     def time(self, request: Time) -> Timed:
         """Time the provider."""
         running = self._now
+        self.stopwatch.settings = self.settings.model_copy(
+            update={} if request.timer is None else {"timer": request.timer}
+        )
+        begin = perf_counter()
         samples, state = self.stopwatch.time(
             running.found.call, running.inputs, running.bytes, running.in_place
         )
+        took_ms = (perf_counter() - begin) * 1e3
         running.samples = samples
         if not min(samples.samples_us) >= SHORTEST_US:
             raise FaultyError("incorrect", f"took {min(samples.samples_us):.3g} us, which no call takes")
-        timing = summary(samples, self.stopwatch.cache(samples))
-        return Timed(timing=timing, state=state, sets=len(samples.rotation.inputs))
+        timing = summary(samples, self.stopwatch.cache(samples), self.stopwatch.gap)
+        return Timed(timing=timing, state=state, sets=len(samples.rotation.inputs), took_ms=took_ms)
+
+    def stamp(self, request: Stamp) -> Stamped:
+        """What CUPTI stamps of the calls that were timed last, in the mode in which they were timed."""
+        samples = self._now.samples
+        assert samples is not None and samples.turn is not None, "the graph timer's calls are stamped"
+        self.stopwatch.gap.set_mode()
+        samples.turn()
+        gross_us = median(sampled(samples.turn, samples.turn, samples.launches, Count(STAMPED)))
+        stamps = cupti.stamped(samples.turn, samples.launches)
+        if stamps is None:
+            return Stamped(gross_us=gross_us)
+        return Stamped(gross_us=gross_us, recorded_us=stamps.gross_us, duration_us=stamps.duration_us)
 
     def again(self, request: Again) -> Ran:
         """Give a set that was timed other inputs, in place, and hand over what one more call gives."""
@@ -157,10 +186,10 @@ class Trial:
         sets = [tuple(self._memory.tensor(one.at(index)) for one in places) for index in range(shared.sets)]
         running.sets = Rotation(call, tuple(sets), in_place)
         if self.device.type == "cuda":
-            with suppress(graph.NotCapturableError):
+            with suppress(capture.NotCapturableError):
                 for number in (shared.sets // 2, shared.sets):
                     part = Rotation(call, tuple(sets[:number]), in_place)
-                    running.armed[number] = graph.capture(part, number)
+                    running.armed[number] = capture.capture(part, number)
         return Done()
 
     def go(self, request: Go) -> Done:
@@ -184,7 +213,12 @@ class Trial:
 
     def rate(self, request: Rate) -> Rates:
         """The device's own limits."""
-        return rates.measure(self.device.type)
+        found = rates.measure(self.device.type)
+        if self.device.type != "cuda":
+            return found
+        # After a release, for what the products leave reserved is no reason to have no room for the canary.
+        self.stopwatch.release()
+        return found.model_copy(update={"canary": self.stopwatch.calibrated()})
 
     def release(self, request: Release) -> Done:
         """Let go of all memory: of what went wrong, nothing shall be left for the next point."""
@@ -192,7 +226,7 @@ class Trial:
         self._memory.release()
         gc.collect()
         if self.device.type == "cuda":
-            graph.release()
+            self.stopwatch.release()
         return Done()
 
     @property
@@ -270,9 +304,10 @@ def first_outputs(found: Instance, rotation: Rotation) -> Tensors:
         return rotation.outputs()
 
 
-def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
+def summary(samples: Samples, cache: Literal["cold", "hot"], gap: LaunchGap) -> Timing:
     """The statistics a ledger row holds, with the samples they can be redone from."""
     ordered = sorted(samples.samples_us)
+    canary = samples.canary
     return Timing(
         timer=samples.timer,
         cache=cache,
@@ -281,7 +316,8 @@ def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
         p80_us=quantile(ordered, 0.8),
         min_us=ordered[0],
         rel_ci=relative_half_width(ordered),
-        overhead_us=samples.overhead_us,
         n_samples=len(ordered),
         samples_us=tuple(round(sample, 4) for sample in samples.samples_us),
+        canary_us=canary and (round(canary.before_us, 4), round(canary.after_us, 4)),
+        excess_us=0.0 if canary is None else gap.excess_us(canary),
     )

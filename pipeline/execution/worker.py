@@ -22,12 +22,16 @@ from pipeline.execution.protocol import (
     Echoed,
     End,
     Go,
+    ModeSet,
+    ModeWanted,
     Rate,
     Release,
     Setup,
+    Stamp,
     Sustain,
     Time,
     receive,
+    send,
     serve,
 )
 from pipeline.machine.process import die_with
@@ -40,7 +44,7 @@ FIRST_COMPILE = (
 )
 """What the first torch.compile would import: 1.4 s on an AMD EPYC, in steps of less than half a second."""
 
-REQUESTS = (Begin, Time, Again, Arm, Go, Sustain, End, Echo, Rate, Release)
+REQUESTS = (Begin, Time, Stamp, Again, Arm, Go, Sustain, End, Echo, Rate, Release)
 
 
 def healthy(device: str) -> bool:
@@ -76,7 +80,12 @@ def main(fd: int, memory: int, compiles: bool) -> None:
     setup = receive(connection, Setup)
     if setup.device == "cpu":
         vector_math.resolve()
-    trial = Endurance(setup.device, setup.settings, memory)
+
+    def set_mode() -> None:
+        send(connection, ModeWanted())
+        receive(connection, ModeSet)
+
+    trial = Endurance(setup.device, setup.settings, memory, set_mode)
     trial.warm_up()
     # What the imports left behind lives as long as the process: no collection need look at it again.
     gc.collect()

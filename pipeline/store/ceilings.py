@@ -8,34 +8,55 @@ from pydantic import Field
 
 from kernels.contract import Work
 from pipeline.points.frozen import Record
-from pipeline.points.limits import Ceiling, Name, NotNegative, Quantity, Text
+from pipeline.points.limits import Ceiling, Count, Microseconds, Name, NotNegative, Text
 from pipeline.store.record import Rate
 
-
-class Overhead(Record):
-    """Microseconds that a replay of a graph costs besides its launches' own durations: between two
-    launches, and once a replay. ``per_call_us`` is 0 where CUPTI can't be read: the gap is then part of every
-    number."""
-
-    per_call_us: Quantity
-    per_replay_us: Quantity
+NEAR = 0.05
+"""A canary that is this share above its fast time is not in the fast mode: the slow one is 0.2 above it."""
 
 
-NO_OVERHEAD = Overhead(per_call_us=0.0, per_replay_us=0.0)
+class Canary(Record):
+    """Microseconds that a launch of the canary takes in a graph's replay on one GPU.
+
+    ``fast_us`` is its time after the mode of the launch gap was set, ``slow_us`` its time after work that
+    makes the mode slow, and ``duration_us`` the kernel's own duration by CUPTI, None where CUPTI can't be
+    read. ``sm_clock_mhz`` is the clock meanwhile. See ``pipeline.timing.launch_gap``.
+    """
+
+    fast_us: Microseconds
+    slow_us: Microseconds
+    duration_us: Microseconds | None = None
+    sm_clock_mhz: Count | None = None
+
+    @property
+    def least_us(self) -> float:
+        """The time of a launch in the fast mode.
+
+        Where setting the mode has no effect (MIG, MPS, another architecture), the kernel's own duration, and
+        0 where that is not known either: a row's interval reaches down by what its canary is above this.
+        """
+        if self.duration_us is not None:
+            return self.fast_us if self.fast_us <= (1 + NEAR) * self.duration_us else self.duration_us
+        return self.fast_us if self.slow_us > (1 + NEAR) * self.fast_us else 0.0
+
+    @property
+    def can_be_fast(self) -> bool:
+        """Whether setting the mode gives the fast one on this GPU."""
+        return self.least_us == self.fast_us
 
 
 class Rates(Record):
     """A copy's GB/s (bytes read plus bytes written, of a tensor far larger than any cache), a large matrix
-    product's TFLOP/s by arithmetic, and what a launch costs at least, which the graph timer takes off.
+    product's TFLOP/s by arithmetic, and a GPU's canary, which tells the mode of the launch gap.
 
     ``sustained_tflops`` are those of the product after seconds of the same work, at the clock that a GPU's
-    power allows; of a CPU there are none.
+    power allows; a CPU has none.
     """
 
     copy_gbps: Ceiling
     matmul_tflops: dict[Name, Ceiling]
     sustained_tflops: dict[Name, Ceiling] = Field(default_factory=dict)
-    overhead: Overhead = NO_OVERHEAD
+    canary: Canary | None = None
 
     def at_best(self, other: Rates) -> Rates:
         """Of each of a CPU's rates the higher: noise only slows."""

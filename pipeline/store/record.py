@@ -52,8 +52,12 @@ ROUNDING = 1e-6
 class Timing(Record):
     """Times of one provider at one point, in microseconds a call.
 
-    A sample is the mean over a batch of calls (a batch of one with the ``event`` timer), less
-    ``overhead_us``. ``rel_ci`` is the half-width of the median's 95 % confidence interval over the median.
+    A sample is the mean over a batch of calls (a batch of one with the ``event`` timer). ``rel_ci`` is the
+    half-width of the median's 95 % confidence interval over the median.
+
+    ``canary_us`` are the graph timer's canary before and after the samples, and ``excess_us`` is by how much
+    a launch may have been late: 0 in the fast mode of the launch gap. ``overhead_us`` was taken off each
+    sample by version 0 of the measuring code.
     """
 
     timer: Name
@@ -63,9 +67,11 @@ class Timing(Record):
     p80_us: Microseconds
     min_us: Microseconds
     rel_ci: NotNegative
-    overhead_us: Quantity
     n_samples: Count
     samples_us: tuple[Microseconds, ...]
+    canary_us: tuple[Microseconds, Microseconds] | None = None
+    excess_us: NotNegative = 0.0
+    overhead_us: Quantity | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -74,6 +80,12 @@ class Timing(Record):
         if any(low > high * (1 + ROUNDING) for low, high in itertools.pairwise(ordered)):
             raise ValueError(f"min, p20, median and p80 are not in order: {ordered}")
         return self
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """The median's 95 % interval, which reaches down by ``excess_us``."""
+        half = self.rel_ci * self.median_us
+        return max(0.0, self.median_us - half - self.excess_us), self.median_us + half
 
 
 class Rate(Record):

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from pipeline.store.ceilings import NO_OVERHEAD, Rates
+from pipeline.store.ceilings import Rates
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopping import Either
 from pipeline.timing.stopping.budget import Budget
@@ -18,7 +18,6 @@ from pipeline.timing.timers import Rotation, Samples, Timer
 from pipeline.timing.timers.cpu import CpuTimer
 from pipeline.timing.timers.event import EventTimer
 from pipeline.timing.timers.events import recorded
-from pipeline.timing.timers.overhead import calibrate
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
 ARITHMETIC = {
@@ -44,8 +43,7 @@ LONG_ENOUGH_US = 200.0
 
 
 def measure(device: str) -> Rates:
-    """Copy GB/s (bytes read plus bytes written), matmul TFLOP/s by arithmetic, on random data, and a launch's
-    overhead.
+    """Copy GB/s (bytes read plus bytes written), matmul TFLOP/s by arithmetic, on random data.
 
     Each is the 20th percentile of the samples' times: what the device can do and hold, for noise only slows
     but a clock boost of a moment is no ceiling. Arithmetic that the device does not have is left out.
@@ -82,13 +80,7 @@ def measure(device: str) -> Rates:
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             sustained[name] = 2 * side**3 / _after_work(partial(multiply, a, b)) / 1e6
             torch.backends.cuda.matmul.allow_tf32 = False
-    overhead = calibrate() if device == "cuda" else NO_OVERHEAD
-    return Rates(
-        copy_gbps=2 * size / copy_us / 1e3,
-        matmul_tflops=tflops,
-        sustained_tflops=sustained,
-        overhead=overhead,
-    )
+    return Rates(copy_gbps=2 * size / copy_us / 1e3, matmul_tflops=tflops, sustained_tflops=sustained)
 
 
 def _multiply(arithmetic: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

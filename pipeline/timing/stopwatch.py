@@ -7,25 +7,28 @@ from collections.abc import Callable
 from functools import cache
 from math import ceil, inf
 from pathlib import Path
+from statistics import median
 from time import perf_counter, sleep
 from typing import Any, Literal
 
 import torch
 
 from kernels import Tensors
-from pipeline.store.ceilings import NO_OVERHEAD
+from pipeline.store.ceilings import Canary
 from pipeline.store.record import State
+from pipeline.timing.launch_gap import LaunchGap, SetMode
 from pipeline.timing.monitor import Monitor
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopping import Either, Stopping
 from pipeline.timing.stopping.budget import Budget
 from pipeline.timing.stopping.confidence import Confidence
 from pipeline.timing.stopping.count import Count
-from pipeline.timing.timers import Rotation, Samples, Timer
+from pipeline.timing.timers import Rotation, Samples, Timer, capture
+from pipeline.timing.timers.capture import NotCapturableError
 from pipeline.timing.timers.cpu import CpuTimer
 from pipeline.timing.timers.do_bench import DoBenchTimer
 from pipeline.timing.timers.event import EventTimer
-from pipeline.timing.timers.graph import GraphTimer, NotCapturableError, settle
+from pipeline.timing.timers.graph import GraphTimer
 from pipeline.timing.timers.wall import WallTimer
 
 Call = Callable[..., Any]
@@ -63,29 +66,48 @@ LOOK_S = 0.05
 
 
 class Stopwatch:
-    """Times calls on one device of this process."""
+    """Times calls on one device of this process. ``set_mode`` sets the mode of the launch gap."""
 
-    def __init__(self, device: torch.device, settings: TimingSettings) -> None:
+    def __init__(self, device: torch.device, settings: TimingSettings, set_mode: SetMode) -> None:
         self.device = device
         self.settings = settings
-        self.overhead = NO_OVERHEAD
+        self.gap = LaunchGap(set_mode)
         self._busy_until = -inf
+        self._told: Canary | None = None
         uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self._monitor = Monitor(uuid) if device.type == "cuda" else None
 
     def warm_up(self) -> None:
         """Do now what the first timing would otherwise wait for."""
         if self.device.type == "cuda":
-            settle()
             self._wake()
+            self.gap.read()
             self._busy_until = perf_counter()
+
+    def know(self, canary: Canary | None) -> None:
+        """Take the canary's times of this GPU, by which its mode is told."""
+        if self._monitor is not None and canary != self._told:
+            self._told = canary
+            self._wake()
+            self.gap.know(canary, self._monitor)
+
+    def calibrated(self) -> Canary:
+        """The canary's times on this GPU."""
+        assert self._monitor is not None, "a GPU alone has a canary"
+        self._wake()
+        return self.gap.calibrated(self._monitor)
+
+    def release(self) -> None:
+        """Give the device all memory back that this process holds for timing. No graph may be in use."""
+        self.gap.release()
+        capture.release()
 
     def time(self, call: Call, inputs: Tensors, bytes_: int, in_place: bool = False) -> tuple[Samples, State]:
         """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they
         were taken. A call that is ``in_place`` writes over its inputs.
 
         Samples that were taken while the device was held back are taken again once, after a rest, and then
-        marked.
+        marked; those whose canary says that the launch gap was not in its fast mode, too.
         """
         samples, state = self._once(call, inputs, bytes_, in_place)
         if state.throttle:
@@ -93,6 +115,10 @@ class Stopwatch:
         if state.throttle:
             why = f"the GPU was held back while it was timed, twice: {state.throttle}"
             state = state.model_copy(update={"valid": False, "invalid_reason": why})
+        canary, known = samples.canary, self.gap.known
+        if canary is not None and known is not None and self.gap.is_late(canary, median(samples.samples_us)):
+            why = f"launches were late: the canary took {canary.us:.3f} us, {known.fast_us:.3f} in the fast mode"
+            state = state.distrusted(why)
         return samples, state
 
     def cache(self, samples: Samples) -> Literal["cold", "hot"]:
@@ -129,12 +155,13 @@ class Stopwatch:
         self._wake()
         if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
             try:
-                return GraphTimer(self.overhead).measure(Rotation(call, ring(inputs, sets), in_place), stop)
+                return GraphTimer(self.gap).measure(Rotation(call, ring(inputs, sets), in_place), stop)
             except NotCapturableError:
                 torch.cuda.synchronize()
         flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
-        if settings.timer == "wall":
-            return WallTimer().measure(Rotation(call, ring(inputs, self._sets_of(inputs)), in_place), stop)
+        if settings.timer in ("wall", "wall_no_sync"):
+            wall = WallTimer(synchronize=settings.timer == "wall")
+            return wall.measure(Rotation(call, ring(inputs, self._sets_of(inputs)), in_place), stop)
         timer: Timer = DoBenchTimer() if settings.timer == "do_bench" else EventTimer(flush)
         return timer.measure(Rotation(call, (inputs,), in_place), stop)
 

@@ -21,7 +21,7 @@ from pipeline.execution.finalist import Extra
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
 from pipeline.points.point import Point
-from pipeline.store.ceilings import Overhead
+from pipeline.store.ceilings import Canary
 from pipeline.store.record import Outcome
 from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
@@ -103,7 +103,7 @@ class Contest:
         settings: TimingSettings,
         seed: int,
         timeout_s: float,
-        overhead: Overhead,
+        canary: Canary | None,
         launched: Mapping[str, Supervisor] = MappingProxyType({}),
     ) -> None:
         """Hold rounds until each match is decided, or has had as many as it may have. Whose processes are
@@ -128,7 +128,7 @@ class Contest:
                     workers = {name: ahead.pop(name, made) for name, made in supervisors(matches).items()}
                     for worker in workers.values():
                         this_round.enter_context(worker)
-                        worker.overhead = overhead
+                        worker.canary = canary
                         worker.start()
                     for place, match in enumerate(matches):
                         if place == len(matches) // 2 and device.kind == "cuda":

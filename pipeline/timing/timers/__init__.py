@@ -32,13 +32,26 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """Microseconds of a launch of the canary before and after some samples."""
+
+    before_us: float
+    after_us: float
+
+    @property
+    def us(self) -> float:
+        """The later of the two."""
+        return max(self.before_us, self.after_us)
+
+
+@dataclass(frozen=True)
 class Samples:
-    """What a timer measured: microseconds a call; the rotation; the bytes of memory that were gone over from
-    one call on a set to the next on the same one (of tensors that lie apart); and the microseconds of
-    overhead that were taken off each call.
+    """What a timer measured: microseconds a call; the rotation; and the bytes of memory that were gone over
+    from one call on a set to the next on the same one (of tensors that lie apart).
 
     ``again`` gives the outputs of one more call on an input set, by what was timed, into memory that was
-    spoilt.
+    spoilt. The graph timer also gives the canary's reading, and ``turn``, which replays the ``launches`` that
+    were timed.
     """
 
     timer: str
@@ -46,7 +59,9 @@ class Samples:
     rotation: Rotation
     again: Callable[[int], Tensors]
     touched_bytes: int
-    overhead_us: float = 0.0
+    canary: Reading | None = None
+    turn: Callable[[], None] | None = None
+    launches: int = 0
 
 
 def input_bytes(rotation: Rotation) -> int:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import ceil
 from statistics import median
 from time import perf_counter
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from pipeline.timing.timers.events import recorded
 
 REPEATS = 5
 
@@ -27,8 +31,17 @@ WARM_UP_S = 0.01
 5 % slow."""
 
 
-def microseconds_a_call(run: Callable[[], object], calls: int) -> float | None:
-    """Device time of the kernels that ``run`` launches for ``calls`` calls, over the calls: the median of
+@dataclass(frozen=True)
+class Stamps:
+    """Microseconds of a call as CUPTI stamps it, from its first kernel's start to its last one's end; and a
+    call's share of the same runs by events, which CUPTI's records make longer for some kernels."""
+
+    duration_us: float
+    gross_us: float
+
+
+def stamped(run: Callable[[], object], calls: int) -> Stamps | None:
+    """What CUPTI stamps of the ``calls`` calls that ``run`` launches, each of as many kernels: the median of
     some runs. None where CUPTI does not report all kernels.
     """
     _first_use()
@@ -37,26 +50,33 @@ def microseconds_a_call(run: Callable[[], object], calls: int) -> float | None:
     torch.cuda.synchronize()
     warm_up = ceil(WARM_UP_S / (perf_counter() - begin))
     for _ in range(ATTEMPTS):
-        durations = _durations_us(run, warm_up + REPEATS)
-        kernels, lost = divmod(len(durations), warm_up + REPEATS)
-        if not lost and kernels >= calls:
-            counted = durations[warm_up * kernels :]
-            runs = range(0, len(counted), kernels)
-            return median(sum(counted[first : first + kernels]) for first in runs) / calls
+        kernels, runs_us = _recorded(run, warm_up + REPEATS)
+        a_call, lost = divmod(len(kernels), (warm_up + REPEATS) * calls)
+        if not lost and a_call:
+            counted = kernels[warm_up * calls * a_call :]
+            firsts = range(0, len(counted), a_call)
+            spans = [counted[first + a_call - 1][1] - counted[first][0] for first in firsts]
+            return Stamps(median(spans), median(runs_us[warm_up:]) / calls)
     return None
 
 
-def _durations_us(run: Callable[[], object], repeats: int) -> list[float]:
-    """Of each kernel, in the order in which they began."""
+def _recorded(run: Callable[[], object], repeats: int) -> tuple[list[tuple[float, float]], list[float]]:
+    """Start and end of each kernel of the runs, in the order in which they began, and the runs' times by
+    events, all in microseconds."""
     try:
         with _quiet(), profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            run()
+            events = [recorded()]
             for _ in range(repeats):
                 run()
+                events.append(recorded())
             torch.cuda.synchronize()
     except RuntimeError:
-        return []
-    events = [event for event in profiled.events() or () if event.device_time > 0]
-    return [float(event.device_time) for event in sorted(events, key=lambda event: event.time_range.start)]
+        return [], []
+    found = [event.time_range for event in profiled.events() or () if event.device_time > 0]
+    kernels = sorted((float(span.start), float(span.end)) for span in found)
+    # The first run keeps the device busy until the others are queued.
+    return kernels[len(kernels) // (repeats + 1) :], [a.elapsed_time(b) * 1e3 for a, b in pairwise(events)]
 
 
 @contextmanager
@@ -70,4 +90,4 @@ def _quiet() -> Iterator[None]:
 @cache
 def _first_use() -> None:
     """The first profile of a process starts CUPTI up and loses records."""
-    _durations_us(lambda: torch.zeros(1, device="cuda"), 1)
+    _recorded(lambda: torch.zeros(1, device="cuda"), 1)

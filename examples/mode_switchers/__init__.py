@@ -1,0 +1,45 @@
+"""Twice a vector, by right providers each of which switches the mode of the launch gap of its process.
+
+python -m pipeline.accuracy runs them between the points that it measures: no time may move by them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vector:
+    """The elements of x."""
+
+    elements: int
+    dtype: str = one_of("float32")
+
+
+def work(problem: Vector) -> Work:
+    """One multiplication an element, which is read and written once."""
+    shape = (problem.elements,)
+    return Work(bytes_of(problem.dtype, shape, shape), {problem.dtype: problem.elements})
+
+
+def tolerance(problem: Vector) -> Tolerance:
+    """Twice a number is exact."""
+    return Tolerance(rtol=0.0, atol=0.0)
+
+
+kernel = Kernel(
+    problem=Vector,
+    size=("elements",),
+    work=work,
+    tolerance=tolerance,
+    providers=(
+        Provider("plain", "torch.py:plain"),
+        *(
+            Provider(name, f"torch.py:{name}", devices=("cuda",))
+            for name in ("streams", "captures", "profiles", "second_process")
+        ),
+    ),
+    baseline="plain",
+)

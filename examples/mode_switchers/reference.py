@@ -1,0 +1,24 @@
+"""A vector's inputs, and twice the vector."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.tensors import dtype_of, normal
+
+from . import Vector
+
+
+def inputs(problem: Vector, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """A vector of normal values."""
+    return normal([(problem.elements,)], problem.dtype, device, seed)
+
+
+def outputs(problem: Vector) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """A vector like x."""
+    return [((problem.elements,), dtype_of(problem.dtype))]
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """Twice x in float64."""
+    return x.double() * 2

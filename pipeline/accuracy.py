@@ -1,0 +1,325 @@
+"""How true rows are: points measured by fresh workers as sweeps measure them, beside CUPTI's durations.
+
+    python -m pipeline.accuracy
+    python -m pipeline.accuracy kernel=[square,softmax] points=12
+    python -m pipeline.accuracy output=results/accuracy
+
+Takes points between 1 us and 10 ms from the rows of the machine at hand. Each of ``workers`` fresh workers
+measures all of them. Two more do so while providers that switch the mode of the launch gap run before each
+point. A last one reads CUPTI's durations of the graphs that it has timed. Prints what was found at each point
+and exits with 1 if less than nine tenths of the points hold:
+
+    spread      nine of ten workers lie within the larger of 1 % and 0.02 us of their median
+    switched    the median moves by no more when providers switch the mode
+    CUPTI       the duration is the time within the larger of 1 % and 0.03 us, or CUPTI's records make the
+                kernel itself slower by that much
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from statistics import median
+
+from rich import box
+from rich.table import Table
+
+import kernels
+from pipeline import UserError
+from pipeline.command.options import AccuracyConfig
+from pipeline.command.run import console, run_stage, say, warn
+from pipeline.execution import calibration
+from pipeline.execution.identity import settings_beside
+from pipeline.execution.libraries import built
+from pipeline.execution.readings import Readings
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import device
+from pipeline.machine.device import Device
+from pipeline.machine.environment import fingerprint
+from pipeline.machine.lock import DeviceLock
+from pipeline.points import catalog, notation, plan, problems
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Record
+from pipeline.points.plan import Target
+from pipeline.points.point import Point
+from pipeline.reporting.numbers import number, print_wide
+from pipeline.reporting.progress import Progress
+from pipeline.store import results
+from pipeline.store.ceilings import Canary
+from pipeline.store.files import write_atomically
+from pipeline.timing.settings import TimingSettings
+from pipeline.verdicts.sampling import Candidate, sample
+
+SHORTEST_US, LONGEST_US = 1.0, 1e4
+"""Times of the points that are chosen."""
+
+NEAR, NEAR_US = 0.01, 0.02
+"""Times are equal within the larger of this share and these microseconds."""
+
+CUPTI_NEAR_US = 0.03
+"""The same microseconds for a duration that CUPTI stamps."""
+
+SHARE = 0.9
+"""Nine of ten workers, and nine of ten points."""
+
+SWITCHED_WORKERS = 2
+
+
+class AccuracyRow(Record):
+    """One point: the medians in microseconds of fresh workers, and of those with mode switchers between the
+    points; a call's share of replays and CUPTI's duration of the same replays, and that share with CUPTI's
+    records on, each None where it was not to be had."""
+
+    point: Point
+    times_us: tuple[float, ...]
+    switched_us: tuple[float, ...] = ()
+    gross_us: float | None = None
+    recorded_us: float | None = None
+    duration_us: float | None = None
+
+    @property
+    def us(self) -> float:
+        """The median of the fresh workers."""
+        return median(self.times_us)
+
+    @property
+    def spread_us(self) -> float:
+        """How far nine of ten fresh workers lie from their median at most."""
+        distances = sorted(abs(time - self.us) for time in self.times_us)
+        return distances[ceil(SHARE * len(distances)) - 1]
+
+    @property
+    def moved_us(self) -> float | None:
+        """By how much mode switchers move the median."""
+        return median(self.switched_us) - self.us if self.switched_us else None
+
+    @property
+    def off_us(self) -> float | None:
+        """How far the time is from CUPTI's duration."""
+        return None if self.duration_us is None or self.gross_us is None else self.gross_us - self.duration_us
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether nine of ten fresh workers agree."""
+        return self.spread_us <= self._near(NEAR_US)
+
+    @property
+    def is_unmoved(self) -> bool:
+        """Whether mode switchers change nothing."""
+        return self.moved_us is None or abs(self.moved_us) <= self._near(NEAR_US)
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether CUPTI's records make the kernel slower than it is without them."""
+        if self.gross_us is None or self.recorded_us is None:
+            return False
+        return self.recorded_us - self.gross_us > self._near(CUPTI_NEAR_US)
+
+    @property
+    def is_as_stamped(self) -> bool:
+        """Whether CUPTI stamps the same, as far as it can."""
+        return self.off_us is None or abs(self.off_us) <= self._near(CUPTI_NEAR_US) or self.is_slowed
+
+    @property
+    def holds(self) -> bool:
+        """Whether all of it holds."""
+        return self.is_steady and self.is_unmoved and self.is_as_stamped
+
+    def _near(self, least_us: float) -> float:
+        return max(NEAR * self.us, least_us)
+
+
+def run(config: AccuracyConfig) -> None:
+    """Choose the points, measure them, and say how true the times are."""
+    chosen = device.resolve(config.device)
+    entries = [catalog.find(name) for name in config.kernel or kernels.names()]
+    folder = results.folder_for(config.input, chosen.kind)
+    drawn = sample(list(candidates(entries, folder, chosen)), config.points, config.sample_seed)
+    if not drawn:
+        raise UserError(
+            f"{folder} has no times of {chosen.slug} between 1 us and 10 ms: "
+            f"run python -m pipeline.sweep kernel=all output={config.input} first."
+        )
+    switchers = _switchers(config.switchers, chosen)
+    with DeviceLock(chosen, config.wait_s, warn):
+        rows = measured(drawn, switchers, chosen, config)
+    path = results.folder_for(config.output.parent, chosen.kind) / config.output.name / f"{chosen.slug}.json"
+    write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
+    print_wide(console, table(rows, chosen))
+    for line in summary(rows):
+        say(line)
+    say(f"Rows: {path}")
+    if sum(row.holds for row in rows) < SHARE * len(drawn):
+        warn(f"That is less than nine tenths of the {len(drawn)} points.")
+        sys.exit(1)
+
+
+def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterator[Candidate]:
+    """The timed rows of points that there are today; what a row is of does not matter, for it names a point
+    alone."""
+    target = Target(chosen.kind, device.capabilities(chosen))
+    for entry in entries:
+        ledger = results.ledger_path(folder, entry.name, chosen.slug)
+        settings = settings_beside(ledger) or (TimingSettings(), 0)
+        for row in results.own_rows(ledger, warn):
+            timing, state = row.outcome.timing, row.outcome.state
+            if (
+                timing is not None
+                and timing.timer in ("graph", "perf_counter")
+                and SHORTEST_US <= timing.median_us <= LONGEST_US
+                and (state is None or state.valid)
+                and problems.declares(entry.loaded.kernel, row.point)
+                and plan.unavailable(entry.loaded.kernel.provider(row.point.provider), target) is None
+            ):
+                yield Candidate(row, entry, *settings)
+
+
+def _switchers(where: str | None, chosen: Device) -> list[tuple[str, Point]]:
+    """The points of the kernel whose providers switch the mode, with its address."""
+    if where is None or chosen.kind == "cpu":
+        return []
+    entry = catalog.find(where)
+    target = Target(chosen.kind, device.capabilities(chosen))
+    return [(entry.loaded.where, point) for point in plan.plan(entry, "smoke", target).points]
+
+
+def measured(
+    drawn: Sequence[Candidate],
+    switchers: Sequence[tuple[str, Point]],
+    chosen: Device,
+    config: AccuracyConfig,
+) -> list[AccuracyRow]:
+    """The rows of the points that all fresh workers could measure; the others are warned of."""
+    broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
+    sound = [one for one in drawn if (one.entry.name, one.row.point.provider) not in broken]
+    by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
+    for one in sorted(sound, key=lambda one: (one.entry.name, tuple(one.row.point.problem.values()))):
+        by_settings[one.timing, one.seed].append(one)
+    switched_workers = SWITCHED_WORKERS if switchers else 0
+    passes = config.workers + switched_workers + 1
+    environment = fingerprint(chosen)
+    canary: Canary | None = None
+    rows = []
+    with Progress(console, f"accuracy on {chosen.slug}", passes * len(sound)) as progress:
+        for (timing, seed), some in by_settings.items():
+            times: dict[Point, list[float]] = defaultdict(list)
+            switched: dict[Point, list[float]] = defaultdict(list)
+            stamped: dict[Point, Readings] = {}
+            for turn in range(passes):
+                with Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True) as worker:
+                    if canary is None and chosen.kind == "cuda":
+                        output = results.folder_for(config.output.parent, chosen.kind)
+                        canary = calibration.ceilings_for(worker, environment, output).canary
+                    worker.canary = canary
+                    for place, one in enumerate(some):
+                        where, point = one.entry.loaded.where, one.row.point
+                        if turn == passes - 1:
+                            stamped[point] = worker.readings(where, point, ("auto",), 1, is_stamped=True)
+                        else:
+                            into = times if turn < config.workers else switched
+                            if into is switched:
+                                worker.measure(*switchers[place % len(switchers)])
+                            _note(into, point, worker, where)
+                        progress.advance(str(point))
+            rows += [
+                _row(one.row.point, times, switched, stamped) for one in some if len(times[one.row.point]) > 1
+            ]
+    return rows
+
+
+def _note(into: dict[Point, list[float]], point: Point, worker: Supervisor, where: str) -> None:
+    """Measure a point and keep its time, if it has one that is to be trusted."""
+    outcome = worker.measure(where, point)
+    if outcome.timing is None:
+        warn(f"{point}: {outcome.status}: {outcome.error}")
+    elif outcome.state is not None and not outcome.state.valid:
+        warn(f"{point}: {outcome.state.invalid_reason}")
+    else:
+        into[point].append(outcome.timing.median_us)
+
+
+def _row(
+    point: Point,
+    times: Mapping[Point, list[float]],
+    switched: Mapping[Point, list[float]],
+    stamped: Mapping[Point, Readings],
+) -> AccuracyRow:
+    stamps = stamped[point].stamped if point in stamped else None
+    return AccuracyRow(
+        point=point,
+        times_us=tuple(times[point]),
+        switched_us=tuple(switched.get(point, ())),
+        gross_us=stamps and stamps.gross_us,
+        recorded_us=stamps and stamps.recorded_us,
+        duration_us=stamps and stamps.duration_us,
+    )
+
+
+HEADINGS = ("us", "workers", "spread us", "switched us", "CUPTI us", "with records us", "")
+
+
+def cells(row: AccuracyRow) -> list[str]:
+    """What a table says of a point, behind its name."""
+    missed = [
+        name
+        for name, is_so in (
+            ("spread", row.is_steady),
+            ("switched", row.is_unmoved),
+            ("CUPTI", row.is_as_stamped),
+        )
+        if not is_so
+    ]
+    return [
+        number(row.us),
+        str(len(row.times_us)),
+        f"{row.spread_us:.3f}",
+        "–" if row.moved_us is None else f"{row.moved_us:+.3f}",
+        "–" if row.off_us is None else f"{row.duration_us:.4g} ({-row.off_us:+.3f})",
+        number(row.recorded_us) if row.is_slowed else "",
+        ", ".join(missed),
+    ]
+
+
+def table(rows: Sequence[AccuracyRow], chosen: Device) -> Table:
+    """A line a point, from short to long."""
+    made = Table(
+        title=f"accuracy on {chosen.slug}", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False
+    )
+    for heading in ("point", *HEADINGS):
+        made.add_column(heading, justify="left" if heading in ("point", "") else "right")
+    for row in sorted(rows, key=lambda row: row.us):
+        made.add_row(name_of(row.point), *cells(row))
+    return made
+
+
+def name_of(point: Point) -> str:
+    """A point in a table: ``softmax torch bfloat16 4096``."""
+    words = (point.kernel, notation.label(point), notation.words(point), notation.extent(point))
+    return " ".join(filter(None, words))
+
+
+def summary(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    """What holds at how many of the points."""
+    total = len(rows)
+    yield (
+        f"spread: at {sum(row.is_steady for row in rows)} of {total} points nine of ten workers lie within "
+        f"{NEAR:.0%} or {NEAR_US} us of their median."
+    )
+    if switched := [row for row in rows if row.switched_us]:
+        unmoved = sum(row.is_unmoved for row in switched)
+        yield f"switched: at {unmoved} of {len(switched)} points mode switchers move the median by no more."
+    if read := [row for row in rows if row.off_us is not None]:
+        near = sum(row.is_as_stamped and not row.is_slowed for row in read)
+        slowed = sum(row.is_slowed for row in read)
+        yield (
+            f"CUPTI: at {near} of {len(read)} points its duration is the time within {NEAR:.0%} or "
+            f"{CUPTI_NEAR_US} us; at {slowed} its records make the kernel slower."
+        )
+
+
+if __name__ == "__main__":
+    run_stage("accuracy", AccuracyConfig, run)
