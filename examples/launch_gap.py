@@ -10,6 +10,7 @@ tensors = [torch.randn(256, 256, device="cuda") for _ in range(128)]
 
 
 def capture() -> torch.cuda.CUDAGraph:
+    """A graph of 128 launches."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         graph.outputs = [torch.square(x) for x in tensors]
@@ -17,6 +18,7 @@ def capture() -> torch.cuda.CUDAGraph:
 
 
 def show(when: str, graph: torch.cuda.CUDAGraph) -> None:
+    """Print a launch's share of a replay."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(500)]
     for event in events:
         graph.replay()
