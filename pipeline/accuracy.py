@@ -209,13 +209,18 @@ def measured(
             times: dict[Point, list[float]] = defaultdict(list)
             switched: dict[Point, list[float]] = defaultdict(list)
             stamped: dict[Point, Readings] = {}
+            ahead = _supervisor(chosen, timing, seed, config)
             for turn in range(passes):
-                with Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True) as worker:
+                with ahead as worker:
                     if canary is None and chosen.kind == "cuda":
                         output = results.folder_for(config.output.parent, chosen.kind)
                         canary = calibration.ceilings_for(worker, environment, output).canary
                     worker.canary = canary
                     for place, one in enumerate(some):
+                        if place == len(some) // 2 and turn < passes - 1:
+                            # The next worker imports what it needs meanwhile, and touches no GPU.
+                            ahead = _supervisor(chosen, timing, seed, config)
+                            ahead.launch()
                         where, point = one.entry.loaded.where, one.row.point
                         if turn == passes - 1:
                             stamped[point] = worker.readings(where, point, ("auto",), 1, is_stamped=True)
@@ -229,6 +234,10 @@ def measured(
                 _row(one.row.point, times, switched, stamped) for one in some if len(times[one.row.point]) > 1
             ]
     return rows
+
+
+def _supervisor(chosen: Device, timing: TimingSettings, seed: int, config: AccuracyConfig) -> Supervisor:
+    return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True, compiles=True)
 
 
 def _note(into: dict[Point, list[float]], point: Point, worker: Supervisor, where: str) -> None:

@@ -31,9 +31,6 @@ INSTRUMENT = (
 )
 """The definitions that time and verify, below ``pipeline/``; with all that they reach."""
 
-OVERHEAD = ("timing/timers/overhead.py", "calibrate")
-"""What the graph timer takes off is measured by this."""
-
 NOT_INSTRUMENT = (
     *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
     *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
@@ -43,7 +40,7 @@ NOT_INSTRUMENT = (
 
 TIMERS = {
     "cpu": ("cpu",),
-    "graph": ("graph", "event", "events", "overhead", "cupti"),
+    "graph": ("graph", "capture", "event", "events"),
     "event": ("event", "events"),
     "do_bench": ("do_bench",),
     "wall": ("wall",),
@@ -126,7 +123,7 @@ def instrument(kind: str, timer: str) -> str:
     others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
     stop = (*NOT_INSTRUMENT, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
     root = ROOT / "pipeline"
-    entries = [(root / file, name) for file, name in (*INSTRUMENT, *([OVERHEAD] if way == "graph" else []))]
+    entries = [(root / file, name) for file, name in INSTRUMENT]
     return closure.digest_of(closure.closure(entries, {"pipeline": root}, stop))
 
 

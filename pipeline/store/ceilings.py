@@ -18,26 +18,25 @@ NEAR = 0.05
 class Canary(Record):
     """Microseconds that a launch of the canary takes in a graph's replay on one GPU.
 
-    ``fast_us`` is its time after the mode of the launch gap was set, ``slow_us`` its time after work that
-    makes the mode slow, and ``duration_us`` the kernel's own duration by CUPTI, None where CUPTI can't be
-    read. ``sm_clock_mhz`` is the clock meanwhile. See ``pipeline.timing.launch_gap``.
+    ``fast_us`` is its time after the mode of the launch gap was set, and ``duration_us`` the kernel's own
+    duration by CUPTI, None where CUPTI can't be read. ``sm_clock_mhz`` is the clock meanwhile. See
+    ``pipeline.timing.launch_gap``.
     """
 
     fast_us: Microseconds
-    slow_us: Microseconds
     duration_us: Microseconds | None = None
     sm_clock_mhz: Count | None = None
 
     @property
     def least_us(self) -> float:
-        """The time of a launch in the fast mode.
+        """The time of a launch in the fast mode, in which it is the kernel's duration.
 
-        Where setting the mode has no effect (MIG, MPS, another architecture), the kernel's own duration, and
-        0 where that is not known either: a row's interval reaches down by what its canary is above this.
+        Where setting the mode has no effect (MIG, MPS, another architecture), the duration, and 0 where that
+        is not known: a row's interval reaches down by what its canary is above this.
         """
-        if self.duration_us is not None:
-            return self.fast_us if self.fast_us <= (1 + NEAR) * self.duration_us else self.duration_us
-        return self.fast_us if self.slow_us > (1 + NEAR) * self.fast_us else 0.0
+        if self.duration_us is None:
+            return 0.0
+        return self.fast_us if self.fast_us <= (1 + NEAR) * self.duration_us else self.duration_us
 
     @property
     def can_be_fast(self) -> bool:

@@ -37,10 +37,7 @@ REPLAYS = 4
 """Replays that are timed in one reading of the canary, after one that is not: 1 ms."""
 
 READINGS = 5
-"""Readings of each mode by which the canary's times are found."""
-
-STREAMS = 8
-"""Streams whose work makes the mode slow: twice as many as are needed."""
+"""Readings by which the canary's time is found."""
 
 MATTERS = 0.005
 """A slow mode that adds less than this share to a time changes nothing: a canary is also late where the power
@@ -82,21 +79,14 @@ class LaunchGap:
             self.known = self.calibrated(monitor)
 
     def calibrated(self, monitor: Monitor) -> Canary:
-        """The canary's times in both modes on this GPU, with its duration by CUPTI."""
-        fast, slow = [], []
+        """The canary's time on this GPU in the mode that was set, and its duration by CUPTI."""
+        fast = []
         for _ in range(READINGS):
-            _make_slow()
-            slow.append(self.read())
             self.set_mode()
             fast.append(self.read())
         clock = monitor.read().sm_clock_mhz
-        stamped = cupti.stamped(self._canary().turn, LAUNCHES)
-        return Canary(
-            fast_us=median(fast),
-            slow_us=median(slow),
-            duration_us=stamped and stamped.duration_us,
-            sm_clock_mhz=clock,
-        )
+        stamps = cupti.stamped(self._canary().turn, LAUNCHES)
+        return Canary(fast_us=median(fast), duration_us=stamps and stamps.duration_us, sm_clock_mhz=clock)
 
     def excess_us(self, reading: Reading) -> float:
         """Microseconds by which a launch may have been late at a reading: 0 in the fast mode."""
@@ -119,12 +109,3 @@ class LaunchGap:
             sets = torch.randn((LAUNCHES, *SHAPE), device="cuda").unbind()
             self._ring = capture(Rotation(torch.square, tuple((x,) for x in sets)), LAUNCHES)
         return self._ring
-
-
-def _make_slow() -> None:
-    x = torch.zeros(SHAPE, device="cuda")
-    torch.cuda.synchronize()
-    for _ in range(STREAMS):
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            torch.neg(x)
-    torch.cuda.synchronize()
