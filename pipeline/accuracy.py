@@ -21,6 +21,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -138,12 +139,13 @@ def run(config: AccuracyConfig) -> None:
     chosen = device.resolve(config.device)
     entries = [catalog.find(name) for name in config.kernel or kernels.names()]
     folder = results.folder_for(config.input, chosen.kind)
-    drawn = sample(list(candidates(entries, folder, chosen)), config.points, config.sample_seed)
-    if not drawn:
+    found = list(candidates(entries, folder, chosen))
+    if not found:
         raise UserError(
             f"{folder} has no times of {chosen.slug} between 1 us and 10 ms: "
             f"run python -m pipeline.sweep kernel=all output={config.input} first."
         )
+    drawn = sample(found, config.points, config.sample_seed)
     switchers = _switchers(config.switchers, chosen)
     with DeviceLock(chosen, config.wait_s, warn):
         rows = measured(drawn, switchers, chosen, config)
@@ -204,12 +206,13 @@ def measured(
     environment = fingerprint(chosen)
     canary: Canary | None = None
     rows = []
-    with Progress(console, f"accuracy on {chosen.slug}", passes * len(sound)) as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(console, f"accuracy on {chosen.slug}", passes * len(sound)))
         for (timing, seed), some in by_settings.items():
             times: dict[Point, list[float]] = defaultdict(list)
             switched: dict[Point, list[float]] = defaultdict(list)
             stamped: dict[Point, Readings] = {}
-            ahead = _supervisor(chosen, timing, seed, config)
+            ahead = stack.enter_context(_supervisor(chosen, timing, seed, config))
             for turn in range(passes):
                 with ahead as worker:
                     if canary is None and chosen.kind == "cuda":
@@ -219,7 +222,7 @@ def measured(
                     for place, one in enumerate(some):
                         if place == len(some) // 2 and turn < passes - 1:
                             # The next worker imports what it needs meanwhile, and touches no GPU.
-                            ahead = _supervisor(chosen, timing, seed, config)
+                            ahead = stack.enter_context(_supervisor(chosen, timing, seed, config))
                             ahead.launch()
                         where, point = one.entry.loaded.where, one.row.point
                         if turn == passes - 1:

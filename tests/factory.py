@@ -20,7 +20,7 @@ from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.reporting.frames import entry_of
 from pipeline.store import finals, ledger, results
-from pipeline.store.ceilings import Ceilings, rate
+from pipeline.store.ceilings import Canary, Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Against, Final, written_by
@@ -76,7 +76,14 @@ def ceilings(gpu: str = H200) -> Ceilings:
     """Ceilings that fit the environment of the same GPU."""
     copy = COPY_GBPS.get(gpu, 2000.0)
     tflops = {"float32": copy / 80, "tf32": copy / 12, "bfloat16": copy / 6, "float16": copy / 6}
-    return Ceilings(gpu=gpu, environment=environment(gpu).of_device, copy_gbps=copy, matmul_tflops=tflops)
+    where = environment(gpu)
+    return Ceilings(
+        gpu=gpu,
+        environment=where.of_device,
+        copy_gbps=copy,
+        matmul_tflops=tflops,
+        canary=Canary(fast_us=1.63, duration_us=1.632) if where.kind == "cuda" else None,
+    )
 
 
 def timing(median_us: float, samples: int = 20) -> Timing:
@@ -90,7 +97,6 @@ def timing(median_us: float, samples: int = 20) -> Timing:
         p80_us=spread[-1 - samples // 5],
         min_us=spread[0],
         rel_ci=0.004,
-        overhead_us=0.0,
         n_samples=samples,
         samples_us=tuple(spread),
     )

@@ -90,7 +90,6 @@ def outcome(point: Point, work: Work, limits: Ceilings) -> Outcome:
             p80_us=samples[-1 - SAMPLES // 5],
             min_us=samples[0],
             rel_ci=0.004,
-            overhead_us=0.8,
             n_samples=SAMPLES,
             samples_us=tuple(samples),
         ),

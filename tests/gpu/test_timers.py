@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from time import sleep
 
@@ -14,6 +15,7 @@ import torch
 
 from pipeline import ROOT
 from pipeline.machine import device
+from pipeline.timing.second_context import SecondContext
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
 from pipeline.timing.timers import Samples
@@ -35,9 +37,18 @@ def visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
 
 
+@cache
+def second_context() -> SecondContext:
+    return SecondContext(CUDA)
+
+
+def stopwatch(settings: TimingSettings) -> Stopwatch:
+    return Stopwatch(CUDA, settings, second_context().set_mode)
+
+
 def time(call: Call, x: torch.Tensor, **settings: object) -> Samples:
     chosen = TimingSettings.model_validate({"min_samples": 5, "max_seconds": 0.05} | settings)
-    samples, state = Stopwatch(CUDA, chosen).time(call, (x,), 2 * x.nbytes)
+    samples, state = stopwatch(chosen).time(call, (x,), 2 * x.nbytes)
     torch.cuda.synchronize()
     assert state.sm_clock_mhz is None or state.sm_clock_mhz > 0
     assert min(samples.samples_us) > 0
@@ -92,11 +103,11 @@ def test_a_graph_whose_outputs_lie_in_one_place_is_not_called_cold() -> None:
     def overwrites(given: torch.Tensor) -> torch.Tensor:
         return torch.mul(given, 2, out=kept)
 
-    watch = Stopwatch(CUDA, TimingSettings(min_samples=5, max_seconds=0.05))
-    for call, cache in ((double, "cold"), (overwrites, "hot")):
+    watch = stopwatch(TimingSettings(min_samples=5, max_seconds=0.05))
+    for call, found in ((double, "cold"), (overwrites, "hot")):
         samples, _ = watch.time(call, (x,), 2 * x.nbytes)
         assert samples.timer == "graph"
-        assert watch.cache(samples) == cache
+        assert watch.cache(samples) == found
 
 
 def test_a_hot_graph_has_one_input() -> None:
@@ -159,7 +170,7 @@ def test_a_call_that_writes_over_its_input_is_made_once_again(timer: str) -> Non
     x = torch.randn(ELEMENTS, device=CUDA)
     before = x.clone()
     chosen = TimingSettings(min_samples=5, max_seconds=0.05, timer=timer)
-    samples, _ = Stopwatch(CUDA, chosen).time(lambda given: given.mul_(1.5), (x,), x.nbytes, True)
+    samples, _ = stopwatch(chosen).time(lambda given: given.mul_(1.5), (x,), x.nbytes, True)
     x.copy_(before)
     assert samples.timer == timer
     (out,) = samples.again(0)

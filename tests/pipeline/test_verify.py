@@ -17,7 +17,6 @@ from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.point import Point
 from pipeline.store import results
-from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.store.record import Measurement, Outcome, State
 from pipeline.timing.settings import TimingSettings
 from pipeline.verify import Candidate, sample
@@ -90,7 +89,7 @@ class Planted:
             row.point: row for row in results.load(self.folder, pytest.fail, local=False).measurements
         }
         self.left = iter(self.factors)
-        self.overhead = NO_OVERHEAD
+        self.canary = None
 
     def __enter__(self) -> Planted:
         return self

@@ -366,7 +366,7 @@ INSTRUMENT = {
     "timing/timers/graph.py": ("TURN_US = 800.0", "TURN_US = 900.0", {"graph"}),
     "timing/timers/event.py": ("BATCH = 20", "BATCH = 30", {"graph", "event"}),
     "timing/timers/cpu.py": ("SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 1.0", {"cpu"}),
-    "timing/timers/overhead.py": ("REPLAYS = 50", "REPLAYS = 5", {"graph"}),
+    "timing/timers/capture.py": ("MOST_LAUNCHES = 256", "MOST_LAUNCHES = 64", {"graph"}),
     "timing/timers/do_bench.py": ("FLUSH_BYTES = 256", "FLUSH_BYTES = 128", {"do_bench"}),
     "timing/timers/wall.py": ("range(3)", "range(4)", {"wall"}),
     "timing/timers/__init__.py": ("bitwise_not_()", "zero_()", WAYS),

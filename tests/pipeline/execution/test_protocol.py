@@ -31,7 +31,7 @@ from pipeline.execution.protocol import (
 )
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
-from pipeline.store.ceilings import NO_OVERHEAD, Rates
+from pipeline.store.ceilings import Rates
 from pipeline.timing.settings import TimingSettings
 from tests import factory
 
@@ -53,7 +53,7 @@ MESSAGES = [
         shared=SHARED,
         bytes=12,
         interpreted=False,
-        overhead=NO_OVERHEAD,
+        canary=None,
     ),
     Rate(),
     Failed(status="timeout", error="no end", healthy=False),

@@ -33,7 +33,6 @@ from pipeline.execution.protocol import (
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.timing.settings import TimingSettings
 
 PLANTED = Path(__file__).parents[2] / "planted"
@@ -70,7 +69,7 @@ def asked(where: str, point: Point, prepared: Prepared) -> Begin:
         shared=prepared.shared,
         bytes=prepared.bytes,
         interpreted=prepared.interpreted,
-        overhead=NO_OVERHEAD,
+        canary=None,
     )
 
 
@@ -79,7 +78,7 @@ def test_torch_compile_compiles_once_a_shape(memory: int) -> None:
     """Verified and timed, it is called under different flags and from different places."""
     torch._dynamo.reset()
     counters.clear()
-    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory)
+    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory, pytest.fail)
     for size in (17, 33):
         trial.begin(begin(judge, "square", square("torch_compile", size)))
         trial.time(Time())
@@ -111,7 +110,7 @@ def test_right_outputs_stay_right_through_every_step(memory: int, where: str, po
     folder = where if where == "square" else str(PLANTED / where)
     judge, trial = (
         Judge("cpu", 0, memory),
-        Trial("cpu", SETTINGS.model_copy(update={"cache": "cold"}), memory),
+        Trial("cpu", SETTINGS.model_copy(update={"cache": "cold"}), memory, pytest.fail),
     )
     trial.begin(begin(judge, folder, point))
     assert judge.check(Check(edition=0)).error is None
@@ -148,7 +147,7 @@ def test_what_is_not_written_is_never_right(memory: int) -> None:
 
 
 def test_an_input_that_was_changed_is_seen_in_shared_memory(memory: int) -> None:
-    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory)
+    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory, pytest.fail)
     problem = Values({"elements": 64, "dtype": "float32"})
     where = str(PLANTED / "faulty")
     trial.begin(begin(judge, where, Point(kernel="faulty", provider="changes_input", problem=problem)))

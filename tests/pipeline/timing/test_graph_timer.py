@@ -11,22 +11,34 @@ from itertools import count
 import pytest
 import torch
 
-from pipeline.store.ceilings import NO_OVERHEAD, Overhead
+from pipeline.store.ceilings import Canary
+from pipeline.store.record import State
+from pipeline.timing import launch_gap
+from pipeline.timing.launch_gap import LAUNCHES, LaunchGap
 from pipeline.timing.stopping.count import Count
-from pipeline.timing.timers import Rotation, Samples, graph
-from pipeline.timing.timers.graph import MOST_LAUNCHES, TURN_US, GraphTimer, NotCapturableError, capture, net
+from pipeline.timing.timers import Reading, Rotation, Samples, graph
+from pipeline.timing.timers import capture as capturing
+from pipeline.timing.timers.capture import MOST_LAUNCHES, NotCapturableError, Ring, capture
+from pipeline.timing.timers.graph import TRIES, TURN_US, GraphTimer
 
-KERNEL_US, GAP_US, REPLAY_US = 4.0, 0.5, 10.0
-OVERHEAD = Overhead(per_call_us=GAP_US, per_replay_us=REPLAY_US)
+KERNEL_US, GAP_US = 4.0, 0.5
+FAST = Canary(fast_us=KERNEL_US, duration_us=KERNEL_US)
 
 
 @dataclass
 class Machine:
-    """A device with a clock, and the graph that it captures into."""
+    """A device with a clock, the graph that it captures into, and the mode of its launch gap: a capture makes
+    it slow, and ``set_mode`` fast."""
 
     now_us: float = 0.0
     capturing: Graph | None = None
     graphs: list[Graph] = field(default_factory=list)
+    is_slow: bool = False
+    modes_set: int = 0
+
+    def set_mode(self) -> None:
+        self.modes_set += 1
+        self.is_slow = False
 
     def launch(self, run: Callable[[], None]) -> None:
         """Run now, and at each replay of the graph that is captured into."""
@@ -45,13 +57,14 @@ class Graph:
         assert capture_error_mode == "thread_local"
         self.machine.capturing = self
         self.machine.graphs.append(self)
+        self.machine.is_slow = True
 
     def capture_end(self) -> None:
         self.machine.capturing = None
 
     def replay(self) -> None:
         self.replays += 1
-        self.machine.now_us += REPLAY_US + len(self.launches) * (KERNEL_US + GAP_US)
+        self.machine.now_us += len(self.launches) * (KERNEL_US + GAP_US * self.machine.is_slow)
         for run in self.launches:
             run()
 
@@ -73,11 +86,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(made))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(graph, "_capturing", lambda: None)
-    pool = Pool()
-    monkeypatch.setattr(graph, "_pool", pool)
-    monkeypatch.setattr(graph, "settle", lambda: None)
-    monkeypatch.setattr(graph, "recorded", lambda: Event(made.now_us))
+    monkeypatch.setattr(capturing, "_capturing", lambda: None)
+    monkeypatch.setattr(capturing, "_pool", Pool())
+    for module in (graph, launch_gap):
+        monkeypatch.setattr(module, "recorded", lambda: Event(made.now_us))
     monkeypatch.setattr(graph, "perf_counter", lambda: made.now_us / 1e6)
     return made
 
@@ -111,16 +123,26 @@ def doubling(machine: Machine, seen: Counter[float] | None = None) -> Callable[.
     return call
 
 
-def measure(rotation: Rotation, samples: int = 10) -> Samples:
-    return GraphTimer(OVERHEAD).measure(rotation, Count(samples))
+class Gap(LaunchGap):
+    """The launch gap of a machine, whose canary takes as long as any other launch."""
+
+    def __init__(self, machine: Machine, known: Canary | None = FAST) -> None:
+        super().__init__(machine.set_mode)
+        self.known = known
+        self._ring = Ring([Graph(machine, [lambda: None] * LAUNCHES)], LAUNCHES, [])  # type: ignore[list-item]
+
+
+def measure(machine: Machine, rotation: Rotation, samples: int = 10) -> Samples:
+    return GraphTimer(Gap(machine)).measure(rotation, Count(samples))
 
 
 @pytest.mark.parametrize("sets", [1, 3, 300])
-def test_the_overhead_is_taken_off_and_every_set_has_its_turn(machine: Machine, sets: int) -> None:
+def test_the_mode_is_set_after_the_captures_and_every_set_has_its_turn(machine: Machine, sets: int) -> None:
     seen: Counter[float] = Counter()
-    samples = measure(Rotation(doubling(machine, seen), sets_of(sets)))
-    assert samples.samples_us == pytest.approx([KERNEL_US] * len(samples.samples_us))
-    assert (samples.timer, samples.overhead_us) == ("graph", GAP_US)
+    samples = measure(machine, Rotation(doubling(machine, seen), sets_of(sets)))
+    assert samples.samples_us == pytest.approx([KERNEL_US] * len(samples.samples_us)), "nothing is subtracted"
+    assert (samples.timer, machine.modes_set) == ("graph", 1)
+    assert samples.canary == Reading(pytest.approx(KERNEL_US), pytest.approx(KERNEL_US))
     assert len(seen) == sets
     for index in {0, sets - 1}:
         assert torch.equal(samples.again(index)[0], torch.full((8,), 2.0 * (index + 1))), "that set's"
@@ -131,28 +153,28 @@ def test_a_turn_goes_round_each_set_as_often_and_about_as_long_as_it_should(mach
     ring = capture(Rotation(doubling(machine), sets_of(7)), 30)
     assert ring.launches == 28
     machine.graphs.clear()
-    measure(Rotation(doubling(machine), sets_of(7)))
+    measure(machine, Rotation(doubling(machine), sets_of(7)))
     turn = sum(len(one.launches) for one in machine.graphs[1:])
     assert turn % 7 == 0
-    assert TURN_US / 2 < turn * (KERNEL_US + GAP_US) < TURN_US * 2
+    assert TURN_US / 2 < turn * KERNEL_US < TURN_US * 2
 
 
 def test_all_memory_that_lies_apart_is_gone_over(machine: Machine) -> None:
-    assert measure(Rotation(doubling(machine), sets_of(3))).touched_bytes == 3 * 32 + 3 * 32
+    assert measure(machine, Rotation(doubling(machine), sets_of(3))).touched_bytes == 3 * 32 + 3 * 32
     same = torch.empty(8)
 
     def into_the_same(x: torch.Tensor) -> torch.Tensor:
         machine.launch(lambda: same.copy_(x))  # type: ignore[arg-type, return-value]
         return same
 
-    assert measure(Rotation(into_the_same, sets_of(3))).touched_bytes == 3 * 32 + 32
+    assert measure(machine, Rotation(into_the_same, sets_of(3))).touched_bytes == 3 * 32 + 32
 
 
 def test_what_only_the_capture_wrote_is_no_output(machine: Machine) -> None:
     def call(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return doubling(machine)(x), (x * 2).to(torch.int32)
 
-    launched, kept = measure(Rotation(call, sets_of(2))).again(0)
+    launched, kept = measure(machine, Rotation(call, sets_of(2))).again(0)
     assert torch.equal(launched, torch.full((8,), 2.0))
     assert not (kept == 2).any()
 
@@ -166,7 +188,7 @@ def test_in_place_a_turn_is_one_call(machine: Machine) -> None:
 
         machine.launch(run)
 
-    samples = measure(Rotation(call, sets, in_place=True))
+    samples = measure(machine, Rotation(call, sets, in_place=True))
     sets[3][0].fill_(1)
     assert samples.again(3)[0] is sets[3][0]
     assert torch.equal(sets[3][0], torch.full((8,), 2.0))
@@ -176,7 +198,7 @@ def test_in_place_a_turn_is_one_call(machine: Machine) -> None:
 
 def test_one_more_turn_takes_what_stands_in_the_inputs_then(machine: Machine) -> None:
     sets = sets_of(3)
-    samples = measure(Rotation(doubling(machine), sets))
+    samples = measure(machine, Rotation(doubling(machine), sets))
     sets[1][0].fill_(21)
     assert torch.equal(samples.again(1)[0], torch.full((8,), 42.0))
 
@@ -190,7 +212,7 @@ def test_a_call_that_can_not_be_captured_is_said_and_leaves_no_capture(machine: 
         return x
 
     with pytest.raises(NotCapturableError, match="not permitted"):
-        measure(Rotation(call, sets_of(2)))
+        measure(machine, Rotation(call, sets_of(2)))
     assert machine.capturing is None
 
 
@@ -203,16 +225,88 @@ def test_a_capture_that_finds_no_memory_says_so(machine: Machine) -> None:
         return x
 
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
-        measure(Rotation(call, sets_of(2)))
+        measure(machine, Rotation(call, sets_of(2)))
     assert machine.capturing is None
 
 
-def test_the_overhead_is_taken_off_each_replay_and_each_launch() -> None:
-    overhead = Overhead(per_call_us=0.5, per_replay_us=10.0)
-    assert net(overhead, time_us=210.0, launches=40) == pytest.approx(5.0 - 0.5)
-    assert net(overhead, time_us=220.0, launches=40, replays=2) == pytest.approx(5.0 - 0.5)
-    assert net(NO_OVERHEAD, time_us=210.0, launches=40) == 210.0 / 40
+def switching(machine: Machine, times: int) -> Rotation:
+    """A call that makes the mode slow in each of the first so many tries: it sees the mode set."""
+    slowed: set[int] = set()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        def run() -> None:
+            if machine.modes_set and len(slowed | {machine.modes_set}) <= times:
+                slowed.add(machine.modes_set)
+                machine.is_slow = True
+
+        machine.launch(run)
+        return x
+
+    return Rotation(call, sets_of(3))
 
 
-def test_a_calibration_gone_wrong_takes_off_half_at_most() -> None:
-    assert net(Overhead(per_call_us=100.0, per_replay_us=0.0), time_us=40.0, launches=10) == 2.0
+@pytest.mark.parametrize("times", [1, TRIES - 1])
+def test_samples_whose_canary_is_late_are_taken_again(machine: Machine, times: int) -> None:
+    samples = measure(machine, switching(machine, times))
+    assert machine.modes_set == times + 1
+    assert samples.samples_us == pytest.approx([KERNEL_US] * len(samples.samples_us))
+
+
+def test_a_mode_that_does_not_stay_is_seen_by_the_canary_after_the_samples(machine: Machine) -> None:
+    gap = Gap(machine)
+    samples = GraphTimer(gap).measure(switching(machine, TRIES + 1), Count(10))
+    assert machine.modes_set == TRIES
+    assert samples.canary is not None
+    assert (samples.canary.before_us, samples.canary.after_us) == pytest.approx(
+        (KERNEL_US, KERNEL_US + GAP_US)
+    )
+    assert gap.is_late(samples.canary, KERNEL_US)
+    assert gap.excess_us(samples.canary) == pytest.approx(GAP_US)
+
+
+LATE, IN_TIME = Reading(1.98, 1.64), Reading(1.60, 1.64)
+
+
+@pytest.mark.parametrize(
+    ("known", "reading", "excess_us", "is_late"),
+    [
+        (Canary(fast_us=1.63, duration_us=1.632), IN_TIME, 0.0, False),
+        (Canary(fast_us=1.63, duration_us=1.632), LATE, 0.35, True),
+        # The mode can't be had: CUPTI's duration is below what the canary takes at best.
+        (Canary(fast_us=1.98, duration_us=1.632), LATE, 1.98 - 1.632, False),
+        # Nobody knows whether it can.
+        (Canary(fast_us=1.63), IN_TIME, 1.64, False),
+        (None, LATE, 0.0, False),
+    ],
+)
+def test_what_the_canary_says(
+    known: Canary | None, reading: Reading, excess_us: float, is_late: bool
+) -> None:
+    gap = LaunchGap(pytest.fail)
+    gap.known = known
+    assert gap.excess_us(reading) == pytest.approx(excess_us)
+    assert gap.is_late(reading, time_us=5.0) is is_late
+    assert not gap.is_late(reading, time_us=500.0), "it adds nothing to a time as long as this"
+
+
+@dataclass
+class Clock:
+    sm_clock_mhz: int | None
+
+    def read(self) -> State:
+        return State(sm_clock_mhz=self.sm_clock_mhz)
+
+
+@pytest.mark.parametrize(
+    ("clock", "is_found_anew"), [(1980, False), (1965, False), (1500, True), (None, False)]
+)
+def test_at_another_clock_the_canary_is_found_anew(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, clock: int | None, is_found_anew: bool
+) -> None:
+    monkeypatch.setattr(launch_gap.cupti, "stamped", lambda run, calls: None)
+    gap = Gap(machine)
+    known = Canary(fast_us=1.6, duration_us=1.6, sm_clock_mhz=1980)
+    gap.know(known, Clock(clock))  # type: ignore[arg-type]
+    assert (gap.known != known) is is_found_anew
+    if is_found_anew:
+        assert gap.known == Canary(fast_us=KERNEL_US, sm_clock_mhz=clock)

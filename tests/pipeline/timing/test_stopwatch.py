@@ -126,7 +126,7 @@ def sets_at(size: int, cache: str) -> int:
     settings = TimingSettings.model_validate(
         {"cache": cache, "stopping": "budget", "max_seconds": 0.2, "min_samples": 3}
     )
-    Stopwatch(CPU, settings).time(call, (x,), 2 * x.nbytes)
+    Stopwatch(CPU, settings, pytest.fail).time(call, (x,), 2 * x.nbytes)
     return len(seen)
 
 
@@ -164,7 +164,7 @@ def test_the_cache_has_a_size() -> None:
 
 
 def test_a_number_is_called_cold_only_if_enough_memory_was_gone_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Stopwatch(CPU, TimingSettings(stopping="count", min_samples=3))
+    watch = Stopwatch(CPU, TimingSettings(stopping="count", min_samples=3), pytest.fail)
     x = torch.rand(1000)
 
     def cache(bytes_: int) -> str:
@@ -222,7 +222,7 @@ def test_what_was_timed_while_held_back_is_timed_again_after_a_rest_and_then_mar
     monkeypatch.setattr(stopwatch, "REST_S", 0.05)
     monkeypatch.setattr(stopwatch, "LOOK_S", 0.001)
     settings = TimingSettings(stopping="count", min_samples=3)
-    watch = Stopwatch(CPU, settings)
+    watch = Stopwatch(CPU, settings, pytest.fail)
     monkeypatch.setattr(watch, "_monitor", Scripted(*throttle))
     samples, state = watch.time(torch.square, (torch.rand(64),), 512)
     assert len(timed) == times
@@ -236,7 +236,7 @@ def test_what_was_timed_while_held_back_is_timed_again_after_a_rest_and_then_mar
 def test_a_call_that_writes_over_its_inputs_is_made_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 12)
     x = torch.rand(100)
-    watch = Stopwatch(CPU, TimingSettings(stopping="count", min_samples=3))
+    watch = Stopwatch(CPU, TimingSettings(stopping="count", min_samples=3), pytest.fail)
     samples, _ = watch.time(lambda x: x.add_(1), (x,), x.nbytes, True)
     set_ = samples.rotation.inputs[2]
     set_[0].fill_(7)

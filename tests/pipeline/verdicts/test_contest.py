@@ -10,7 +10,6 @@ import pytest
 from pipeline.machine.device import Device
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.store.record import Outcome
 from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
@@ -64,7 +63,7 @@ def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CP
         )
         matches.append(Match(tuple(Rival(side, point, f"{side.name}{point}") for point in points)))
     made = Contest(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
-    made.hold(device, TimingSettings(), 0, 1.0, NO_OVERHEAD)
+    made.hold(device, TimingSettings(), 0, 1.0, None)
     return Counted.made
 
 
@@ -92,7 +91,7 @@ def test_processes_that_were_launched_before_measure_the_first_round(monkeypatch
     point = Point(kernel="softmax", provider="one", problem=Values({"n": 1}))
     match = Match((Rival(Side("tree", Path("tree"), "softmax"), point, "key"),))
     held = Contest([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
-    held.hold(GPU, TimingSettings(), 0, 1.0, NO_OVERHEAD, {"tree": first})
+    held.hold(GPU, TimingSettings(), 0, 1.0, None, {"tree": first})
     assert [one.asked for one in Counted.made if one.asked] == [["softmax"], ["softmax"]]
     assert first.asked == ["softmax"] and first.told[0] == "start after 0"
 
@@ -154,7 +153,7 @@ def test_who_prepares_is_told_of_the_matches_that_a_round_measures_and_of_no_oth
             prepare=lambda matches: told.append(tuple(matches)),
         )
         held.know(rounds)
-        held.hold(CPU, TimingSettings(), 0, 1.0, NO_OVERHEAD)
+        held.hold(CPU, TimingSettings(), 0, 1.0, None)
         return told
 
     assert prepared(known) == []

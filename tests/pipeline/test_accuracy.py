@@ -1,0 +1,119 @@
+"""What the accuracy command says of points, and its way through real workers on a CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import ROOT
+from pipeline.accuracy import AccuracyRow, summary
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+
+POINT = Point(
+    kernel="square",
+    provider="torch_square",
+    problem=Values({"rows": 64, "columns": 64, "dtype": "float32"}),
+)
+
+
+def row(*times: float, switched: tuple[float, ...] = (), stamps: tuple[float, ...] = ()) -> AccuracyRow:
+    gross, recorded, duration = stamps or (None, None, None)
+    return AccuracyRow(
+        point=POINT,
+        times_us=times,
+        switched_us=switched,
+        gross_us=gross,
+        recorded_us=recorded,
+        duration_us=duration,
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "is_steady"),
+    [
+        ((1.63,) * 10, True),
+        ((1.63,) * 9 + (1.98,), True),  # nine of ten
+        ((1.63,) * 8 + (1.98, 1.98), False),
+        ((1.63,) * 8 + (1.648, 1.612), True),  # 0.02 us, more than 1 %
+        ((1.63,) * 8 + (1.655, 1.655), False),
+        ((100.0,) * 5 + (100.9,) * 5, True),  # 1 %
+        ((100.0,) * 5 + (102.1,) * 5, False),
+    ],
+)
+def test_nine_of_ten_workers_have_to_agree(times: tuple[float, ...], is_steady: bool) -> None:
+    assert row(*times).is_steady is is_steady
+
+
+@pytest.mark.parametrize(("switched", "is_unmoved"), [(1.645, True), (1.66, False), (1.60, False)])
+def test_what_mode_switchers_may_move(switched: float, is_unmoved: bool) -> None:
+    found = row(*(1.63,) * 10, switched=(switched, switched))
+    assert found.is_unmoved is is_unmoved
+    assert found.holds is is_unmoved
+
+
+@pytest.mark.parametrize(
+    ("stamps", "is_as_stamped", "is_slowed"),
+    [
+        ((1.63, 1.63, 1.632), True, False),
+        ((1.98, 1.98, 1.632), False, False),  # the slow mode
+        ((1.32, 1.63, 1.632), True, True),
+        ((1.32, 1.33, 1.632), False, False),  # 0.31 us taken off
+        ((54.6, 56.5, 56.4), True, True),  # CUPTI makes it slower
+        ((54.6, 54.7, 54.9), True, False),
+    ],
+)
+def test_what_cupti_may_say(stamps: tuple[float, ...], is_as_stamped: bool, is_slowed: bool) -> None:
+    found = row(stamps[0], stamps[0], stamps=stamps)
+    assert (found.is_as_stamped, found.is_slowed) == (is_as_stamped, is_slowed)
+
+
+def test_the_summary_counts_points() -> None:
+    rows = [
+        row(1.0, 1.0, switched=(1.0,), stamps=(1.0, 1.0, 1.0)),
+        row(1.0, 2.0, switched=(3.0,), stamps=(9.0, 9.0, 1.0)),
+    ]
+    spread, switched, stamped = summary(rows)
+    assert spread.startswith("spread: at 1 of 2 points")
+    assert switched.startswith("switched: at 1 of 2 points")
+    assert stamped.startswith("CUPTI: at 1 of 2 points")
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", *words]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_points_of_a_sweep_are_measured_by_fresh_workers(tmp_path: Path) -> None:
+    swept = command(
+        *(
+            "pipeline.sweep",
+            "kernel=square",
+            "preset=smoke",
+            "device=cpu",
+            "provider=[torch_square,torch_mul]",
+        ),
+        *("tracking=none", f"output={tmp_path}"),
+    )
+    assert swept.returncode == 0, swept.stderr
+    done = command(
+        *("pipeline.accuracy", "kernel=square", "device=cpu", "points=2", "workers=3"),
+        *(f"input={tmp_path}", f"output={tmp_path}/accuracy"),
+    )
+    assert done.returncode in (0, 1), done.stderr  # a busy machine's times are far apart
+    (path,) = (tmp_path / "accuracy").glob("*.json")
+    rows = [AccuracyRow.model_validate(one) for one in json.loads(path.read_text())]
+    assert [len(one.times_us) for one in rows] == [3, 3]
+    assert f"Rows: {path}" in done.stdout
+
+
+def test_a_machine_without_rows_is_told_what_to_do_first(tmp_path: Path) -> None:
+    done = command("pipeline.accuracy", "kernel=square", "device=cpu", f"input={tmp_path}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path} has no times of cpu-")
+    assert "run python -m pipeline.sweep kernel=all" in done.stderr
