@@ -119,15 +119,29 @@ class Identity:
         return self._environments[provider]
 
 
+def measuring(way: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """The definitions below ``pipeline/`` that measure by a way of timing, and the modules that decide no
+    number of theirs."""
+    others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
+    stop = (*NOT_INSTRUMENT, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
+    return (*INSTRUMENT, *([OVERHEAD] if way == "graph" else [])), stop
+
+
+def measuring(way: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """The definitions below ``pipeline/`` that measure by a way of timing, and the modules that decide no
+    number of theirs."""
+    others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
+    stop = (*NOT_INSTRUMENT, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
+    return (*INSTRUMENT, *([OVERHEAD] if way == "graph" else [])), stop
+
+
 @cache
 def instrument(kind: str, timer: str) -> str:
     """The digest of the code that times and verifies, for a kind of device and a timer of the settings."""
     way = "cpu" if kind == "cpu" else "graph" if timer == "auto" else timer
-    others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
-    stop = (*NOT_INSTRUMENT, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
+    entries, stop = measuring(way)
     root = ROOT / "pipeline"
-    entries = [(root / file, name) for file, name in (*INSTRUMENT, *([OVERHEAD] if way == "graph" else []))]
-    return closure.digest_of(closure.closure(entries, {"pipeline": root}, stop))
+    return closure.closure([(root / file, name) for file, name in entries], {"pipeline": root}, stop).digest
 
 
 def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
@@ -163,7 +177,7 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
         roots[OUTSIDE] = folder
     try:
         of_text: dict[str, Any] = {
-            "python": closure.closure(entries, roots),
+            "python": closure.closure(entries, roots).digest,
             # Which of the definitions are called, where one file holds several that could be.
             "called": [provider.entry, form.relative_to(folder).as_posix(), kernel.tolerance.__qualname__],
             "arguments": kernel.arguments,
