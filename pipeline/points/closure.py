@@ -29,12 +29,13 @@ METHODS = "*"
 
 @dataclass(frozen=True)
 class Closure:
-    """All that some entries reach: the digest of what it does, the definitions by ``module:name``, the files
-    that these stand in or that importing these runs, and the modules from elsewhere that they import."""
+    """All that some entries reach: the digest of what it does; the definitions by ``module:name``; the files
+    that these stand in or that importing these runs, each with the strings and names that what is reached of
+    it mentions; and the modules from elsewhere that they import."""
 
     digest: str
     definitions: tuple[str, ...]
-    files: frozenset[Path]
+    files: Mapping[Path, frozenset[str]]
     elsewhere: frozenset[str]
 
 
@@ -84,7 +85,8 @@ class _Walk:
         self._roots = {prefix: folder.resolve() for prefix, folder in roots.items()}
         self._stop = stop
         self._modules: dict[str, Module | None] = {}
-        self._files: set[Path] = set()
+        self._files: dict[Path, set[str]] = {}
+        self._mentions: dict[str, set[str]] = {}
         self._folders: dict[Path, bool] = {}
         self._touched: set[str] = set()
         self._elsewhere: set[str] = set()
@@ -141,7 +143,7 @@ class _Walk:
         return Closure(
             digest=digest_of([entries, labels, filled]),
             definitions=tuple(sorted({f"{one.module}:{one.name}" for one in self._numbers if one.name})),
-            files=frozenset(self._files),
+            files={file: frozenset(mentions) for file, mentions in self._files.items()},
             elsewhere=frozenset(self._elsewhere),
         )
 
@@ -197,6 +199,7 @@ class _Walk:
         self._written.append(line)
         for form in written:
             self._facts.add(form)
+            self._mentions[module.name] |= form.texts
             line.append(form.digest)
             for hole in form.holes:
                 line += self._fill(module, hole)
@@ -220,12 +223,14 @@ class _Walk:
                 target = self._resolved(module, names)
                 if not is_called:
                     self._facts.passed.add((target.module, target.name))
+                self._mention(module, target)
                 return self._tokens(target)
             case forms.Parameter(name=name, method=method, function=function):
                 return [Parameter(name, method, None if function is None else (module.name, function))]
             case Imported(statement=statement, attributes=attributes):
                 target = self._imported(module, statement, attributes)
                 self._facts.passed.add((target.module, target.name))
+                self._mention(module, target)
                 return self._tokens(target)
             case ByString(name=name):
                 level = len(name) - len(name.lstrip("."))
@@ -235,6 +240,10 @@ class _Walk:
             case Keyword():
                 return [self._given(module, hole)]
         return [hole]
+
+    def _mention(self, module: Module, target: _Target) -> None:
+        if target.kind in ("elsewhere", "builtin"):
+            self._mentions[module.name].update([*target.name.split("."), *target.rest])
 
     def _token(self, target: _Target) -> object:
         return self._tokens(target)[0]
@@ -422,7 +431,7 @@ class _Walk:
             file = next((one for one in files if one.is_file()), None)
             self._modules[name] = None if file is None else Module.read(name, file)
             if file is not None:
-                self._files.add(file)
+                self._files[file] = self._mentions[name] = set()
         return self._modules[name]
 
     def _touch(self, name: str) -> None:

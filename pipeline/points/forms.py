@@ -83,8 +83,8 @@ Hole = Name | Imported | ByString | Private | Parameter | Keyword
 class Form:
     """What a statement does, by a digest of all but its holes, and these in order.
 
-    ``words`` are the strings in it that could be names, ``stored`` the attributes that get a value, ``taken``
-    those that are taken and not called at once, and
+    ``words`` are the strings in it that could be names, ``texts`` all strings, with the names of attributes,
+    ``stored`` the attributes that get a value, ``taken`` those that are taken and not called at once, and
     ``flags`` says what of names it can see at run time: ``attributes`` of objects, ``globals``, or ``names`` of
     classes and functions.
     """
@@ -92,6 +92,7 @@ class Form:
     digest: str
     holes: tuple[Hole, ...]
     words: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     taken: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
@@ -103,6 +104,7 @@ class Form:
             digest_of([kind, *(form.digest for form in forms)]),
             tuple(hole for form in forms for hole in form.holes),
             frozenset().union(*(form.words for form in forms)),
+            frozenset().union(*(form.texts for form in forms)),
             frozenset().union(*(form.stored for form in forms)),
             frozenset().union(*(form.taken for form in forms)),
             frozenset().union(*(form.flags for form in forms)),
@@ -210,12 +212,14 @@ class _Writer:
 
     def form(self, *nodes: ast.AST, kind: str = "statement") -> Form:
         """The form of some nodes."""
-        self._names_locals = any(_sees_locals(node) for each in nodes for node in ast.walk(each))
+        inside = [node for each in nodes for node in ast.walk(each)]
+        self._names_locals = any(map(_sees_locals, inside))
         written = digest_of([kind, *map(self._write, nodes)])
         return Form(
             written,
             tuple(self._holes),
             frozenset(self._words),
+            frozenset(filter(None, map(_text, inside))),
             frozenset(self._stored),
             frozenset(self._taken),
             frozenset(self._flags),
@@ -541,6 +545,13 @@ def place_of(name: str, given: ast.arguments) -> int | None:
     """Which parameter of a function has that name."""
     names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
     return names.index(name) if name in names else None
+
+
+def _text(node: ast.AST) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)) | ast.Attribute(attr=text):
+            return text
+    return None
 
 
 def _sees_locals(node: ast.AST) -> bool:

@@ -90,7 +90,7 @@ def test_help_is_there_before_what_a_command_imports(name: str) -> None:
 
 
 ABOUT_KERNELS = [
-    *("bench_devices", "bench_inputs", "bench_scale", "bench_sweep", "build", "carry", "codegen", "compare"),
+    *("bench_devices", "bench_inputs", "bench_scale", "bench_sweep", "build", "codegen", "compare"),
     *("counters", "finals", "profile", "prune", "publish", "sanitize", "search_replay", "sweep", "timers"),
     *("tune_replay", "ui", "verify"),
 ]

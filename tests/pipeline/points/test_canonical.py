@@ -13,7 +13,7 @@ import pytest
 
 import kernels
 from pipeline import ROOT
-from pipeline.execution import identity
+from pipeline.execution import versions
 from pipeline.points.closure import Closure, closure
 from tests.pipeline.points import rewriting
 from tests.pipeline.points.rewriting import Trees
@@ -61,7 +61,7 @@ def _code(package: str, root: Path, entries: list[tuple[str, str]], stop: tuple[
 
 
 def _measuring(way: str) -> Code:
-    entries, stop = identity.measuring(way)
+    entries, stop = versions.measuring(way)
     return _code("pipeline", ROOT / "pipeline", list(entries), stop)
 
 
