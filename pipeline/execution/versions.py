@@ -83,7 +83,9 @@ def measurement(kind: str, timer: str) -> str:
     version's number, or ``edited`` and its digest."""
     way = "cpu" if kind == "cpu" else "graph" if timer == "auto" else timer
     found = digest(way)
-    number = next((one.number for one in known() if any(getattr(of, way) == found for of in one.digests)), None)
+    number = next(
+        (one.number for one in known() if any(getattr(of, way) == found for of in one.digests)), None
+    )
     return f"{EDITED} {found}" if number is None else str(number)
 
 
@@ -111,7 +113,9 @@ def known() -> tuple[Version, ...]:
 
 def listing(evidence: str) -> str:
     """Today's digests as the file wants them."""
-    lines = yaml.safe_dump([{"evidence": evidence} | {way: digest(way) for way in TIMERS}], sort_keys=False, width=110)
+    lines = yaml.safe_dump(
+        [{"evidence": evidence} | {way: digest(way) for way in TIMERS}], sort_keys=False, width=110
+    )
     return "".join(f"  {line}\n" for line in lines.splitlines())
 
 

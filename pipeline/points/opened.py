@@ -15,7 +15,19 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 _OPENING = {
-    *("open", "io", "mmap", "memmap", "fromfile", "loadtxt", "read_text", "read_bytes", "Path", "glob", "listdir"),
+    *(
+        "open",
+        "io",
+        "mmap",
+        "memmap",
+        "fromfile",
+        "loadtxt",
+        "read_text",
+        "read_bytes",
+        "Path",
+        "glob",
+        "listdir",
+    ),
     *("exec", "eval", "runpy", "import_module", "__import__", "spec_from_file_location", "SourceFileLoader"),
     *("__file__", "__path__", "__spec__", "__loader__", "inspect", "pkgutil", "resources", "getcwd"),
     *("ctypes", "CDLL", "subprocess", "cpp_extension", "load_library", "load_file", "RawModule", "hsaco"),
@@ -49,19 +61,24 @@ def _is_hidden(path: Path) -> bool:
 def elsewhere(names: Iterable[str], folder: Path) -> dict[str, Path]:
     """Where the packages and modules of these names lie, without suffix, that a kernel in the folder would find
     neither in Python's library nor among what is installed: on ``sys.path``, or in a folder of its own."""
-    inside = [path.parent for path in folder.rglob("*.py") if not _is_hidden(path.relative_to(folder))]
-    paths = tuple(dict.fromkeys([*sys.path, *map(str, sorted({folder, *inside}))]))
-    found = {name: _found(name, paths) for name in sorted({*names} - sys.stdlib_module_names)}
-    return {name: place for name, place in found.items() if place is not None}
+    found: dict[str, Path] = {}
+    for name in sorted({*names} - sys.stdlib_module_names):
+        place = _found(name, tuple(sys.path))
+        if place is None:
+            inside = (path for path in sorted(folder.glob("**/")) if not _is_hidden(path.relative_to(folder)))
+            place = _found(name, tuple(map(str, inside)))
+        if place is not None and not any(place.is_relative_to(one) for one in _installed()):
+            found[name] = place
+    return found
 
 
 @cache
 def _found(name: str, paths: tuple[str, ...]) -> Path | None:
     spec = PathFinder.find_spec(name, list(paths))
-    if spec is None:
-        return None
-    places = [*([spec.origin] if spec.origin else spec.submodule_search_locations or ())]
-    if not places or any(Path(places[0]).resolve().is_relative_to(one) for one in _installed()):
+    places = (
+        [] if spec is None else [*([spec.origin] if spec.origin else spec.submodule_search_locations or ())]
+    )
+    if not places:
         return None
     place = Path(places[0]).resolve()
     return place.parent if place.name == "__init__.py" else place.with_suffix("")

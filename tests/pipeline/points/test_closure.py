@@ -311,14 +311,18 @@ def test_what_methods_reach(tmp_path: Path) -> None:
         "kernels.problem": ["FACTOR", "Matrix"],
         "kernels.shapes": ["Based", "Part", "WIDTH", "padded"],
     }
-    assert sorted(methods(planted(tmp_path)).definitions) == sorted(f"{name}:{each}" for name, names in expected.items() for each in names)
+    assert sorted(methods(planted(tmp_path)).definitions) == sorted(
+        f"{name}:{each}" for name, names in expected.items() for each in names
+    )
 
 
 def test_a_method_that_names_its_class_reaches_its_fields(tmp_path: Path) -> None:
     roots = planted(tmp_path)
     before = methods(roots, "Maker").digest
     file = roots["kernels"] / PROBLEM
-    file.write_text(file.read_text().replace("class Maker:\n    rows: int = 1", "class Maker:\n    rows: int = 2"))
+    file.write_text(
+        file.read_text().replace("class Maker:\n    rows: int = 1", "class Maker:\n    rows: int = 2")
+    )
     assert methods(roots, "Maker").digest != before
 
 

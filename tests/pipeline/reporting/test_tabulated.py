@@ -18,7 +18,6 @@ from pipeline.store.record import Measurement
 from tests import factory
 
 
-
 def rows() -> list[Measurement]:
     """Rows of two kernels on three machines, some by other settings, some measured again, some failed."""
     made = factory.grid(
