@@ -4,7 +4,8 @@
     python -m pipeline.migrate input=results
     python -m pipeline.migrate input=path/to/results
 
-Every timed row is kept with its samples. What its source, measuring code and environment were in today's terms is
+Every timed row is kept with its samples. What its source, measuring code and environment were in today's
+terms is
 not known, so that a sweep measures its point again; until then the row stands in the ledger as old. Refusals
 are no points any more and go.
 """

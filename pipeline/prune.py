@@ -5,7 +5,8 @@
     python -m pipeline.prune kernel=all parts=[point,source] remove=true
 
 A row is old by a part of its key that is not what it would be now: the kernel has no such point any more, its
-provider runs another source, another version of the code times and verifies, or the machine has another environment.
+provider runs another source, another version of the code times and verifies, or the machine has another
+environment.
 No other command removes a row for being old.
 """
 
@@ -112,8 +113,8 @@ class Today:
         return [part for part, those in now.items() if getattr(row.parts, part) not in those]
 
     def measurements(self, settings: str) -> set[str]:
-        """The versions of the measuring code that may have measured by these settings: one, or where it is not known which timer
-        they name, that of each."""
+        """The versions of the measuring code that may have measured by these settings: one, or where it is
+        not known which timer they name, that of each."""
         timers: Sequence[str] = get_args(TimingSettings.model_fields["timer"].annotation)
         if self.settings is not None and settings == settings_digest(*self.settings):
             timers = [self.settings[0].timer]

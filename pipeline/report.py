@@ -225,7 +225,8 @@ def changed_since(
     measurements: Sequence[Measurement], environments: Mapping[str, Environment]
 ) -> list[tuple[str, ...]]:
     """What of ``origin_section.STALE`` a row was measured by that is not what is here now: another source, or
-    none; another version of the measuring code; and another environment than its machine's, where that is known."""
+    none; another version of the measuring code; and another environment than its machine's, where that is
+    known."""
     timer = TimingSettings().timer
     today: dict[tuple[str, str], str] = {}
     felt: dict[tuple[str, str, str], str | None] = {}

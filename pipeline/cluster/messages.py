@@ -56,7 +56,7 @@ class Described(Record):
 
 
 class Digests(Record):
-    """Of what keys cover, as it is where a station is: the measuring code's, and by provider the source's and the
+    """Of what keys cover, as it is where a station is: the measuring code's, by provider the source's and the
     environment's."""
 
     measurement: str

@@ -4,9 +4,9 @@ The source is read as syntax trees and never imported. From an entry, every name
 is followed, through imports too, as far as the modules lie in the roots. Importing runs a module, so what a
 module does at its top level beside defining names counts for all that come from it or import it.
 
-The definitions are numbered as they are reached, so that neither their names, nor their order, nor the modules
-that they stand in decide the digest; ``pipeline.points.forms`` says what of one counts. In doubt a definition
-counts. What no reader of the text can see does not: a module whose name is computed, an attribute set from
+The definitions are numbered as they are reached, so that neither their names, nor their order, nor the
+modules that they stand in decide the digest; ``pipeline.points.forms`` says what of one counts. In doubt a
+definition counts. What no reader of the text can see does not: a module whose name is computed, an attribute set from
 elsewhere, what a decorator registers.
 """
 
@@ -69,7 +69,7 @@ def closure(
 
 
 class _Target(NamedTuple):
-    """What a name means: a ``definition`` of a module (one of its ``methods`` alone), a whole ``module``, or a
+    """What a name means: a ``definition`` of a module (``methods``: a class's alone), a whole ``module``, or a
     name that is ``elsewhere``, in a module that is ``stopped`` at, or ``builtin``; and attributes of it."""
 
     kind: str
@@ -217,7 +217,7 @@ class _Walk:
 
     # Names.
 
-    def _fill(self, module: Module, hole: object) -> list[object]:
+    def _fill(self, module: Module, hole: object) -> list[object]:  # noqa: PLR0911  # a case a kind of hole
         match hole:
             case Name(names=names, is_called=is_called):
                 target = self._resolved(module, names)
@@ -363,7 +363,7 @@ class _Walk:
             return self._of_module(f"{base}.{alias.name}", attributes)
         return self._of_module(base, (alias.name, *attributes))
 
-    def _of_module(self, name: str, attributes: tuple[str, ...]) -> _Target:
+    def _of_module(self, name: str, attributes: tuple[str, ...]) -> _Target:  # noqa: PLR0911  # a case a kind of module
         """What ``name.attribute.attribute`` means, or all of the module where no definition is named."""
         self._touch(name)
         module = self._module(name)

@@ -1,7 +1,7 @@
 """A statement's form: what of it decides what it does, without the names that nobody outside of it can see.
 
-Locals and parameters are numbers, by their first occurrence. What else has a name is a hole in the form, since
-only the whole of what is reached tells whether the name means anything: ``pipeline.points.naming`` fills it.
+Locals and parameters are numbers, by their first occurrence. What else has a name is a hole in the form,
+since only the whole of what is reached tells whether the name means anything: ``pipeline.points.naming`` fills it.
 Two different names are never one number. In doubt a name counts.
 """
 
@@ -58,8 +58,8 @@ class Private(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A parameter's name, which matters to calls by keyword. Its function is a ``method``, or a ``function`` of
-    the module's top level, or one inside of another (neither)."""
+    """A parameter's name, which matters to calls by keyword. Its function is a ``method``, or a
+    ``function`` of the module's top level, or one inside of another (neither)."""
 
     name: str
     method: str | None
@@ -85,8 +85,8 @@ class Form:
 
     ``words`` are the strings in it that could be names, ``texts`` all strings, with the names of attributes,
     ``stored`` the attributes that get a value, ``taken`` those that are taken and not called at once, and
-    ``flags`` says what of names it can see at run time: ``attributes`` of objects, ``globals``, or ``names`` of
-    classes and functions.
+    ``flags`` says what of names it can see at run time: ``attributes`` of objects, ``globals``, or
+    ``names`` of classes and functions.
     """
 
     digest: str
@@ -230,7 +230,7 @@ class _Writer:
         self._entered += 1
         self._scopes.append(inner)
 
-    def _write(self, node: object) -> object:
+    def _write(self, node: object) -> object:  # noqa: PLR0911, PLR0912  # a case a kind of node
         match node:
             case None | str() | int():
                 return node
@@ -384,10 +384,12 @@ class _Writer:
         written = ["Call", self._called(node.func), [write(one) for one in node.args]]
         callee = self._callee(node.func)
         method = node.func.attr if isinstance(node.func, ast.Attribute) and callee is None else None
-        given = tuple(found for one in node.args if (found := chain(one)) is not None)
+        passed = tuple(found for one in node.args if (found := chain(one)) is not None)
         for one in node.keywords:
             place = self._place(node.func, one.arg)
-            name = place if place is not None else self._hole(Keyword(one.arg, callee, method, given))
+            name: object = (
+                place if place is not None else self._hole(Keyword(one.arg, callee, method, passed))
+            )
             written.append([name, write(one.value)])
         return written
 
@@ -425,9 +427,9 @@ class _Writer:
                     return place_of(name, around.functions[node.id]) if node.id in around.functions else None
         return None
 
-    def _message(self, node: ast.expr | None) -> object:
-        """An argument that is shown to people: what it says does not count, what it takes to say it does where
-        that could do more than be said."""
+    def _message(self, node: ast.expr | None) -> object:  # noqa: PLR0911  # a case a kind of node
+        """An argument that is shown to people: what it says does not count, what it takes to say it does
+        where that could do more than be said."""
         match node:
             case None:
                 return None

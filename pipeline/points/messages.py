@@ -1,4 +1,5 @@
-"""Which parts of Python source are there to be read by people: what goes into exceptions, warnings and prints."""
+"""Which parts of Python source are there to be read by people: what goes into exceptions, warnings and
+prints."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Which names mean something in a whole of definitions, and numbers for those that only tell things apart.
 
-A private attribute is known by its class where it is only ever taken from ``self``, and else by its name alone.
-A parameter's name means something where a call may give it by keyword and is not known to be of that function:
-a function that is only ever called by its name is known.
+A private attribute is known by its class where it is only ever taken from ``self``, and else by its name
+alone.
+A parameter's name means something where a call may give it by keyword and is not known to be of that
+function: a function that is only ever called by its name is known.
 A name that a string could be, that another project may know, or that code lists at run time stays.
 """
 
@@ -51,8 +52,8 @@ class Given(NamedTuple):
 
 @dataclass
 class Facts:
-    """What all definitions that are reached say of names. ``passed`` are those, by module and name, that are not
-    only called."""
+    """What all definitions that are reached say of names. ``passed`` are those, by module and name, that
+    are not only called."""
 
     words: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
@@ -94,7 +95,7 @@ class Naming:
         self._wild = {one.name for one in attributes if one.owner is None}
         self._binding = {self._attribute_key(one) for one in attributes if one.binds}
         of_others = {one.name for one in attributes if one.owner and self._root(one.owner) in self._opaque}
-        self._literal = {name for name in self._wild & of_others}
+        self._literal = self._wild & of_others
         self._prefixes = tuple(flag for flag in facts.flags if flag.startswith("_"))
         parameters = [one for one in opened if isinstance(one, Parameter)]
         self._methods = {(one.method, one.name) for one in parameters}
@@ -165,7 +166,7 @@ class Naming:
         return method is None or method.endswith("__") or method in self._facts.taken | self._facts.stored
 
     def _is_to_method(self, one: Given) -> bool:
-        """Whether a keyword goes to a method that is reached, and what is so called is nothing but a method."""
+        """Whether a keyword goes to a method that is reached, whose name nothing but methods have."""
         if one.to != "method" or one.method in self._facts.stored:
             return False
         return one.name is None or (one.method, one.name) in self._methods

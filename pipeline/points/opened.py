@@ -1,7 +1,7 @@
 """Files that Python source may open, execute or compile, beside the modules that it imports.
 
 Two rules, sound rather than clever. A file counts whose name a string of the code has. Where the code uses
-anything by which files are opened or modules found, whatever names it computes, every file of the folder does.
+anything by which files are opened or modules found, every file of the folder does, for names can be computed.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def elsewhere(names: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Where the packages and modules of these names lie, without suffix, that a kernel in the folder would find
-    neither in Python's library nor among what is installed: on ``sys.path``, or in a folder of its own."""
+    """Where the packages and modules of these names lie, without suffix, that are neither of Python's library
+    nor installed: on ``sys.path``, or in a folder of the kernel's."""
     found: dict[str, Path] = {}
     for name in sorted({*names} - sys.stdlib_module_names):
         place = _found(name, tuple(sys.path))

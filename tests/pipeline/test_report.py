@@ -404,7 +404,10 @@ def test_times_that_are_old_are_marked(report_on, tmp_path):
         measurement("softmax", "triton_row", 256, median_us=7.0, source=source, measurement=measured),
         measurement("softmax", "triton_row", 512, median_us=8.0, source="0" * 16, measurement=measured),
     ]
-    note = "† old: measured by another source or version of the measuring code than those of this commit, or in an earlier"
+    note = (
+        "† old: measured by another source or version of the measuring code than those of this commit, or in "
+        "an earlier"
+    )
     output = report_on(write_results(tmp_path / "results", rows))
     for name in ("report.html", "report.md"):
         text = (output / name).read_text()

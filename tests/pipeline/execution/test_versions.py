@@ -1,4 +1,4 @@
-"""The code that measures is a version that is listed, with evidence; code that is edited says so in its rows."""
+"""The code that measures is a version that is listed, with evidence; rows of edited code say so."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def is_private(name: str) -> bool:
 
 
 def rename_privates(trees: Trees) -> set[str]:
-    """Every private function, class, constant, method and attribute of ours gets another name; those names."""
+    """Every private function, class, constant, method and attribute of ours gets another name: which."""
     bound: set[str] = set()
     for node in nodes(trees):
         match node:
