@@ -6,8 +6,8 @@ module does at its top level beside defining names counts for all that come from
 
 The definitions are numbered as they are reached, so that neither their names, nor their order, nor the
 modules that they stand in decide the digest; ``pipeline.points.forms`` says what of one counts. In doubt a
-definition counts. What no reader of the text can see does not: a module whose name is computed, an attribute set from
-elsewhere, what a decorator registers.
+definition counts. What no reader of the text can see does not: a module whose name is computed, an attribute
+set from elsewhere, what a decorator registers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def closure(
 
 
 class _Target(NamedTuple):
-    """What a name means: a ``definition`` of a module (``methods``: a class's alone), a whole ``module``, or a
+    """What a name means: a ``definition`` of a module (``methods``: a class's), a whole ``module``, or a
     name that is ``elsewhere``, in a module that is ``stopped`` at, or ``builtin``; and attributes of it."""
 
     kind: str

@@ -1,7 +1,8 @@
 """A statement's form: what of it decides what it does, without the names that nobody outside of it can see.
 
 Locals and parameters are numbers, by their first occurrence. What else has a name is a hole in the form,
-since only the whole of what is reached tells whether the name means anything: ``pipeline.points.naming`` fills it.
+since only the whole of what is reached tells whether the name means anything: ``pipeline.points.naming``
+fills it.
 Two different names are never one number. In doubt a name counts.
 """
 
@@ -387,10 +388,8 @@ class _Writer:
         passed = tuple(found for one in node.args if (found := chain(one)) is not None)
         for one in node.keywords:
             place = self._place(node.func, one.arg)
-            name: object = (
-                place if place is not None else self._hole(Keyword(one.arg, callee, method, passed))
-            )
-            written.append([name, write(one.value)])
+            known = place if place is not None else self._hole(Keyword(one.arg, callee, method, passed))
+            written.append([known, write(one.value)])
         return written
 
     def _called(self, node: ast.expr) -> object:

@@ -1,8 +1,7 @@
 """Which names mean something in a whole of definitions, and numbers for those that only tell things apart.
 
 A private attribute is known by its class where it is only ever taken from ``self``, and else by its name
-alone.
-A parameter's name means something where a call may give it by keyword and is not known to be of that
+alone. A parameter's name means something where a call may give it by keyword and is not known to be of that
 function: a function that is only ever called by its name is known.
 A name that a string could be, that another project may know, or that code lists at run time stays.
 """

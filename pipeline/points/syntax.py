@@ -15,10 +15,6 @@ from pathlib import Path
 Import = ast.Import | ast.ImportFrom
 """A statement that binds one imported name: ``Module.read`` splits those of several."""
 
-EFFECTS = "<effects>"
-"""Stands for a name in ``module:name`` where it is what the module's top level, or a class's body, does
-beside defining names."""
-
 SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
 """Fields of a syntax tree that repeat what its shape says, or that nobody runs."""
 

@@ -102,6 +102,7 @@ def test_what_nobody_outside_sees_changes_no_digest(code: Code, tmp_path: Path, 
     assert code.closure(trees, tmp_path / "after", renamed).digest == before.digest
 
 
+@pytest.mark.slow
 def test_every_single_fault_changes_the_digest(code: Code, tmp_path: Path) -> None:
     before = code.closure(code.trees, tmp_path)
     missed, planted = [], 0
