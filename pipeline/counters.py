@@ -31,7 +31,7 @@ from pipeline.inspection import ncu
 from pipeline.inspection.counting import Counted, PointsToCount, Spent, read, session
 from pipeline.inspection.ncu import Unavailable
 from pipeline.inspection.ncu_pages import bound, of_points
-from pipeline.inspection.subject import Subject, instrument
+from pipeline.inspection.subject import Subject, looking_code
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import Chosen, best_default_baseline, each_provider
@@ -42,7 +42,7 @@ from pipeline.store import results
 from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
 
-INSTRUMENT = {
+LOOKING = {
     "inspection/counted.py": "main",
     "inspection/ncu.py": "Ncu.*",
     "inspection/ncu_pages.py": "by_point bound",
@@ -174,7 +174,7 @@ class Counters:
         name = subject.entry.name
         self.path = results.counters_path(subject.output, name, subject.slug)
         self.folder = config.artifacts / "counters" / name / subject.slug
-        self.instrument = instrument(INSTRUMENT, config.counted)
+        self.instrument = looking_code(LOOKING, config.counted)
         results.asked_for(results.counters_path(config.output, name, subject.slug))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.wanted = {self.subject.identity.key(one.point): one for one in self.choose()}

@@ -4,7 +4,8 @@
     python -m pipeline.migrate input=results
     python -m pipeline.migrate input=path/to/results
 
-Every timed row is kept with its samples. What its source, instrument and environment were in today's terms is
+Every timed row is kept with its samples. What its source, measuring code and environment were in today's
+terms is
 not known, so that a sweep measures its point again; until then the row stands in the ledger as old. Refusals
 are no points any more and go.
 """
@@ -163,7 +164,7 @@ def _measurement(row: Mapping[str, Any], point: Point, settings: str) -> Measure
         return found if any(value is not None for value in found.values()) else None
 
     parts = Parts(
-        point=digest(point.model_dump()), source="", instrument="", environment="", settings=settings
+        point=digest(point.model_dump()), source="", measurement="0", environment="", settings=settings
     )
     outcome = {name: row[name] for name in ("status", "error", "max_abs_err", "max_rel_err")}
     state = part(State)

@@ -32,7 +32,7 @@ from pipeline.command.options import ProfileConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.inspection import flame
 from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
-from pipeline.inspection.subject import Subject, instrument
+from pipeline.inspection.subject import Subject, looking_code
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import author
@@ -45,7 +45,7 @@ from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, w
 from pipeline.store.files import write_atomically
 from pipeline.toolchain import inductor
 
-INSTRUMENT = {"inspection/profiler.py": "record", "profile.py": "sentence"}
+LOOKING = {"inspection/profiler.py": "record", "profile.py": "sentence"}
 """What a row comes from."""
 
 MOST_TOLD = 4
@@ -102,7 +102,7 @@ class Profile:
         name = subject.entry.name
         self.path = results.profile_path(subject.output, name, subject.slug)
         self.folder = config.artifacts / "profile" / name / subject.slug
-        self.instrument = instrument(INSTRUMENT)
+        self.instrument = looking_code(LOOKING)
         self.importing_s = 0.0
         self.spent: dict[str, float] = {}  # seconds, by provider
         results.asked_for(results.profile_path(config.output, name, subject.slug))

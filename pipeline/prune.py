@@ -5,7 +5,8 @@
     python -m pipeline.prune kernel=all parts=[point,source] remove=true
 
 A row is old by a part of its key that is not what it would be now: the kernel has no such point any more, its
-provider runs another source, another instrument times and verifies, or the machine has another environment.
+provider runs another source, another version of the code times and verifies, or the machine has another
+environment.
 No other command removes a row for being old.
 """
 
@@ -21,7 +22,7 @@ import kernels
 from pipeline import UserError
 from pipeline.command.options import PruneConfig
 from pipeline.command.run import run_stage, say, warn
-from pipeline.execution import identity
+from pipeline.execution import identity, versions
 from pipeline.points import catalog, problems
 from pipeline.points.frozen import digest
 from pipeline.store import results
@@ -102,7 +103,7 @@ class Today:
             self._sources[provider.name] = identity.source(self.loaded, provider)
         now: dict[str, set[str]] = {
             "source": {self._sources[provider.name]},
-            "instrument": self.instruments(row.parts.settings),
+            "measurement": self.measurements(row.parts.settings),
         }
         # Which version of a peer's package that machine has, no file tells.
         if self.environment is not None and not provider.package:
@@ -111,13 +112,13 @@ class Today:
             now["settings"] = {settings_digest(*self.settings)}
         return [part for part, those in now.items() if getattr(row.parts, part) not in those]
 
-    def instruments(self, settings: str) -> set[str]:
-        """The instruments that may have measured by these settings: one, or where it is not known which timer
-        they name, that of each."""
+    def measurements(self, settings: str) -> set[str]:
+        """The versions of the measuring code that may have measured by these settings: one, or where it is
+        not known which timer they name, that of each."""
         timers: Sequence[str] = get_args(TimingSettings.model_fields["timer"].annotation)
         if self.settings is not None and settings == settings_digest(*self.settings):
             timers = [self.settings[0].timer]
-        return {identity.instrument(self.kind, timer) for timer in timers}
+        return {versions.measurement(self.kind, timer) for timer in timers}
 
     @cached_property
     def environment(self) -> Environment | None:

@@ -28,7 +28,7 @@ import pandas as pd
 from pipeline import UserError
 from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage, say
-from pipeline.execution import identity
+from pipeline.execution import identity, versions
 from pipeline.machine import device
 from pipeline.machine.process import die_with
 from pipeline.reporting import best, closing, gpus, history, origin_section, pages, plots, summary
@@ -225,7 +225,8 @@ def changed_since(
     measurements: Sequence[Measurement], environments: Mapping[str, Environment]
 ) -> list[tuple[str, ...]]:
     """What of ``origin_section.STALE`` a row was measured by that is not what is here now: another source, or
-    none; another instrument; and another environment than its machine's, where that is known."""
+    none; another version of the measuring code; and another environment than its machine's, where that is
+    known."""
     timer = TimingSettings().timer
     today: dict[tuple[str, str], str] = {}
     felt: dict[tuple[str, str, str], str | None] = {}
@@ -240,7 +241,7 @@ def changed_since(
         kind = "cpu" if gpu.startswith("cpu-") else "cuda"
         now = {
             "source": today[kernel, provider],
-            "instrument": identity.instrument(kind, timer),
+            "measurement": versions.measurement(kind, timer),
             "environment": felt[kernel, provider, gpu] or row.parts.environment,
         }
         found.append(

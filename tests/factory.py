@@ -24,7 +24,7 @@ from pipeline.store.ceilings import Canary, Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Against, Final, written_by
-from pipeline.store.record import Carried, Measurement, Origin, Outcome, Parts, State, Status, Timing
+from pipeline.store.record import Measurement, Origin, Outcome, Parts, State, Status, Timing
 from pipeline.store.runs import Heading, Recorder
 from pipeline.toolchain.resources import BuildReport
 
@@ -185,10 +185,9 @@ def measurement(
     commit: str = COMMIT,
     dirty: bool = False,
     source: str = "5" * 16,
-    instrument: str = "6" * 16,
+    measurement: str = "1",
     settings: str = SETTINGS,
     cache: str = "cold",
-    carried: Sequence[Carried] = (),
     run: str = RUN,
     measured_at: datetime = MEASURED_AT,
     valid: bool = True,
@@ -220,7 +219,7 @@ def measurement(
     parts = Parts(
         point=digest(point.model_dump()),
         source=source,
-        instrument=instrument,
+        measurement=measurement,
         environment=felt(kernel, provider, gpu),
         settings=settings,
     )
@@ -239,7 +238,6 @@ def measurement(
             commit=commit,
             dirty=dirty,
             measured_at=measured_at,
-            carried=tuple(carried),
         ),
     )
 

@@ -36,7 +36,7 @@ CONF = tuple(str(path.relative_to(ROOT)) for path in sorted((ROOT / "conf").rglo
 FENCED = re.compile(r"^```.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"python -m pipeline\.(\w+)((?:[ \t]+(?:\\\n[ \t]*)?[^\s`#]+)*)")
+COMMAND = re.compile(r"python -m pipeline\.(\w+(?:\.\w+)*)((?:[ \t]+(?:\\\n[ \t]*)?[^\s`#]+)*)")
 
 ENDINGS = r"py|md|yaml|yml|json|jsonl|cu|cuh|cpp|h|svg|csv|html|toml|txt|lock|Dockerfile"
 PATH = re.compile(rf"(?:[\w.*@-]+/)+[\w.*@-]*|[\w*-]+\.(?:{ENDINGS})")
@@ -196,7 +196,9 @@ def commands(page: str) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", [*PAGES, *HELP, *CONF])
 def test_every_command_that_is_named_exists(page: str) -> None:
     for name, _ in commands(page):
-        assert (ROOT / "pipeline" / f"{name}.py").is_file(), f"{page}: python -m pipeline.{name}"
+        assert (ROOT / "pipeline" / f"{name.replace('.', '/')}.py").is_file(), (
+            f"{page}: python -m pipeline.{name}"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -179,7 +179,7 @@ def _stranger(
             there = Digests.model_validate_json(one.remote.answer(theirs))
         except (LostError, UserError) as error:
             return str(error).rstrip(".")
-        if (there.instrument, there.source) != (expected.instrument, expected.source):
+        if (there.measurement, there.source) != (expected.measurement, expected.source):
             return f"its sources of {entry.name} are not those of this working tree"
         felt.append(Values(there.environment))
     one.felt = tuple(felt)

@@ -56,10 +56,10 @@ class Described(Record):
 
 
 class Digests(Record):
-    """Of what keys cover, as it is where a station is: the instrument's, and by provider the source's and the
+    """Of what keys cover, as it is where a station is: the measuring code's, by provider the source's and the
     environment's."""
 
-    instrument: str
+    measurement: str
     source: dict[str, str]
     environment: dict[str, str]
 

@@ -179,7 +179,7 @@ def digests(identity: Identity) -> Digests:
     """What keys cover of all providers of a kernel."""
     names = [provider.name for provider in identity.loaded.kernel.providers]
     return Digests(
-        instrument=identity.instrument,
+        measurement=identity.measurement,
         source={name: identity.source(name) for name in names},
         environment={name: identity.felt(name) for name in names},
     )

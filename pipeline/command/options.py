@@ -227,21 +227,6 @@ class DocsConfig(Record):
     check: bool
 
 
-class CarryConfig(KernelOptions):
-    """conf/carry.yaml."""
-
-    preset: PresetConfig
-    timing: TimingSettings
-    device: str
-    points: int = Field(ge=1)
-    rounds: int = Field(ge=1)
-    margin: float = Field(gt=0, lt=1)
-    output: Place
-    seed: Seed
-    point_timeout_s: float = Field(gt=0)
-    wait_s: float | None = Field(ge=0)
-
-
 class FinalsConfig(Record):
     """conf/finals.yaml. ``cluster`` None measures on this host; ``rounds`` and ``most_rounds`` None are the
     preset's."""
@@ -349,7 +334,7 @@ class PruneConfig(Record):
 
     kernel: str
     input: Place
-    parts: Several[Literal["point", "source", "instrument", "environment", "settings"]]
+    parts: Several[Literal["point", "source", "measurement", "environment", "settings"]]
     remove: bool
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +15,15 @@ import yaml
 import kernels
 from kernels.contract import Provider
 from kernels.toolchain import CXX_FLAGS, NVCC_FLAGS
-from pipeline import ROOT, UserError
-from pipeline.points import closure, tokens
+from pipeline import UserError
+from pipeline.execution import versions
+from pipeline.points import closure, opened, tokens
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
 from pipeline.store.environment import Environment
 from pipeline.store.record import Parts
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
-
-INSTRUMENT = (
-    ("execution/trial.py", "Trial"),
-    ("execution/judge.py", "Judge"),
-    ("execution/examination.py", "Examination"),
-    ("execution/plausibility.py", "judged"),
-)
-"""The definitions that time and verify, below ``pipeline/``; with all that they reach."""
-
-NOT_INSTRUMENT = (
-    *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
-    *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
-    *("pipeline.execution.partner", "pipeline.execution.process_state"),
-)
-"""Records, planning, building and messages decide no number once a call and its inputs are there."""
-
-TIMERS = {
-    "cpu": ("cpu",),
-    "graph": ("graph", "capture", "event", "events"),
-    "event": ("event", "events"),
-    "do_bench": ("do_bench",),
-    "wall": ("wall",),
-}
-"""The modules of timers that a way of timing runs; a graph that can't be captured falls back to events."""
 
 OUTSIDE = "_kernel"
 """What the modules of a kernel outside of the repository are called here: its own package is named after the
@@ -83,7 +61,7 @@ class Identity:
         return Parts(
             point=digest(point.model_dump()),
             source=self.source(point.provider),
-            instrument=self.instrument,
+            measurement=self.measurement,
             environment=self.felt(point.provider),
             settings=self.settings_digest,
         )
@@ -94,9 +72,9 @@ class Identity:
         return digest([self.settings.model_dump(), self.seed])
 
     @cached_property
-    def instrument(self) -> str:
-        """Of the code that times and verifies with these settings on this device."""
-        return instrument(self.environment.kind, self.settings.timer)
+    def measurement(self) -> str:
+        """The version of the code that times and verifies with these settings on this device."""
+        return versions.measurement(self.environment.kind, self.settings.timer)
 
     def source(self, provider: str) -> str:
         """Of what the provider runs; empty for one that the kernel no longer has."""
@@ -114,17 +92,6 @@ class Identity:
             felt = self.environment.felt_by(self.loaded.kernel.provider(provider))
             self._environments[provider] = digest(felt)
         return self._environments[provider]
-
-
-@cache
-def instrument(kind: str, timer: str) -> str:
-    """The digest of the code that times and verifies, for a kind of device and a timer of the settings."""
-    way = "cpu" if kind == "cpu" else "graph" if timer == "auto" else timer
-    others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
-    stop = (*NOT_INSTRUMENT, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
-    root = ROOT / "pipeline"
-    entries = [(root / file, name) for file, name in INSTRUMENT]
-    return closure.digest_of(closure.closure(entries, {"pipeline": root}, stop))
 
 
 def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
@@ -160,9 +127,8 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
         roots[OUTSIDE] = folder
     try:
         of_text: dict[str, Any] = {
-            "python": closure.closure(entries, roots),
-            # Which of the definitions are called, where one file holds several that could be.
-            "called": [provider.entry, form.relative_to(folder).as_posix(), kernel.tolerance.__qualname__],
+            **_python(entries, roots, folder, {*kernel.arguments, *_fields(provider)}),
+            "called": provider.function if not provider.file.endswith(".py") else None,
             "arguments": kernel.arguments,
             "in_place": kernel.in_place,
             "compiled": provider.compiled,
@@ -177,6 +143,30 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
     except SyntaxError as error:
         raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}.") from error
     return digest(of_text)
+
+
+def _python(
+    entries: Sequence[tuple[Path, str]], roots: Mapping[str, Path], folder: Path, given: set[str]
+) -> dict[str, Any]:
+    """What Python definitions reach, modules from outside of the folder included that nobody installed, and
+    the files that may be opened beside them."""
+    followed = {**roots}
+    while True:
+        found = closure.closure(entries, followed, given=given)
+        outside = opened.elsewhere(found.elsewhere - followed.keys(), folder)
+        if not outside:
+            break
+        followed |= outside
+    beside = {folder: opened.files(folder, found.files)}
+    for name in followed.keys() - roots.keys():
+        place = followed[name]
+        beside[place] = opened.files(place if place.is_dir() else place.parent, found.files)
+    return {"python": found.digest, "opened": [beside[place] for place in sorted(beside) if beside[place]]}
+
+
+def _fields(provider: Provider) -> set[str]:
+    """The names that a provider's entry is given its parameters by."""
+    return {one.name for one in dataclasses.fields(provider.parameters)} if provider.parameters else set()
 
 
 def _definition(function: Callable[..., Any]) -> tuple[Path, str]:

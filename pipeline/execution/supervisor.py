@@ -63,7 +63,7 @@ LEAD = 0.98
 class Supervisor:
     """A worker and a judge on one device, replaced as often as needed. A context manager: none outlives it.
 
-    ``root`` is the tree whose instrument and kernels measure: another commit's, to compare the two.
+    ``root`` is the tree whose code and kernels measure: another commit's, to compare the two.
     ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
     then marked: that is for those who have no rounds to compare it with. ``compiles`` says that points of
     torch.compile are to come. ``values`` are those of floating-point inputs. ``changes`` says, by provider,

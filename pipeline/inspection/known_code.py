@@ -23,7 +23,7 @@ def reader() -> str:
     stop = ("pipeline.execution", "pipeline.machine", "pipeline.points", "pipeline.toolchain", "kernels")
     entries = [(folder / "inspection" / "code_rows.py", "CodeRows")]
     found = closure.closure(entries, {"pipeline": folder}, stop)
-    return digest([closure.digest_of(found), find_tools().version])
+    return digest([found.digest, find_tools().version])
 
 
 class KnownCode:

@@ -19,7 +19,7 @@ from pipeline.store import results
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
 
-NOT_INSTRUMENT = (
+NOT_LOOKING = (
     *("kernels", "pipeline.command", "pipeline.execution", "pipeline.machine", "pipeline.points"),
     *("pipeline.store", "pipeline.timing", "pipeline.toolchain"),
 )
@@ -83,7 +83,7 @@ class Subject:
         return results.timed(folders, self.entry.name, self.slug, self.identity.settings_digest, warn)
 
 
-def instrument(entries: Mapping[str, str], options: Any = None) -> str:
+def looking_code(entries: Mapping[str, str], options: Any = None) -> str:
     """The digest of the code that looks into a point: definitions by file below ``pipeline/``, with all that
     they reach of its own; and of the options that it looks with.
 
@@ -91,4 +91,4 @@ def instrument(entries: Mapping[str, str], options: Any = None) -> str:
     """
     root = ROOT / "pipeline"
     files = [(root / file, name) for file, names in entries.items() for name in names.split()]
-    return digest([closure.closure(files, {"pipeline": root}, NOT_INSTRUMENT), options])
+    return digest([closure.closure(files, {"pipeline": root}, NOT_LOOKING).digest, options])

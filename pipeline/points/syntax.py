@@ -15,40 +15,14 @@ from pathlib import Path
 Import = ast.Import | ast.ImportFrom
 """A statement that binds one imported name: ``Module.read`` splits those of several."""
 
-EFFECTS = "<effects>"
-"""Stands for a name in ``module:name`` where it is what the module's top level, or a class's body, does
-beside defining names."""
-
-_SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
+SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
 """Fields of a syntax tree that repeat what its shape says, or that nobody runs."""
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields that hold statements, in a list; where a statement is looked for, no others need be."""
 
 
-def plain(node: object) -> object:
-    """A syntax tree as JSON, the same on every version of Python that reads it alike."""
-    match node:
-        case list():
-            return [plain(item) for item in node]
-        case ast.Constant(value=value):
-            return ["Constant", type(value).__name__, _literal(value)]
-        case ast.JoinedStr(values=values):
-            return ["JoinedStr", _pieces(values)]
-        case ast.FormattedValue(format_spec=ast.JoinedStr(values=values)) if not _pieces(values):
-            return plain(ast.FormattedValue(value=node.value, conversion=node.conversion))
-        case ast.AST():
-            fields = ((name, getattr(node, name, None)) for name in node._fields if name not in _SILENT)
-            # Fields that a newer Python adds are empty in source that an older one reads.
-            return [
-                type(node).__name__,
-                {name: plain(value) for name, value in fields if value is not None and value != []},
-            ]
-        case _:
-            return node
-
-
-def _literal(value: object) -> str:
+def literal(value: object) -> str:
     """A constant's text; never the repr of a string, which depends on the version's table of characters."""
     match value:
         case str():
@@ -64,17 +38,17 @@ def _literal(value: object) -> str:
             return repr(value)
 
 
-def _pieces(values: Iterable[ast.expr]) -> list[object]:
+def pieces(values: Iterable[ast.expr]) -> list[str | ast.expr]:
     """What an f-string is put together from: versions differ in where they cut the text between braces."""
-    pieces: list[object] = []
+    found: list[str | ast.expr] = []
     for value in values:
         if not isinstance(value, ast.Constant):
-            pieces.append(plain(value))
-        elif pieces and isinstance(pieces[-1], str):
-            pieces[-1] += str(value.value)
+            found.append(value)
+        elif found and isinstance(found[-1], str):
+            found[-1] += str(value.value)
         elif value.value:
-            pieces.append(str(value.value))
-    return pieces
+            found.append(str(value.value))
+    return found
 
 
 class _Essence(ast.NodeTransformer):
@@ -244,30 +218,3 @@ class Module:
             return name
         package = self.package.split(".")
         return ".".join(filter(None, [*package[: len(package) - level + 1], name]))
-
-
-def imports_in(tree: ast.AST) -> dict[str, list[Import]]:
-    """The imports anywhere in a tree, by the name that each binds."""
-    found: dict[str, list[Import]] = {}
-    for node in _statements(tree):
-        if isinstance(node, Import):
-            found.setdefault(str(bound(node)), []).append(node)
-    return found
-
-
-def members(definition: ast.ClassDef) -> dict[str, list[ast.stmt]]:
-    """What a class's body has beside fields, by the names that it binds, ``EFFECTS`` where it binds none.
-
-    A field is a name with an annotation other than ClassVar.
-    """
-    found: dict[str, list[ast.stmt]] = {}
-    for statement in definition.body:
-        if not isinstance(statement, ast.Pass) and not _declares_field(statement):
-            names = filter(None, map(bound, scope([statement])))
-            for name in list(dict.fromkeys(names)) or [EFFECTS]:
-                found.setdefault(name, []).append(statement)
-    return found
-
-
-def _declares_field(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation)

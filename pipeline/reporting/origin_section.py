@@ -15,7 +15,7 @@ from pipeline.reporting.numbers import number
 from pipeline.store.environment import Environment
 from pipeline.store.results import Results
 
-STALE = ("source", "instrument", "environment")
+STALE = ("source", "measurement", "environment")
 """The parts of a row's key that can be old: what its provider runs, the code that times and verifies, and the
 machine's environment."""
 
@@ -112,26 +112,7 @@ def freshness(rows: pd.DataFrame, names: Mapping[str, str]) -> list[dict[str, An
                     "count": len(group),
                     "stale": sum(map(bool, group["stale"])),
                     "of": ", ".join(f"{part} {stale[part]}" for part in STALE if stale[part]),
-                    "carried": sum(map(bool, group["carried"])),
                     "days": " to ".join(dict.fromkeys((days[0], days[-1]))),
                 }
             )
     return lines
-
-
-def carried(rows: pd.DataFrame, names: Mapping[str, str]) -> list[str]:
-    """Sentences on rows that were kept when the code that times and verifies changed."""
-    sentences = []
-    for slug, name in names.items():
-        kept = Counter(
-            (one["commit"], one["points"], one["ratio"])
-            for carried in rows.loc[rows["gpu"] == slug, "carried"]
-            for one in carried
-        )
-        for (commit, points, ratio), count in sorted(kept.items()):
-            were = "rows of commit {} were" if count > 1 else "row of commit {} was"
-            sentences.append(
-                f"{name}: {count} {were.format(commit[:10])} kept when the instrument changed: at {points} "
-                f"points timed by both, the new times are {ratio:.3f} of the old in geometric mean."
-            )
-    return sentences

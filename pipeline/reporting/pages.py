@@ -126,7 +126,6 @@ def _view(content: Content) -> dict[str, Any]:
         "kernels": [kernel_section.section(content, name, names) for name in content.about],
         "unreadable": content.unreadable,
         "otherwise": content.otherwise,
-        "carried": origin_section.carried(rows, names),
         "styles": [*content.styles.values(), gpus_section.STYLE, *STYLES],
         "field": bool(content.field),
     }

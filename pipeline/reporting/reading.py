@@ -86,8 +86,8 @@ def kinds_of(row: Measurement) -> tuple[tuple[Any, ...], ...]:
         (parts.settings,),
         (outcome.status, outcome.error, bound, *of_state),
         (
-            *(row.point.provider, parts.source, parts.instrument, parts.environment),
-            *(origin.gpu, origin.commit, origin.dirty, origin.carried),
+            *(row.point.provider, parts.source, parts.measurement, parts.environment),
+            *(origin.gpu, origin.commit, origin.dirty),
         ),
     )
 

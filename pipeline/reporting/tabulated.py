@@ -177,7 +177,6 @@ def _of_origins(examples: Sequence[Measurement]) -> dict[str, list[Any]]:
         "gpu": [origin.gpu for origin in origins],
         "commit": [origin.commit for origin in origins],
         "dirty": [origin.dirty for origin in origins],
-        "carried": [origin.model_dump(mode="json")["carried"] for origin in origins],
         "environment": [row.parts.environment for row in examples],
     }
 

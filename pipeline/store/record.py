@@ -155,15 +155,16 @@ class Launch(Record):
 
 
 class Parts(Record):
-    """What a key is made of, a digest each: the point; the definitions that the provider runs; the code that
-    times and verifies; the environment as this provider feels it; the timing's settings and the seed.
+    """What a key is made of: the point; the definitions that the provider runs; the version of the code that
+    times and verifies, or ``edited`` and its digest; the environment as this provider feels it; the timing's
+    settings and the seed. All but the version are digests.
 
     Two rows that differ in one of these can't stand for each other, and this says in which.
     """
 
     point: Text
     source: Text
-    instrument: Text
+    measurement: Text
     environment: Text
     settings: Text
 
@@ -175,18 +176,6 @@ class Parts(Record):
     def differences(self, other: Parts) -> list[str]:
         """The parts in which the two differ."""
         return [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
-
-
-class Carried(Record):
-    """A row that was kept when the instrument changed, since both gave the same times: the instrument and
-    commit it was of, the commit of the instrument that it has since, of how many points both were timed, and
-    the geometric mean of new over old times."""
-
-    instrument: Text
-    commit: Commit
-    to: Commit
-    points: Count
-    ratio: Ratio
 
 
 class Earlier(Record):
@@ -220,7 +209,6 @@ class Origin(Record):
     measured_at: When
     image: Text | None = None
     base_image: Text | None = None
-    carried: tuple[Carried, ...] = ()
 
 
 class Outcome(Record):
@@ -274,7 +262,7 @@ class Measurement(Record):
 
     ``workload`` is the family of problems that it was measured as one of, and ``attempts`` how many runs it
     took: more than one if earlier ones failed. ``earlier`` is the time before the source was edited last, by
-    the same instrument in the same environment.
+    the same version of the measuring code in the same environment.
     """
 
     key: Text

@@ -31,7 +31,7 @@ from pipeline.verdicts.verdict import Estimate, Verdict
 
 @dataclass(frozen=True)
 class Side:
-    """Whose files rivals are of: a tree with an instrument and kernels, and which of its kernels. A name
+    """Whose files rivals are of: a tree with measuring code and kernels, and which of its kernels. A name
     means one tree, whose kernels share a process."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Sides of a comparison: trees with kernels of their own, measured by this tree's instrument.
+"""Sides of a comparison: trees with kernels of their own, measured by this tree's code.
 
 Of another commit only ``kernels/`` and ``conf/kernel/`` are taken; what plans, builds, times and verifies is
 this tree's. What such a tree would measure it says itself, in a process of its own: ``python -m
@@ -120,7 +120,7 @@ def ask(root: Path, question: Question) -> Answer:
 
 @contextmanager
 def tree_of(commit: str) -> Iterator[Path]:
-    """A tree with a commit's kernels and this tree's instrument, which is gone afterwards. Libraries that
+    """A tree with a commit's kernels and this tree's measuring code, which is gone afterwards. Libraries that
     this tree has built are there, and used where their sources are the same.
 
     Raises UserError for a commit that the repository does not hold, or that has no kernels.

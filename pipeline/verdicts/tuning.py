@@ -82,7 +82,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
 
 
 def is_current(row: Measurement, identity: Identity) -> bool:
-    """Whether a row is of the source, the instrument and the environment that are here."""
+    """Whether a row is of the source, the measurement version and the environment that are here."""
     return not set(row.parts.differences(identity.parts(row.point))) - {"settings"}
 
 

@@ -97,7 +97,6 @@ ABOUT_KERNELS = [
         "bench_scale",
         "bench_sweep",
         "build",
-        "carry",
         "codegen",
         "compare",
     ),

@@ -108,7 +108,9 @@ def test_what_was_timed_stays_and_refusals_go(tmp_path: Path) -> None:
     assert notation.label(timed.point) == "triton_tile 1024x4w"
     assert timed.workload == "few_rows"
     assert timed.origin.commit == TIMED["commit"]
-    assert timed.parts.source == timed.parts.instrument == "", "nothing is claimed of what was not recorded"
+    assert (timed.parts.source, timed.parts.measurement) == ("", "0"), (
+        "nothing is claimed of what was not recorded"
+    )
     assert failed.outcome.status == "timeout"
 
 

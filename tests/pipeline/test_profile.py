@@ -229,7 +229,7 @@ def test_only_what_changed_is_profiled_again(
     kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
     assert kept == {Path(row[what]).name for row in fewer.values() for what in ("table", "trace")}
 
-    monkeypatch.setattr(profile, "instrument", lambda entries: "another")
+    monkeypatch.setattr(profile, "looking_code", lambda entries: "another")
     assert again("size=8")[1] == 2, "another profiler would see them otherwise"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kernels
-from pipeline.execution import identity
+from pipeline.execution import identity, versions
 from pipeline.points.frozen import Values, digest
 from pipeline.prune import settings_digest
 from pipeline.store import ledger, results
@@ -27,7 +27,7 @@ NOW = settings_digest(TIMING, 3)
 def row(provider: str, size: int, **parts: str) -> Measurement:
     """A row that is as new as can be, but for some parts."""
     source = identity.source(LOADED, LOADED.kernel.provider(provider))
-    today = {"source": source, "instrument": identity.instrument("cuda", "auto"), "settings": NOW}
+    today = {"source": source, "measurement": versions.measurement("cuda", "auto"), "settings": NOW}
     environment = parts.pop("environment", None)
     made = factory.measurement("softmax", provider, size, **today | parts)  # type: ignore[arg-type]
     told = made.parts.model_copy(update={"environment": environment} if environment else {})
@@ -47,15 +47,15 @@ CURRENT = [
     row("torch", 256),
     row("triton_online", 256),
     row("torch", 257),  # of a width that no preset has
-    row("torch", 256, settings="hot", instrument=identity.instrument("cuda", "event")),
+    row("torch", 256, settings="hot", measurement=versions.measurement("cuda", "event")),
     row("quack", 256, environment="0" * 16),  # whose version is not known
 ]
 OLD = {
     "removed: 1 by point": without_a_place("removed", PROBLEM),
     "torch: 1 by point": without_a_place("torch", {**PROBLEM, "dtype": "float8"}),
     "torch: 1 by source": row("torch", 1024, source="0" * 16),
-    "triton_row: 1 by source, instrument": row("triton_row", 1024, source="", instrument=""),
-    "triton_online: 1 by instrument": row("triton_online", 2048, instrument="0" * 16),
+    "triton_row: 1 by source, measurement": row("triton_row", 1024, source="", measurement="0"),
+    "triton_online: 1 by measurement": row("triton_online", 2048, measurement="0"),
     "torch: 1 by environment": row("torch", 4096, environment="0" * 16),
 }
 
@@ -106,7 +106,7 @@ def test_what_is_old_is_told_with_its_reason_and_removed_when_told_to(folder: Pa
     kept = [one for reason, one in OLD.items() if not reason.endswith(("point", "environment"))]
     assert keys(path) == {one.key for one in [*CURRENT, *kept]}
 
-    said = prune(folder, "remove=true", "parts=[settings,source,instrument]")
+    said = prune(folder, "remove=true", "parts=[settings,source,measurement]")
     assert "  torch: 1 by settings" in said
     assert said[-1] == "4 rows removed."
     assert keys(path) == {one.key for one in CURRENT if one.parts.settings == NOW}

@@ -17,7 +17,7 @@ import pytest
 
 from pipeline import ROOT, UserError, report
 from pipeline.command.options import ReportConfig
-from pipeline.execution import identity
+from pipeline.execution import identity, versions
 from pipeline.machine.device import Device
 from pipeline.points.frozen import Values
 from pipeline.reporting import best
@@ -27,7 +27,6 @@ from pipeline.reporting.frames import best_configurations, entry_of, frame
 from pipeline.reporting.numbers import number, percent
 from pipeline.reporting.summary import summaries
 from pipeline.store import ledger, results
-from pipeline.store.record import Carried
 from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, moved, write_results
 
 # The command draws for long, and most of the tests look at what it drew once.
@@ -359,9 +358,9 @@ def test_the_page_tells_commits_and_machines(page):
     fresh = next(table for table in page.tables if "commit" in table[0])
     found = {tuple(line[:7]) for line in fresh[1:]}
     # None of the made-up rows has a source or an instrument that there is.
-    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "source 15, instrument 15", "", "square") in found
+    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "source 15, measurement 15", "square") in found
     dirty = f"{COMMIT[:10]} with uncommitted changes"
-    assert ("NVIDIA H200", dirty, "2", "2", "source 2, instrument 2", "", "gelu") in found
+    assert ("NVIDIA H200", dirty, "2", "2", "source 2, measurement 2", "gelu") in found
     assert sum(int(line[2]) for line in fresh[1:]) == len(synthetic())
     machines = next(table for table in page.tables if table[-1][0] == "platform")
     assert machines[0] == ["", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "AMD EPYC"]
@@ -373,26 +372,26 @@ def test_what_is_stale_about_a_row_is_told():
     softmax = entry_of("softmax").loaded
     triton = identity.source(softmax, softmax.kernel.provider("triton_row"))
     quack = identity.source(softmax, softmax.kernel.provider("quack"))
-    on_gpu, on_cpu = (identity.instrument(kind, "auto") for kind in ("cuda", "cpu"))
+    on_gpu, on_cpu = (versions.measurement(kind, "auto") for kind in ("cuda", "cpu"))
     of = {
-        (): measurement("softmax", "triton_row", 256, source=triton, instrument=on_gpu),
-        ("source",): measurement("softmax", "triton_row", 1024, source=triton[::-1], instrument=on_gpu),
-        ("instrument",): measurement("softmax", "triton_row", 1024, source=triton, instrument=on_cpu),
+        (): measurement("softmax", "triton_row", 256, source=triton, measurement=on_gpu),
+        ("source",): measurement("softmax", "triton_row", 1024, source=triton[::-1], measurement=on_gpu),
+        ("measurement",): measurement("softmax", "triton_row", 1024, source=triton, measurement=on_cpu),
     }
     known = {gpu: environment(gpu) for gpu in (H200, CPU)}
     assert report.changed_since(list(of.values()), known) == list(of)
     later = {H200: environment(H200).model_copy(update={"driver": "590.1"})}
-    rows = [of[()], measurement("softmax", "quack", source=quack, instrument=on_gpu)]
+    rows = [of[()], measurement("softmax", "quack", source=quack, measurement=on_gpu)]
     assert report.changed_since(rows, later) == [("environment",), ()], "a peer's can't be told"
     assert report.changed_since(rows, {}) == [(), ()]
     others = [
-        measurement("softmax", "triton_row", gpu=CPU, status="verified", source=triton, instrument=on_cpu),
-        measurement("softmax", "quack", source=quack, instrument=on_gpu),
-        measurement("softmax", "triton_row", source="", instrument=""),
-        measurement("softmax", "gone", source=triton, instrument=on_gpu),
-        measurement("of_old", "torch", source="", instrument=on_gpu),
+        measurement("softmax", "triton_row", gpu=CPU, status="verified", source=triton, measurement=on_cpu),
+        measurement("softmax", "quack", source=quack, measurement=on_gpu),
+        measurement("softmax", "triton_row", source="", measurement=""),
+        measurement("softmax", "gone", source=triton, measurement=on_gpu),
+        measurement("of_old", "torch", source="", measurement=on_gpu),
     ]
-    both = ("source", "instrument")
+    both = ("source", "measurement")
     assert report.changed_since(others, known) == [(), (), both, ("source",), ("source",)]
     assert report.changed_since([], known) == []
 
@@ -400,12 +399,15 @@ def test_what_is_stale_about_a_row_is_told():
 def test_times_that_are_old_are_marked(report_on, tmp_path):
     softmax = entry_of("softmax").loaded
     source = identity.source(softmax, softmax.kernel.provider("triton_row"))
-    instrument = identity.instrument("cuda", "auto")
+    measured = versions.measurement("cuda", "auto")
     rows = [
-        measurement("softmax", "triton_row", 256, median_us=7.0, source=source, instrument=instrument),
-        measurement("softmax", "triton_row", 512, median_us=8.0, source="0" * 16, instrument=instrument),
+        measurement("softmax", "triton_row", 256, median_us=7.0, source=source, measurement=measured),
+        measurement("softmax", "triton_row", 512, median_us=8.0, source="0" * 16, measurement=measured),
     ]
-    note = "† old: measured by another source or instrument than those of this commit, or in an earlier"
+    note = (
+        "† old: measured by another source or version of the measuring code than those of this commit, or in "
+        "an earlier"
+    )
     output = report_on(write_results(tmp_path / "results", rows))
     for name in ("report.html", "report.md"):
         text = (output / name).read_text()
@@ -415,24 +417,14 @@ def test_times_that_are_old_are_marked(report_on, tmp_path):
     assert "†" not in (output / "report.html").read_text()
 
 
-def test_rows_that_were_carried_and_rows_that_were_left_out_are_told(report_on, tmp_path):
-    carried = Carried(instrument="1" * 16, commit=OTHER_COMMIT, to=OTHER_COMMIT, points=40, ratio=1.0023)
+def test_rows_that_were_left_out_are_told(report_on, tmp_path):
     rows = [
-        measurement("softmax", "torch", 256, carried=[carried]),
-        measurement("softmax", "torch", 1024, carried=[carried]),
         measurement("softmax", "torch", 4096),
         measurement("softmax", "torch", 4096, settings="9" * 16, cache="hot", median_us=0.1),
     ]
     output = report_on(write_results(tmp_path / "results", rows))
-    said = (
-        f"NVIDIA H200: 2 rows of commit {OTHER_COMMIT[:10]} were kept when the instrument changed: at 40 "
-        "points timed by both, the new times are 1.002 of the old in geometric mean."
-    )
     for name in ("report.html", "report.md"):
-        text = (output / name).read_text()
-        assert said in text and "1 more row was left out: timed in other ways, or again since." in text
-    fresh = next(t for t in Page((output / "report.html").read_text()).tables if "carried" in t[0])
-    assert [line[2:6] for line in fresh[1:]] == [["3", "3", "source 3, instrument 3", "2"]]
+        assert "1 more row was left out: timed in other ways, or again since." in (output / name).read_text()
     assert "0.1" not in [line["median_us"] for line in csv.DictReader((output / "best.csv").open())]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import kernels
 from pipeline import ROOT, UserError
-from pipeline.execution import identity
+from pipeline.execution import identity, versions
 from pipeline.execution.identity import Identity
 from pipeline.machine.environment import flags
 from pipeline.points.frozen import Values
@@ -338,14 +338,17 @@ def test_a_point_counts_whatever_the_order_of_its_names(planted: kernels.Loaded)
     assert len({first, *others}) == 7
 
 
-def test_the_parts_say_what_is_old(planted: kernels.Loaded, write: Write) -> None:
+def test_the_parts_say_what_is_old(
+    planted: kernels.Loaded, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edited = write("torch.py", "x * 2", "2 * x")
     point = point_of(planted, "torch")
     now = Identity(edited, H200.model_copy(update={"driver": "600.1"}), SETTINGS, 0).parts(point)
     before = Identity(planted, H200, SETTINGS, 0).parts(point)
     assert now.differences(before) == ["source", "environment"]
+    monkeypatch.setattr(versions, "known", lambda: ())
     assert Identity(planted, CPU, SETTINGS, 1).parts(point).differences(before) == [
-        "instrument",
+        "measurement",
         "environment",
         "settings",
     ]
@@ -361,8 +364,8 @@ def test_source_that_can_not_be_read_is_said_with_its_place(write: Write) -> Non
             keys(write(file, before, after))
 
 
-WAYS = set(identity.TIMERS)
-INSTRUMENT = {
+WAYS = set(versions.TIMERS)
+MEASURING = {
     "timing/timers/graph.py": ("TURN_US = 800.0", "TURN_US = 900.0", {"graph"}),
     "timing/timers/event.py": ("BATCH = 20", "BATCH = 30", {"graph", "event"}),
     "timing/timers/cpu.py": ("SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 1.0", {"cpu"}),
@@ -378,9 +381,10 @@ INSTRUMENT = {
     "execution/judge.py": ("first=0", "first=1", WAYS),
     "execution/examination.py": ("FACTOR = 4.0", "FACTOR = 40.0", WAYS),
     "execution/plausibility.py": ("GPUS_CEILING = 1.5", "GPUS_CEILING = 15", WAYS),
+    "execution/supervisor.py": ("MOST_DELAY = 0.05", "MOST_DELAY = 0.5", WAYS),
     "execution/shared_memory.py": ("offset += sets * apart", "offset += apart", WAYS),
 }
-NO_INSTRUMENT = {
+NOT_MEASURING = {
     "timing/timers/graph.py": ("from 1 us up", "from 2 us up"),
     "execution/trial.py": ('"""A provider at a point ', '"""A point '),
     "execution/partner.py": ("TORN_S = 30", "TORN_S = 3"),
@@ -406,51 +410,48 @@ def edited(path: Path, before: str, after: str) -> Iterator[None]:
         path.write_text(text)
 
 
-def instruments() -> dict[str, str]:
-    made = {
-        timer: identity.instrument.__wrapped__("cuda", timer) for timer in identity.TIMERS if timer != "cpu"
-    }
-    return {**made, "cpu": identity.instrument.__wrapped__("cpu", "auto")}
+def digests() -> dict[str, str]:
+    return {way: versions.digest.__wrapped__(way) for way in versions.TIMERS}
 
 
 @pytest.fixture(scope="module")
 def pipeline_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A copy of pipeline/, and its instruments."""
+    """A copy of pipeline/, and the digests of its measuring code."""
     root = tmp_path_factory.mktemp("tree")
     shutil.copytree(ROOT / "pipeline", root / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(identity, "ROOT", root)
-        made = instruments()
-    assert made == instruments(), "of the repository, wherever it lies"
+        patch.setattr(versions, "ROOT", root)
+        made = digests()
+    assert made == digests(), "of the repository, wherever it lies"
     return root, made
 
 
-@pytest.mark.parametrize("file", INSTRUMENT)
+@pytest.mark.parametrize("file", MEASURING)
 def test_code_that_times_or_verifies_counts_for_those_who_use_it(
     pipeline_copy: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     root, before = pipeline_copy
-    monkeypatch.setattr(identity, "ROOT", root)
-    old, new, whose = INSTRUMENT[file]
+    monkeypatch.setattr(versions, "ROOT", root)
+    old, new, whose = MEASURING[file]
     with edited(root / "pipeline" / file, old, new):
-        assert changed(before, instruments()) == whose
+        assert changed(before, digests()) == whose
 
 
 def test_other_code_of_the_pipeline_does_not_count(
     pipeline_copy: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, before = pipeline_copy
-    monkeypatch.setattr(identity, "ROOT", root)
+    monkeypatch.setattr(versions, "ROOT", root)
     with ExitStack() as stack:
-        for file, (old, new) in NO_INSTRUMENT.items():
+        for file, (old, new) in NOT_MEASURING.items():
             stack.enter_context(edited(root / "pipeline" / file, old, new))
-        assert changed(before, instruments()) == set()
+        assert changed(before, digests()) == set()
 
 
 def test_the_timer_of_the_settings_and_the_device_decide_which_code_it_is() -> None:
-    assert identity.instrument("cuda", "auto") == identity.instrument("cuda", "graph")
-    assert identity.instrument("cpu", "auto") == identity.instrument("cpu", "event"), "a CPU has no other"
-    assert len(set(instruments().values())) == len(identity.TIMERS)
+    assert versions.measurement("cuda", "auto") == versions.measurement("cuda", "graph")
+    assert versions.measurement("cpu", "auto") == versions.measurement("cpu", "event"), "a CPU has no other"
+    assert len(set(digests().values())) == len(versions.TIMERS)
 
 
 KEYS = """

@@ -14,10 +14,8 @@ from pipeline.reporting.frames import comparable, frame
 from pipeline.reporting.reading import RecordFilter
 from pipeline.reporting.tabulated import Tabulated, tabulated
 from pipeline.store import ledger, results
-from pipeline.store.record import Carried, Measurement
+from pipeline.store.record import Measurement
 from tests import factory
-
-CARRIED = Carried(instrument="1" * 16, commit="a" * 40, to="b" * 40, points=40, ratio=1.001)
 
 
 def rows() -> list[Measurement]:
@@ -37,7 +35,7 @@ def rows() -> list[Measurement]:
         made.append(factory.measurement(size=1024, settings=settings, cache=cache, measured_at=at))
     made.append(factory.measurement(size=64, status="runtime_error"))
     made.append(factory.measurement(size=65, status="verified", dirty=True))
-    made.append(factory.measurement(size=66, valid=False, source="c" * 16, carried=[CARRIED]))
+    made.append(factory.measurement(size=66, valid=False, source="c" * 16))
     made.append(factory.measurement(size=4096, source="d" * 16))
     return made
 

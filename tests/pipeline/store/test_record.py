@@ -14,7 +14,6 @@ from kernels.contract import Value
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.record import (
-    Carried,
     Launch,
     Measurement,
     Outcome,
@@ -126,14 +125,13 @@ def test_a_key_is_that_of_its_parts() -> None:
 
 def test_a_key_is_the_same_in_every_process_and_version() -> None:
     """A literal: were keys to change without a reason, every ledger would be measured again."""
-    parts = Parts(point="1", source="2", instrument="3", environment="4", settings="5")
-    assert parts.key == "57790bf3dfc456e2"
+    parts = Parts(point="1", source="2", measurement="3", environment="4", settings="5")
+    assert parts.key == "7034f963cb171d94"
 
 
-def test_what_was_launched_and_carried_is_kept() -> None:
+def test_what_was_launched_is_kept() -> None:
     launch = Launch(function="f", grid=(4096, 1, 1), block=(128, 1, 1), shared_bytes=1024, stages=2)
-    carried = Carried(instrument="6" * 16, commit="c", to="d", points=12, ratio=1.001)
-    row = factory.measurement(carried=[carried])
+    row = factory.measurement()
     outcome = row.outcome.model_copy(update={"launch": (launch,)})
     row = row.model_copy(update={"outcome": outcome})
     assert Measurement.model_validate(json.loads(json.dumps(row.row()))) == row

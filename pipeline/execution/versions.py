@@ -1,0 +1,144 @@
+"""Versions of the code that times and verifies: ``versions.yaml`` lists them.
+
+    python -m pipeline.execution.versions
+    python -m pipeline.execution.versions list "an A/B of both trees on an H100: 0.1 % apart at 40 points"
+    python -m pipeline.execution.versions replace "this version's first code"
+
+Says today's digests of that code and which version each is; with ``list`` they are written under the last
+version, and with ``replace`` they take the place of those that stand there.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import Field
+
+from pipeline import ROOT, UserError
+from pipeline.points import closure
+from pipeline.points.frozen import Record
+from pipeline.points.limits import Text
+
+FILE = Path(__file__).with_suffix(".yaml")
+
+MEASURING = (
+    ("execution/trial.py", "Trial"),
+    ("execution/judge.py", "Judge"),
+    ("execution/examination.py", "Examination"),
+    ("execution/plausibility.py", "judged"),
+    ("execution/supervisor.py", "Supervisor"),
+)
+"""The definitions that time and verify, below ``pipeline/``; with all that they reach."""
+
+NOT_MEASURING = (
+    *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
+    *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
+    *("pipeline.execution.partner", "pipeline.execution.process_state", "pipeline.execution.finalist"),
+    "pipeline.execution.readings",
+)
+"""Records, planning, building and messages decide no number once a call and its inputs are there."""
+
+TIMERS = {
+    "cpu": ("cpu",),
+    "graph": ("graph", "capture", "event", "events"),
+    "event": ("event", "events"),
+    "do_bench": ("do_bench",),
+    "wall": ("wall",),
+}
+"""Ways of timing, with the modules of timers that each runs; a graph that can't be captured falls back to
+events."""
+
+EDITED = "edited"
+"""Stands before the digest of code that no version lists."""
+
+
+class Listed(Record):
+    """Digests, by way of timing, of code that counts as a version, and what shows that it does."""
+
+    evidence: Text
+    cpu: Text
+    graph: Text
+    event: Text
+    do_bench: Text
+    wall: Text
+
+
+class Version(Record):
+    """A version of the code that times and verifies: rows of two versions can't stand for each other."""
+
+    number: int = Field(ge=0)
+    date: date
+    change: Text
+    digests: tuple[Listed, ...]
+
+
+def measurement(kind: str, timer: str) -> str:
+    """What a row says of the code here that measures on a kind of device with a timer of the settings: its
+    version's number, or ``edited`` and its digest."""
+    way = "cpu" if kind == "cpu" else "graph" if timer == "auto" else timer
+    found = digest(way)
+    number = next(
+        (one.number for one in known() if any(getattr(of, way) == found for of in one.digests)), None
+    )
+    return f"{EDITED} {found}" if number is None else str(number)
+
+
+def measuring(way: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """The definitions below ``pipeline/`` that measure by a way of timing, and the modules that decide no
+    number of theirs."""
+    others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
+    stop = (*NOT_MEASURING, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
+    return MEASURING, stop
+
+
+@cache
+def digest(way: str) -> str:
+    """The digest of the code here that measures by a way of timing."""
+    entries, stop = measuring(way)
+    root = ROOT / "pipeline"
+    return closure.closure([(root / file, name) for file, name in entries], {"pipeline": root}, stop).digest
+
+
+@cache
+def known() -> tuple[Version, ...]:
+    """The versions that the file lists, the last one last."""
+    return tuple(Version.model_validate(one) for one in yaml.safe_load(FILE.read_text()))
+
+
+def listing(evidence: str) -> str:
+    """Today's digests as the file wants them."""
+    lines = yaml.safe_dump(
+        [{"evidence": evidence} | {way: digest(way) for way in TIMERS}], sort_keys=False, width=110
+    )
+    return "".join(f"  {line}\n" for line in lines.splitlines())
+
+
+def add(evidence: str, replace: bool = False) -> None:
+    """Write today's digests under the last version, in place of those that stand there or after them."""
+    before, heading, digests = FILE.read_text().rpartition("  digests:\n")
+    FILE.write_text(f"{before}{heading}{'' if replace else digests}{listing(evidence)}")
+
+
+def main(words: list[str]) -> None:
+    """Say today's digests, or list them. Raises UserError for other words than the module's."""
+    match words:
+        case []:
+            print(listing("what shows that it measures the same").rstrip())
+        case ["list" | "replace" as how, evidence] if evidence.strip():
+            add(evidence, replace=how == "replace")
+            known.cache_clear()
+        case _:
+            raise UserError('write nothing, or list "..." or replace "..." with the evidence in quotes.')
+    for way in TIMERS:
+        print(f"{way}: {measurement('cpu' if way == 'cpu' else 'cuda', way)}")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,591 @@
+"""A statement's form: what of it decides what it does, without the names that nobody outside of it can see.
+
+Locals and parameters are numbers, by their first occurrence. What else has a name is a hole in the form,
+since only the whole of what is reached tells whether the name means anything: ``pipeline.points.naming``
+fills it.
+Two different names are never one number. In doubt a name counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from pipeline.points import messages
+from pipeline.points.syntax import SILENT, Import, bound, literal, pieces, scope
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+_DEAF = {"property", "setter", "cached_property", "classmethod", "staticmethod"}
+"""Decorators that read no annotations."""
+
+_PLAIN = {"cache", "contextmanager", "jit", "overload"}
+"""Decorators that call a function by keyword only where it is so called itself."""
+
+
+class Name(NamedTuple):
+    """A name of the module, or a builtin, with the attributes taken from it; whether it is only called."""
+
+    names: tuple[str, ...]
+    is_called: bool = False
+
+
+class Imported(NamedTuple):
+    """What an import inside of a statement takes, with the attributes taken from it."""
+
+    statement: Import
+    attributes: tuple[str, ...] = ()
+
+
+class ByString(NamedTuple):
+    """A module that is imported by its name in a string."""
+
+    name: str
+
+
+class Private(NamedTuple):
+    """A private attribute: of the class of this module in whose method it is taken from ``self``, of any
+    object (None) else. ``binds`` where it gets a value."""
+
+    owner: str | None
+    name: str
+    binds: bool = False
+
+
+class Parameter(NamedTuple):
+    """A parameter's name, which matters to calls by keyword. Its function is a ``method``, or a
+    ``function`` of the module's top level, or one inside of another (neither)."""
+
+    name: str
+    method: str | None
+    function: str | None
+
+
+class Keyword(NamedTuple):
+    """An argument's name in a call (None for ``**``): of what names, a method of some object, or neither.
+    ``given`` are the names that are passed beside it, which may be functions that get it in the end."""
+
+    name: str | None
+    callee: Name | Imported | None
+    method: str | None
+    given: tuple[tuple[str, ...], ...]
+
+
+Hole = Name | Imported | ByString | Private | Parameter | Keyword
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a statement does, by a digest of all but its holes, and these in order.
+
+    ``words`` are the strings in it that could be names, ``texts`` all strings, with the names of attributes,
+    ``stored`` the attributes that get a value, ``taken`` those that are taken and not called at once, and
+    ``flags`` says what of names it can see at run time: ``attributes`` of objects, ``globals``, or
+    ``names`` of classes and functions.
+    """
+
+    digest: str
+    holes: tuple[Hole, ...]
+    words: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()
+
+    @classmethod
+    def joined(cls, kind: str, forms: Sequence[Form]) -> Form:
+        """Several forms as one, in their order."""
+        return cls(
+            digest_of([kind, *(form.digest for form in forms)]),
+            tuple(hole for form in forms for hole in form.holes),
+            frozenset().union(*(form.words for form in forms)),
+            frozenset().union(*(form.texts for form in forms)),
+            frozenset().union(*(form.stored for form in forms)),
+            frozenset().union(*(form.taken for form in forms)),
+            frozenset().union(*(form.flags for form in forms)),
+        )
+
+
+def digest_of(value: object) -> str:
+    """16 hexadecimal digits for what JSON can hold."""
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def chain(node: ast.expr) -> tuple[str, ...] | None:
+    """A name with the attributes taken from it; None for another expression, or an attribute of one."""
+    match node:
+        case ast.Name(id=name):
+            return (name,)
+        case ast.Attribute(value=value, attr=attribute):
+            names = chain(value)
+            return None if names is None else (*names, attribute)
+    return None
+
+
+def is_private(name: str) -> bool:
+    """Whether a name begins with an underscore that Python gives no meaning to."""
+    return name.startswith("_") and not name.endswith("_")
+
+
+@cache
+def of_statement(node: ast.AST, lazy_annotations: bool) -> Form:
+    """The form of a statement, or of a part of one, at a module's top level."""
+    if isinstance(node, ast.ClassDef):
+        return of_class(node, lazy_annotations, fields=True)
+    return _Writer(lazy_annotations).form(node)
+
+
+@cache
+def of_class(node: ast.ClassDef, lazy_annotations: bool, fields: bool) -> Form:
+    """The form of a class at a module's top level; its bases are left to the caller where its fields are.
+
+    Methods have no order: public ones come by name, private ones as they are first mentioned.
+    """
+    head: list[ast.AST] = [*node.decorator_list, *node.keywords]
+    if fields:
+        head = [ast.Name(node.name, ast.Store()), *node.bases, *head]
+    ordered = [one for one in node.body if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if not fields:
+        ordered = [one for one in ordered if not declares_field(one)]
+    forms = [_Writer(lazy_annotations).form(*head, kind="head")]
+    forms += [_Writer(lazy_annotations, node).form(one) for one in ordered]
+    methods: dict[str, list[Form]] = {}
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            methods.setdefault(one.name, []).append(_Writer(lazy_annotations, node).form(one))
+    for name in sorted(name for name in methods if not is_private(name)):
+        forms += methods.pop(name)
+    place = 0
+    while methods:
+        while place < len(forms):
+            for hole in forms[place].holes:
+                if isinstance(hole, Private) and hole.owner == node.name:
+                    forms += methods.pop(hole.name, [])
+            place += 1
+        if methods:  # that only others call
+            forms += methods.pop(min(methods, key=lambda name: [form.digest for form in methods[name]]))
+    return Form.joined("class", forms)
+
+
+def declares_field(statement: ast.stmt) -> bool:
+    """Whether a statement of a class is a field: a name with an annotation other than ClassVar."""
+    return isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation)
+
+
+@dataclass
+class _Scope:
+    """The names of a function, a comprehension or a class's body. ``imports`` are names that one import
+    binds and nothing else; ``itself`` is what a method calls its object."""
+
+    names: frozenset[str]
+    is_class: bool = False
+    serial: int = -1
+    imports: dict[str, Import] = field(default_factory=dict)
+    functions: dict[str, ast.arguments] = field(default_factory=dict)
+    outside: frozenset[str] = frozenset()
+    itself: str | None = None
+
+
+class _Writer:
+    """Writes one statement as JSON with holes. ``owner`` is the class of which it is a member."""
+
+    def __init__(self, lazy_annotations: bool, owner: ast.ClassDef | None = None) -> None:
+        self._lazy = lazy_annotations
+        self._owner = owner
+        self._scopes: list[_Scope] = []
+        self._entered = 0
+        if owner is not None:
+            self._enter(_Scope(_bound_in(owner.body), is_class=True))
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._holes: list[Hole] = []
+        self._words: set[str] = set()
+        self._stored: set[str] = set()
+        self._taken: set[str] = set()
+        self._flags: set[str] = set()
+        self._annotations = True
+        self._names_locals = False
+
+    def form(self, *nodes: ast.AST, kind: str = "statement") -> Form:
+        """The form of some nodes."""
+        inside = [node for each in nodes for node in ast.walk(each)]
+        self._names_locals = any(map(_sees_locals, inside))
+        written = digest_of([kind, *map(self._write, nodes)])
+        return Form(
+            written,
+            tuple(self._holes),
+            frozenset(self._words),
+            frozenset(filter(None, map(_text, inside))),
+            frozenset(self._stored),
+            frozenset(self._taken),
+            frozenset(self._flags),
+        )
+
+    def _enter(self, inner: _Scope) -> None:
+        inner.serial = self._entered
+        self._entered += 1
+        self._scopes.append(inner)
+
+    def _write(self, node: object) -> object:  # noqa: PLR0911, PLR0912  # a case a kind of node
+        match node:
+            case None | str() | int():
+                return node
+            case list():
+                return [self._write(item) for item in node]
+            case ast.Constant(value=value):
+                if isinstance(value, str) and value.isidentifier():
+                    self._words.add(value)
+                return ["Constant", type(value).__name__, literal(value)]
+            case ast.Name(id=name):
+                return self._name((name,), isinstance(node.ctx, ast.Store))
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.Call():
+                return self._call(node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                return self._function(node)
+            case ast.ClassDef():
+                return self._class(node)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                return self._comprehension(node)
+            case ast.JoinedStr():
+                return ["JoinedStr", self._pieces(node)]
+            case ast.FormattedValue(format_spec=ast.JoinedStr(values=values)) if not pieces(values):
+                return ["FormattedValue", self._write(node.value), node.conversion]
+            case ast.FormattedValue():
+                return [
+                    "FormattedValue",
+                    self._write(node.value),
+                    node.conversion,
+                    self._write(node.format_spec),
+                ]
+            case ast.Import() | ast.ImportFrom():
+                return self._import(node)
+            case ast.Global() | ast.Nonlocal():
+                return None  # each name says where it belongs
+            case ast.AnnAssign(simple=1) if not self._annotations:
+                return ["Assign", self._write(node.target), self._write(node.value)]
+            case ast.Raise(exc=ast.Call() as raised):
+                return ["Raise", self._call(raised, is_message=True), self._write(node.cause)]
+            case ast.Assert():
+                return ["Assert", self._write(node.test), self._message(node.msg)]
+            case ast.AST():
+                return self._plain(node)
+        raise TypeError(f"{node!r} is no part of a syntax tree")
+
+    def _plain(self, node: ast.AST) -> object:
+        """Any other node, the same on every version of Python that reads it alike: fields that a newer one
+        adds are empty in source that an older one reads."""
+        written: list[object] = [type(node).__name__]
+        name = bound(node)
+        for each in node._fields:
+            value = getattr(node, each, None)
+            if value is None or value == [] or each in SILENT:
+                continue
+            if value == name and each in ("name", "rest"):
+                written.append([each, self._name((value,), binds=True)])
+            else:
+                written.append([each, self._write(value)])
+        return written
+
+    def _name(self, names: tuple[str, ...], binds: bool = False, is_called: bool = False) -> object:
+        """A name with the attributes taken from it: a number of this statement, an attribute of the class
+        around it, or a hole."""
+        name, *attributes = names
+        self._taken.update(attributes[:-1] if is_called else attributes)
+        for depth in range(len(self._scopes) - 1, -1, -1):
+            around = self._scopes[depth]
+            if name in around.outside:
+                break
+            if around.is_class and depth < len(self._scopes) - 1:
+                continue
+            if name not in around.names:
+                continue
+            if not binds and name in around.imports:
+                return self._hole(Imported(around.imports[name], tuple(attributes)))
+            if around.is_class:
+                first: object = ["member", self._member(name, around, binds)]
+            elif self._names_locals:
+                first = ["local", name]
+            else:
+                first = self._numbers.setdefault((around.serial, name), len(self._numbers))
+            owner = self._owner.name if self._owner and name == around.itself else None
+            return [
+                first,
+                *(self._named(one, owner if not place else None) for place, one in enumerate(attributes)),
+            ]
+        if name in ("globals", "__import__"):
+            self._flags.add("globals")
+        return self._hole(Name(names, is_called))
+
+    def _member(self, name: str, around: _Scope, binds: bool) -> object:
+        if binds:
+            self._stored.add(name)
+        is_owners = self._owner is not None and around is self._scopes[0]
+        owner = self._owner.name if self._owner is not None and is_owners else None
+        return self._hole(Private(owner, name, binds)) if is_private(name) else name
+
+    def _named(self, attribute: str, owner: str | None, binds: bool = False) -> object:
+        """An attribute's name."""
+        if attribute in ("__name__", "__qualname__"):
+            self._flags.add("names")
+        elif attribute == "__dict__":
+            self._flags.add("attributes")
+        if binds:
+            self._stored.add(attribute)
+        return self._hole(Private(owner, attribute, binds)) if is_private(attribute) else attribute
+
+    def _attribute(self, node: ast.Attribute, is_called: bool = False) -> object:
+        binds = isinstance(node.ctx, ast.Store)
+        names = None if binds else chain(node)
+        if names is not None:
+            return self._name(names, is_called=is_called)
+        if not is_called:
+            self._taken.add(node.attr)
+        owner = self._owner.name if self._owner is not None and self._is_itself(node.value) else None
+        return ["Attribute", self._write(node.value), self._named(node.attr, owner, binds)]
+
+    def _is_itself(self, node: ast.expr) -> bool:
+        """Whether an expression is the object whose method it stands in."""
+        match node:
+            case ast.Name(id=name):
+                inside = [one for one in self._scopes if not one.is_class and name in one.names]
+                return bool(inside) and inside[-1].itself == name
+            case ast.Call(func=ast.Name(id="super"), args=[]):
+                return True
+        return False
+
+    def _hole(self, hole: Hole) -> str:
+        self._holes.append(hole)
+        return type(hole).__name__
+
+    # Calls.
+
+    def _call(self, node: ast.Call, is_message: bool = False) -> object:
+        is_message = is_message or messages.says(node.func)
+        match node:
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                return [
+                    "Call",
+                    self._write(node.func),
+                    self._hole(ByString(name)),
+                    *map(self._write, node.args[1:]),
+                ]
+            case ast.Call(func=ast.Name(id="vars" | "dir"), args=[given]) if self._is_local(given):
+                self._flags.add("attributes")
+        write = self._message if is_message else self._write
+        written = ["Call", self._called(node.func), [write(one) for one in node.args]]
+        callee = self._callee(node.func)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) and callee is None else None
+        passed = tuple(found for one in node.args if (found := chain(one)) is not None)
+        for one in node.keywords:
+            place = self._place(node.func, one.arg)
+            known = place if place is not None else self._hole(Keyword(one.arg, callee, method, passed))
+            written.append([known, write(one.value)])
+        return written
+
+    def _called(self, node: ast.expr) -> object:
+        """What is called, or launched by ``kernel[grid](...)``."""
+        match node:
+            case ast.Name(id=name):
+                return self._name((name,), is_called=True)
+            case ast.Attribute():
+                return self._attribute(node, is_called=True)
+            case ast.Subscript(value=ast.Name() | ast.Attribute() as value):
+                return ["Subscript", self._called(value), self._write(node.slice)]
+        return self._write(node)
+
+    def _is_local(self, node: ast.expr) -> bool:
+        names = chain(node)
+        return names is None or any(names[0] in one.names for one in self._scopes)
+
+    def _callee(self, node: ast.expr) -> Name | Imported | None:
+        """What of the module, or of an import, is called; its launch by ``kernel[grid](...)`` too."""
+        names = chain(node.value if isinstance(node, ast.Subscript) else node)
+        if names is None:
+            return None
+        for around in reversed(self._scopes):
+            if names[0] in around.names and not around.is_class:
+                imported = around.imports.get(names[0])
+                return None if imported is None else Imported(imported, names[1:])
+        return Name(names)
+
+    def _place(self, node: ast.expr, name: str | None) -> int | None:
+        """The place of a parameter of a function that is defined in this statement."""
+        if isinstance(node, ast.Name) and name is not None:
+            for around in reversed(self._scopes):
+                if node.id in around.names and not around.is_class:
+                    return place_of(name, around.functions[node.id]) if node.id in around.functions else None
+        return None
+
+    def _message(self, node: ast.expr | None) -> object:  # noqa: PLR0911  # a case a kind of node
+        """An argument that is shown to people: what it says does not count, what it takes to say it does
+        where that could do more than be said."""
+        match node:
+            case None:
+                return None
+            case ast.Constant(value=str(text)) if messages.is_sentence(text):
+                return "message"
+            case ast.JoinedStr(values=values) if messages.is_sentence(messages.text_of(values)):
+                if messages.only_reads(values):
+                    return "message"
+                return [
+                    "message",
+                    [self._write(one.value) for one in values if isinstance(one, ast.FormattedValue)],
+                ]
+            case ast.BinOp(left=left, op=op, right=right):
+                return ["BinOp", self._message(left), type(op).__name__, self._message(right)]
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return ["IfExp", self._write(test), self._message(body), self._message(orelse)]
+        return self._write(node)
+
+    def _pieces(self, node: ast.JoinedStr) -> object:
+        first = node.values[0] if node.values else None
+        if isinstance(first, ast.Constant) and str(first.value).startswith("_") and len(node.values) > 1:
+            self._flags.add(str(first.value))  # what begins so may be a name that is put together
+        return [one if isinstance(one, str) else self._write(one) for one in pieces(node.values)]
+
+    # Scopes.
+
+    def _function(self, node: _Function) -> object:
+        """Decorators, defaults and annotations belong to the scope around a function.
+
+        Annotations that stay text decide nothing, unless a decorator reads them, as Triton's does.
+        """
+        before = self._annotations
+        given = node.args
+        parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        parameters += [one for one in (given.vararg, given.kwarg) if one is not None]
+        decorators: list[ast.expr] = [] if isinstance(node, ast.Lambda) else node.decorator_list
+        written: list[object] = [type(node).__name__, self._write(decorators)]
+        written += [self._write(given.defaults), self._write(given.kw_defaults)]
+        written += [len(given.posonlyargs), len(given.args), bool(given.vararg), bool(given.kwarg)]
+        method = function = None
+        is_plain = all((chain(one) or ("",))[-1] in _PLAIN for one in decorators)
+        if isinstance(node, ast.Lambda):
+            body: list[ast.AST] = [node.body]
+        else:
+            body = [*node.body]
+            written.append(self._name((node.name,), binds=False))
+            is_member = bool(self._scopes) and self._scopes[-1].is_class
+            method = node.name if is_member else None
+            function = None if self._scopes or not is_plain else node.name
+            if is_member:
+                self._binds_method(node.name)
+            self._annotations = not self._lazy or any(map(_reads_annotations, decorators))
+            if self._annotations:
+                written += [self._write([one.annotation for one in parameters]), self._write(node.returns)]
+        static = any((chain(one) or ("",))[-1] == "staticmethod" for one in decorators)
+        positional = [*given.posonlyargs, *given.args]
+        inner = _scope_of(body, [one.arg for one in parameters])
+        if (
+            method is not None
+            and self._owner is not None
+            and len(self._scopes) == 1
+            and positional
+            and not static
+        ):
+            itself = positional[0].arg
+            inner.itself = None if itself in _bound_in(body) else itself
+        self._enter(inner)
+        for one in parameters:
+            written.append(
+                [self._name((one.arg,), binds=True), self._hole(Parameter(one.arg, method, function))]
+            )
+        written.append(self._write(body))
+        self._scopes.pop()
+        self._annotations = before
+        return written
+
+    def _binds_method(self, name: str) -> None:
+        if is_private(name):
+            owner = self._owner.name if self._owner is not None and len(self._scopes) == 1 else None
+            self._holes.append(Private(owner, name, binds=True))
+
+    def _class(self, node: ast.ClassDef) -> object:
+        """A class inside of a statement, as it stands."""
+        written = ["ClassDef", self._name((node.name,), binds=True)]
+        written += map(self._write, (node.decorator_list, node.bases, node.keywords))
+        self._enter(_Scope(_bound_in(node.body), is_class=True))
+        written.append(self._write(node.body))
+        self._scopes.pop()
+        return written
+
+    def _comprehension(self, node: _Comprehension) -> object:
+        """The first iterable belongs to the scope around a comprehension."""
+        first = self._write(node.generators[0].iter)
+        targets = [inner for one in node.generators for inner in ast.walk(one.target)]
+        self._enter(_Scope(frozenset(filter(None, map(bound, targets)))))
+        written: list[object] = [type(node).__name__, first]
+        for place, one in enumerate(node.generators):
+            written.append([self._write(one.target), self._write(one.ifs), one.is_async])
+            if place:
+                written.append(self._write(one.iter))
+        results = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.comprehension)]
+        written.append(self._write(results))
+        self._scopes.pop()
+        return written
+
+    def _import(self, node: Import) -> object:
+        """An import in a function, or among other statements of a module's top level."""
+        name = bound(node)
+        if name is None or name == "*" or any(name in one.imports for one in self._scopes[-1:]):
+            return ["Import", self._hole(Imported(node))]
+        return ["Import", self._name((name,), binds=True), self._hole(Imported(node))]
+
+
+def place_of(name: str, given: ast.arguments) -> int | None:
+    """Which parameter of a function has that name."""
+    names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return names.index(name) if name in names else None
+
+
+def _text(node: ast.AST) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)) | ast.Attribute(attr=text):
+            return text
+    return None
+
+
+def _sees_locals(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="locals" | "eval" | "exec")):
+            return True
+        case ast.Call(func=ast.Name(id="vars" | "dir"), args=[]):
+            return True
+    return False
+
+
+def _reads_annotations(decorator: ast.expr) -> bool:
+    names = chain(decorator)
+    return names is None or names[-1] not in _DEAF
+
+
+def _bound_in(body: Iterable[ast.AST]) -> frozenset[str]:
+    return frozenset(filter(None, map(bound, scope(body))))
+
+
+def _scope_of(body: list[ast.AST], parameters: Sequence[str]) -> _Scope:
+    """The scope of a function with such a body and such parameters."""
+    inside = list(scope(body))
+    declared = [node for node in inside if isinstance(node, ast.Global | ast.Nonlocal)]
+    elsewhere = {name for node in declared for name in node.names}
+    binders: dict[str, list[ast.AST]] = {}
+    for node in inside:
+        if (name := bound(node)) is not None and name not in elsewhere:
+            binders.setdefault(name, []).append(node)
+    alone = {name: nodes[0] for name, nodes in binders.items() if len(nodes) == 1 and name not in parameters}
+    return _Scope(
+        frozenset({*binders, *parameters} - elsewhere),
+        imports={name: node for name, node in alone.items() if isinstance(node, Import)},
+        functions={name: node.args for name, node in alone.items() if isinstance(node, ast.FunctionDef)},
+        outside=frozenset(name for node in declared if isinstance(node, ast.Global) for name in node.names),
+    )
