@@ -97,8 +97,8 @@ def carriable(rows: Sequence[Measurement], identity: Identity) -> list[Measureme
         if row.point.provider in known
         and not row.origin.dirty
         and row.outcome.timing is not None
-        and row.parts.instrument
-        and row.parts.differences(identity.parts(row.point)) == ["instrument"]
+        and row.parts.measurement
+        and row.parts.differences(identity.parts(row.point)) == ["measurement"]
     ]
 
 
@@ -111,7 +111,7 @@ def commit_and_instrument(row: Measurement) -> tuple[str, str]:
     """The commit whose instrument a row has, and that instrument."""
     origin = row.origin
     measured = origin.tool or origin.commit
-    return origin.carried[-1].to if origin.carried else measured, row.parts.instrument
+    return origin.carried[-1].to if origin.carried else measured, row.parts.measurement
 
 
 def spread(rows: Sequence[Measurement], count: int) -> list[Measurement]:
@@ -174,7 +174,7 @@ def carry(
     def change(row: Measurement) -> Measurement:
         if row.key not in wanted:
             return row
-        parts = row.parts.model_copy(update={"instrument": instrument})
+        parts = row.parts.model_copy(update={"measurement": instrument})
         keys[row.key] = parts.key
         origin = row.origin.model_copy(update={"carried": (*row.origin.carried, carried)})
         return row.model_copy(update={"key": parts.key, "parts": parts, "origin": origin})

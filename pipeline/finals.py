@@ -19,6 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from statistics import geometric_mean
 from time import monotonic
 
@@ -29,7 +30,7 @@ from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import Engine, FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
+from pipeline.execution import calibration, origins
 from pipeline.execution.finalist import Extra
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
@@ -46,6 +47,7 @@ from pipeline.reporting.progress import Progress
 from pipeline.store import commit, finals, results, turns
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.finals import Final
+from pipeline.store.provenance import Run
 from pipeline.store.record import Origin
 from pipeline.store.turns import Turn
 from pipeline.toolchain import extension
@@ -255,29 +257,22 @@ class Finals:
                 for row in of_match
             ]
             if new:
-                finals.append(path, new)
+                finals.append(path, new, self.provenance)
 
     def rows(self) -> dict[Match, list[Final]]:
         """The finals of each match that has rounds."""
         assert self.contest is not None and self.ceilings is not None, "finals were held"
         return Standings(self.contest, self.finalists, self.ceilings, self._origin).rows()
 
+    @cached_property
+    def provenance(self) -> Run:
+        """What all rows of this run share."""
+        timing, seed = self.config.timing, self.config.seed
+        identities = [Identity(entry.loaded, self.environment, timing, seed) for entry in self.entries]
+        return origins.run_here(self.run, self.command, self.environment, [self.device], identities)
+
     def _origin(self, entry: Entry) -> Origin:
-        tool, tool_dirty = commit.head(ROOT)
-        outside = entry.loaded.is_outside
-        own, dirty = commit.head(entry.loaded.folder, ["."]) if outside else (tool, tool_dirty)
-        return Origin(
-            gpu=self.slug,
-            device=str(self.device),
-            run=self.run,
-            command=self.command,
-            commit=own,
-            dirty=dirty or tool_dirty,
-            tool=tool if outside else None,
-            measured_at=datetime.now(UTC),
-            image=self.environment.image,
-            base_image=self.environment.base_image,
-        )
+        return self.provenance.origin(entry.name, datetime.now(UTC), str(self.device))
 
     def show(self) -> None:
         """Print the finals: the fastest of ours at each problem, beside torch and the fastest other."""

@@ -106,7 +106,7 @@ class Today:
         }
         # Which version of a peer's package that machine has, no file tells.
         if self.environment is not None and not provider.package:
-            now["environment"] = {digest(self.environment.felt_by(provider))}
+            now["environment"] = {digest(self.environment.keyed_for(provider))}
         if self.settings is not None:
             now["settings"] = {settings_digest(*self.settings)}
         return [part for part, those in now.items() if getattr(row.parts, part) not in those]

@@ -214,7 +214,7 @@ def measurement(
     parts = Parts(
         point=digest(point.model_dump()),
         source=source,
-        instrument=instrument,
+        measurement=instrument,
         environment=felt(kernel, provider, gpu),
         settings=settings,
     )
@@ -249,7 +249,7 @@ def felt(kernel: str, provider: str, gpu: str) -> str:
     entry = entry_of(kernel)
     try:
         assert entry is not None
-        return digest(environment(gpu).felt_by(entry.loaded.kernel.provider(provider)))
+        return digest(environment(gpu).keyed_for(entry.loaded.kernel.provider(provider)))
     except (AssertionError, KeyError):
         return environment(gpu).digest
 

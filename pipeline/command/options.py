@@ -334,7 +334,7 @@ class PruneConfig(Record):
 
     kernel: str
     input: Place
-    parts: Several[Literal["point", "source", "instrument", "environment", "settings"]]
+    parts: Several[Literal["point", "source", "measurement", "environment", "settings"]]
     remove: bool
 
 

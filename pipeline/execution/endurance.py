@@ -10,6 +10,7 @@ from time import perf_counter
 from pipeline.execution.protocol import Sustain
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Record
+from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.ceilings import Overhead
 from pipeline.store.turns import Sustained
 from pipeline.timing.energy import Energy, counter
@@ -81,7 +82,7 @@ def sustained(rotation: Rotation, bytes_: int, seconds: float, overhead: Overhea
     ]
     return Sustained(
         median_us=quantile(sorted(samples), 0.5),
-        samples_us=tuple(round(sample, 4) for sample in samples),
+        samples_us=tuple(rounded(sample, SAMPLE_DIGITS) for sample in samples),
         sm_clock_mhz=state.sm_clock_mhz,
         power_w=state.power_w,
         throttle=state.throttle,

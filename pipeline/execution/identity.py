@@ -86,7 +86,7 @@ class Identity:
         return Parts(
             point=digest(point.model_dump()),
             source=self.source(point.provider),
-            instrument=self.instrument,
+            measurement=self.instrument,
             environment=self.felt(point.provider),
             settings=self.settings_digest,
         )
@@ -114,7 +114,7 @@ class Identity:
     def felt(self, provider: str) -> str:
         """Of what the provider's numbers depend on of the environment."""
         if provider not in self._environments:
-            felt = self.environment.felt_by(self.loaded.kernel.provider(provider))
+            felt = self.environment.keyed_for(self.loaded.kernel.provider(provider))
             self._environments[provider] = digest(felt)
         return self._environments[provider]
 

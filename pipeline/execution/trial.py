@@ -35,6 +35,7 @@ from pipeline.execution.protocol import (
 )
 from pipeline.execution.shared_memory import SharedMemory, like
 from pipeline.points.frozen import Record
+from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.ceilings import Rates
 from pipeline.store.record import Timing
 from pipeline.timing import rates
@@ -283,5 +284,5 @@ def summary(samples: Samples, cache: Literal["cold", "hot"]) -> Timing:
         rel_ci=relative_half_width(ordered),
         overhead_us=samples.overhead_us,
         n_samples=len(ordered),
-        samples_us=tuple(round(sample, 4) for sample in samples.samples_us),
+        samples_us=tuple(rounded(sample, SAMPLE_DIGITS) for sample in samples.samples_us),
     )

@@ -91,7 +91,7 @@ def felt_by(kernel: str, provider: str, environment: Environment) -> str | None:
     known = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
     if provider not in known or known[provider].package:
         return None
-    return digest(environment.felt_by(known[provider]))
+    return digest(environment.keyed_for(known[provider]))
 
 
 def freshness(rows: pd.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -97,7 +97,7 @@ class Environment(Record):
         same."""
         return digest([self._of_every_provider(), self._flags("all")])
 
-    def felt_by(self, provider: Provider) -> dict[str, Any]:
+    def keyed_for(self, provider: Provider) -> dict[str, Any]:
         """What of it a provider's numbers depend on: its language's tools, and on a GPU not the host."""
         found = self._of_every_provider()
         flags = found.pop("flags", {}) | self._flags("all")
