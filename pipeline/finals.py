@@ -31,6 +31,7 @@ from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import Engine, FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration, origins
+from pipeline.execution.changes import OldRows, reasons
 from pipeline.execution.finalist import Extra
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
@@ -44,7 +45,7 @@ from pipeline.points.written import is_of
 from pipeline.reporting.finals_table import table
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
-from pipeline.store import commit, finals, results, turns
+from pipeline.store import commit, finals, provenance, results, turns
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.finals import Final
 from pipeline.store.provenance import Run
@@ -152,6 +153,12 @@ class Finals:
                     entry, wanted, closer, rows, identity, self.ceilings, target.gpu, near
                 )
             except NobodyError as error:
+                old = OldRows()
+                runs = provenance.read(provenance.beside(ledger))
+                for row in rows:
+                    if why := reasons(row, identity, runs):
+                        old.add(why)
+                error = NobodyError("; ".join(filter(None, [str(error), old.said()])), error.elsewhere)
                 missed.append((entry, error))
             else:
                 self.finalists |= {one.match: one for one in found}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from pipeline.command.options import MigrateConfig
 from pipeline.command.run import run_stage, say, warn
 from pipeline.execution.identity import settings_beside
 from pipeline.points.frozen import Record, digest
-from pipeline.points.limits import SAMPLE_DIGITS, rounded
-from pipeline.points.point import Point
+from pipeline.points.limits import SAMPLE_DIGITS, TIME_DIGITS, rounded
 from pipeline.store import commit, files, provenance, results, runs
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import CodeRow, CounterRow, ProfileRow
@@ -198,7 +197,9 @@ def today(raw: Raw, kind: type[Measurement] | type[Final]) -> Measurement | Fina
         told["run"] = f"{UNKNOWN}-{told['commit'][:10]}"
     row = {**raw, "parts": made, "key": made.key, "origin": Origin.model_validate(told)}
     if (rate := raw["rate"]) is not None:
-        time_us = rounded((raw["outcome"]["timing"] if kind is Measurement else raw)["median_us"], 6)
+        time_us = rounded(
+            (raw["outcome"]["timing"] if kind is Measurement else raw)["median_us"], TIME_DIGITS
+        )
         worked = {name: rate[name] for name in Worked.model_fields}
         row["rate"] = Worked.model_validate(worked).over(time_us)
     return kind.model_validate(row)

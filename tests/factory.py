@@ -17,14 +17,16 @@ import kernels
 from kernels.contract import ITEM_BYTES, Value, Variable, Work
 from pipeline.points import problems
 from pipeline.points.frozen import Values, digest
+from pipeline.points.limits import TIME_DIGITS, rounded
 from pipeline.points.point import Point, order
 from pipeline.reporting.frames import entry_of
-from pipeline.store import finals, ledger, results
+from pipeline.store import finals, provenance, results
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.record import Carried, Measurement, Origin, Outcome, Parts, State, Status, Timing
+from pipeline.store.rows import encode
 from pipeline.store.runs import Heading, Recorder
 from pipeline.toolchain.resources import BuildReport
 
@@ -183,7 +185,7 @@ def measurement(
     settings: str = SETTINGS,
     cache: str = "cold",
     carried: Sequence[Carried] = (),
-    run: str = RUN,
+    run: str | None = None,
     measured_at: datetime = MEASURED_AT,
     valid: bool = True,
     **named: Value | None,
@@ -192,7 +194,7 @@ def measurement(
     parameters: ``rows=37``, ``block_size=512``."""
     point = made_point(kernel, provider, size, dtype, **named)
     right = status in ("ok", "verified")
-    median = (median_us or time_us(point, gpu)) if status == "ok" else None
+    median = rounded(median_us or time_us(point, gpu), TIME_DIGITS) if status == "ok" else None
     on_gpu = not gpu.startswith("cpu-")
     state = State(
         sm_clock_mhz=1980 if on_gpu else None,
@@ -228,7 +230,7 @@ def measurement(
         origin=Origin(
             gpu=gpu,
             device="cuda:0" if on_gpu else "cpu",
-            run=run,
+            run=run or run_id(kernel, commit, dirty, instrument, settings),
             command=f"python -m pipeline.sweep kernel={kernel}",
             commit=commit,
             dirty=dirty,
@@ -236,6 +238,11 @@ def measurement(
             carried=tuple(carried),
         ),
     )
+
+
+def run_id(*shared: object) -> str:
+    """A run's id, which is another for rows that do not share what a run's rows share."""
+    return RUN[:-6] + digest(shared)[:6]
 
 
 def moved(row: Measurement, point: Point) -> Measurement:
@@ -332,7 +339,9 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
     rows = sorted(measurements, key=lambda row: (ledger_of(row), order(row.point)))
     for (kernel, gpu), group in itertools.groupby(rows, key=ledger_of):
         path = results.ledger_path(folder, kernel, gpu)
-        write_atomically(path, b"".join(map(ledger.encode, group)))
+        of_ledger = list(group)
+        write_provenance(path, of_ledger)
+        write_atomically(path, b"".join(map(encode, of_ledger)))
         texts = {
             results.environment_path(folder, gpu): environment(gpu).model_dump_json(indent=2),
             results.ceilings_path(folder, gpu): ceilings(gpu).model_dump_json(indent=2),
@@ -344,6 +353,11 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
     return folder
 
 
+def write_provenance(path: Path, rows: Iterable[Measurement | Final]) -> None:
+    """Write the lines of runs that rows of a file name."""
+    provenance.cover(path, ((row.origin, row.parts, row.point.kernel) for row in rows))
+
+
 def final(
     row: Measurement,
     us: float,
@@ -353,6 +367,7 @@ def final(
     """A final of a measurement's point, that took ``us``; ``against`` is our fastest, its time and the
     verdict."""
     assert row.rate is not None and row.outcome.timing is not None
+    us = rounded(us, TIME_DIGITS)
     work = Work(row.rate.bytes, {str(row.point.problem["dtype"]): row.rate.flops})
     provider = kernels.load(row.point.kernel).kernel.provider(row.point.provider)
     beside = None

@@ -29,8 +29,8 @@ ERROR = "error: "
 OF_MACHINE = ("ceilings", provenance.FOLDER)
 
 PARTS = ("timings", "finals", "comparisons", *OF_MACHINE)
-"""What of an output folder goes along, of the command's kernels and the device's model; that of a machine is of
-every kernel."""
+"""What of an output folder goes along, of the command's kernels and the device's model; what is of a machine
+is of every kernel."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def run_here(
     devices: Sequence[Device],
     identities: Sequence[Identity],
 ) -> Run:
-    """A run of the commit that is here, on devices of one model, of the kernels whose ``identities`` are given:
-    they share the settings, the seed and the measuring code."""
+    """A run of the commit that is here, on devices of one model, of the kernels whose ``identities`` are
+    given: they share the settings, the seed and the measuring code."""
     head, is_dirty = commit.head(ROOT)
     outside = {}
     for loaded in (one.loaded for one in identities if one.loaded.is_outside):

@@ -81,7 +81,10 @@ class Digits:
         return rounded(value, self.digits)
 
 
-Microseconds = Annotated[float, Field(ge=1e-3, le=1e12), Digits(6)]
+TIME_DIGITS = 6
+"""Of a time, which statistics made of samples."""
+
+Microseconds = Annotated[float, Field(ge=1e-3, le=1e12), Digits(TIME_DIGITS)]
 """A time of a call: from a nanosecond, in which no call is done, to eleven days."""
 
 SAMPLE_DIGITS = 5

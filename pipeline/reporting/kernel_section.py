@@ -21,7 +21,7 @@ SIDE_BY_SIDE = {2: 2, 4: 2}
 OLD = "†"
 
 OLD_NOTE = (
-    f"{OLD} old: measured by another source or instrument than those of this commit, "
+    f"{OLD} old: measured by another source or version of the measuring code than those of this commit, "
     "or in an earlier environment."
 )
 

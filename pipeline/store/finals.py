@@ -124,8 +124,8 @@ def rounds_path(folder: Path, kernel: str, gpu: str) -> Path:
 
 
 def append(file: Path, rows: Sequence[Final], run: Run | None = None) -> None:
-    """Add finals after the line of their run, ``run`` or what they tell of it, and make sure that all is on the
-    disk. Raises UserError when it can't be written."""
+    """Add finals after the line of their run, ``run`` or what they tell of it, and make sure that all is on
+    the disk. Raises UserError when it can't be written."""
     runs = Runs(file)
     if run is not None:
         runs.note(run)

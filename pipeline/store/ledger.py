@@ -39,8 +39,8 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
 
 
 def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], list[bytes]]:
-    """The measurements of a ledger, and its lines that are whole, but none as this code knows them, or of runs
-    that are not known."""
+    """The measurements of a ledger, and its lines that are whole, but none as this code knows them, or of
+    runs that are not known."""
     rows: list[Measurement] = []
     foreign = []
     reader = Reader(path, Measurement)
@@ -88,8 +88,8 @@ class Ledger:
         self._runs.note(run)
 
     def append(self, row: Measurement) -> None:
-        """Add one measurement, after the line of its run, and make sure that it is on the disk at once, or with the next ones within
-        0.2 s.
+        """Add one measurement, after the line of its run, and make sure that it is on the disk at once, or
+        with the next ones within 0.2 s.
 
         Raises UserError when the disk is full or the file can't be written; what was appended before stays.
         """

@@ -1,5 +1,5 @@
-"""Where rows come from: what all rows of a run share, a line a run in ``provenance/<gpu>.jsonl`` of the folder
-of results. A row names its run.
+"""Where rows come from: what all rows of a run share, a line a run in ``provenance/<gpu>.jsonl`` of the
+folder of results. A row names its run.
 
 A run's line is on the disk before the first row that names it. Of two lines of a run the last counts, so that
 a line can be written again.
@@ -38,8 +38,8 @@ class Run(Record):
     """One invocation that measured on one model of GPU, and what its rows share.
 
     devices:
-        The devices that measured, ``cuda:0``, with a hash of each GPU's UUID. It tells another GPU of the model
-        from the same GPU again; None for a CPU, and where it was not noted.
+        The devices that measured, ``cuda:0``, with a hash of each GPU's UUID. It tells another GPU of the
+        model from the same GPU again; None for a CPU, and where it was not noted.
     commit, dirty:
         Of this repository; a kernel that is ``outside`` of it has a commit of its own.
     environment:
@@ -147,13 +147,16 @@ class Runs:
         self._known[run.run] = self._noted[run.run] = run
 
     def cover(self, origin: Origin, parts: Parts, kernel: str) -> None:
-        """Make sure that there is a line of a row's run: one that was noted, or else what the row tells. Raises
-        UserError when it can't be written."""
+        """Make sure that there is a line of a row's run: one that was noted, or else what the row tells.
+        Raises UserError when it can't be written."""
         if origin.run not in self._known:
             self.note(run_of(origin, parts, kernel))
+        self._noted[origin.run] = self._known[origin.run]
+        if not self.path.exists():
+            self.keep()
 
     def keep(self) -> None:
-        """Write again the lines of this process's runs that are gone, as the file was removed since."""
+        """Write again the lines of runs that rows of this process name, if the file was removed since."""
         for run in self._noted.keys() - read(self.path).keys():
             files.append(self.path, self._noted[run].line())
 

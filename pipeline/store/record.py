@@ -147,9 +147,10 @@ class Launch(Record):
 
 
 class Parts(Record):
-    """What a key is made of, a digest each: the point; the definitions that the provider runs; the environment
-    as far as it changes this provider's code or speed; the timing's settings and the seed. ``measurement`` is
-    the version of the code that times and verifies; ``OLD_MEASUREMENT`` before there were versions.
+    """What a key is made of, a digest each: the point; the definitions that the provider runs; the
+    environment as far as it changes this provider's code or speed; the timing's settings and the seed.
+    ``measurement`` is the version of the code that times and verifies; ``OLD_MEASUREMENT`` before there were
+    versions.
 
     Two rows that differ in one of these can't stand for each other, and this says in which.
     """
@@ -274,7 +275,7 @@ class Measurement(Record):
     point: Point
     workload: Name
     outcome: Outcome
-    rate: Rate | None
+    rate: Rate | None = None
     parts: Parts
     origin: Origin
     attempts: int = Field(default=1, ge=1, le=1000)
