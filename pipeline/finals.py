@@ -156,10 +156,10 @@ class Finals:
                 old = OldRows()
                 runs = provenance.read(provenance.beside(ledger))
                 for row in rows:
-                    if why := reasons(row, identity, runs):
-                        old.add(why)
-                error = NobodyError("; ".join(filter(None, [str(error), old.said()])), error.elsewhere)
-                missed.append((entry, error))
+                    if changed := reasons(row, identity, runs):
+                        old.add(changed)
+                told = "; ".join(filter(None, [str(error), old.said()]))
+                missed.append((entry, NobodyError(told, elsewhere=error.elsewhere)))
             else:
                 self.finalists |= {one.match: one for one in found}
         self.left_out = [f"{entry.name}: {why}." for entry, why in missed]
