@@ -313,7 +313,7 @@ def flat(line: Mapping[str, Any]) -> dict[str, Any]:
         **{"key": line["key"], "workload": line["workload"]},
         **{name: point[name] for name in ("kernel", "provider")},
         **point["problem"],
-        **point["parameters"],
+        **point.get("parameters", {}),
         **{"status": outcome["status"], "error": outcome["error"], "parts": line["parts"]},
         **timing,
         **state,
