@@ -7,7 +7,7 @@
 
 Of every kernel of this repository that the ledgers have times of: at each problem the fastest configuration
 with the runner-up, and how far the rule may be trusted between these problems. It measures nothing. Only rows
-count whose source, measuring code and environment are those that are here; the others are counted. With ``gpu``
+count whose source, measuring code and environment are those that are here; others are counted. With ``gpu``
 it writes the table of a GPU that is not here, in whose recorded environment. docs/tuned.md says how to read
 one.
 """

@@ -8,7 +8,7 @@ has problems of the dimensions ``n`` and ``dtype``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -304,16 +304,16 @@ def grid(
     return rows
 
 
-def flat(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A ledger's line without its nesting: the point's and the outcome's fields, the dimensions, the
-    parameters."""
+def flat(row: Measurement) -> dict[str, Any]:
+    """A row without its nesting: the point's and the outcome's fields, the dimensions, the parameters."""
+    line = row.model_dump(mode="json")
     point, outcome = line["point"], line["outcome"]
     timing, state, rate_ = (part or {} for part in (outcome["timing"], outcome["state"], line["rate"]))
     return {
         **{"key": line["key"], "workload": line["workload"]},
         **{name: point[name] for name in ("kernel", "provider")},
         **point["problem"],
-        **point.get("parameters", {}),
+        **point["parameters"],
         **{"status": outcome["status"], "error": outcome["error"], "parts": line["parts"]},
         **timing,
         **state,

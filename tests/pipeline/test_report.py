@@ -27,6 +27,7 @@ from pipeline.reporting.frames import best_configurations, entry_of, frame
 from pipeline.reporting.numbers import number, percent
 from pipeline.reporting.summary import summaries
 from pipeline.store import ledger, results
+from pipeline.store.ledger import read_rows
 from pipeline.store.record import Carried
 from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, moved, write_results
 
@@ -86,10 +87,9 @@ def synthetic() -> list:
 
 
 def rows_of(folder: Path) -> list[dict]:
-    """Every ledger row, read without the code under test."""
-    return [
-        flat(json.loads(line)) for path in folder.rglob("*.jsonl") for line in path.read_text().splitlines()
-    ]
+    """Every ledger row, without its nesting."""
+    paths = folder.glob("timings/*/*.jsonl")
+    return [flat(row) for path in paths for row in read_rows(path, lambda sentence: None)]
 
 
 def problem_of(row: dict) -> tuple[str, str]:
@@ -377,7 +377,7 @@ def test_what_is_stale_about_a_row_is_told():
     of = {
         (): measurement("softmax", "triton_row", 256, source=triton, instrument=on_gpu),
         ("source",): measurement("softmax", "triton_row", 1024, source=triton[::-1], instrument=on_gpu),
-        ("instrument",): measurement("softmax", "triton_row", 1024, source=triton, instrument=on_cpu),
+        ("measurement",): measurement("softmax", "triton_row", 1024, source=triton, instrument=on_cpu),
     }
     known = {gpu: environment(gpu) for gpu in (H200, CPU)}
     assert report.changed_since(list(of.values()), known) == list(of)
@@ -392,7 +392,7 @@ def test_what_is_stale_about_a_row_is_told():
         measurement("softmax", "gone", source=triton, instrument=on_gpu),
         measurement("of_old", "torch", source="", instrument=on_gpu),
     ]
-    both = ("source", "instrument")
+    both = ("source", "measurement")
     assert report.changed_since(others, known) == [(), (), both, ("source",), ("source",)]
     assert report.changed_since([], known) == []
 

@@ -13,8 +13,9 @@ from pipeline.reporting import reading
 from pipeline.reporting.frames import comparable, frame
 from pipeline.reporting.reading import RecordFilter
 from pipeline.reporting.tabulated import Tabulated, tabulated
-from pipeline.store import ledger, results
+from pipeline.store import results
 from pipeline.store.record import Carried, Measurement
+from pipeline.store.rows import encode
 from tests import factory
 
 CARRIED = Carried(instrument="1" * 16, commit="a" * 40, to="b" * 40, points=40, ratio=1.001)
@@ -51,8 +52,9 @@ def folder(tmp_path: Path) -> Path:
     lines = path.read_bytes().splitlines()
     twice = factory.measurement(size=256, median_us=7.0)
     foreign = factory.measurement(size=256, gpu=factory.H100)
-    lines[3:3] = [b'{"torn', b"", ledger.encode(foreign).strip()]
-    path.write_bytes(b"\n".join([*lines, ledger.encode(twice).strip(), b"[]"]))
+    lines[3:3] = [b'{"torn', b"", encode(foreign).strip()]
+    factory.write_provenance(path, [twice, foreign])
+    path.write_bytes(b"\n".join([*lines, encode(twice).strip(), b"[]"]))
     return written
 
 
