@@ -48,7 +48,7 @@ from pipeline.reporting.progress import Progress
 from pipeline.store import commit, finals, provenance, results, turns
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.finals import Final
-from pipeline.store.provenance import Provenance
+from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Origin
 from pipeline.store.turns import Turn
 from pipeline.toolchain import extension
@@ -272,7 +272,7 @@ class Finals:
         return Standings(self.contest, self.finalists, self.ceilings, self._origin).rows()
 
     @cached_property
-    def provenance(self) -> Provenance:
+    def provenance(self) -> RunProvenance:
         """What all rows of this run share."""
         timing, seed = self.config.timing, self.config.seed
         identities = [Identity(entry.loaded, self.environment, timing, seed) for entry in self.entries]

@@ -33,7 +33,7 @@ from pipeline.store.environment import Environment
 from pipeline.store.evidence import CodeRow, CounterRow, ProfileRow
 from pipeline.store.files import locked, write_atomically
 from pipeline.store.finals import Final
-from pipeline.store.provenance import OutsideKernel, Provenance, keyed
+from pipeline.store.provenance import OutsideKernel, RunProvenance, keyed
 from pipeline.store.record import OLD_MEASUREMENT, Measurement, Origin, Parts
 from pipeline.store.rows import Worked, encode, is_earlier
 from pipeline.store.runs import Heading
@@ -139,7 +139,7 @@ class Migration:
     def _provenance(self) -> None:
         settings = known_settings(self.folder)
         environments = {gpu: known_environments(self.folder, gpu) for gpu, _ in self._seen}
-        found: defaultdict[str, dict[str, Provenance]] = defaultdict(dict)
+        found: defaultdict[str, dict[str, RunProvenance]] = defaultdict(dict)
         for (gpu, name), rows in self._seen.items():
             found[gpu][name] = run_of_rows(rows, environments[gpu], settings)
             self.count["runs"] += 1
@@ -230,7 +230,7 @@ def run_of_rows(
     rows: Iterable[Measurement | Final],
     environments: Iterable[Environment],
     settings: Mapping[str, tuple[TimingSettings, int]],
-) -> Provenance:
+) -> RunProvenance:
     """What rows of one run share, with the environment whose digests theirs are and the settings, where these
     are known."""
     rows = list(rows)

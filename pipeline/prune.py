@@ -29,7 +29,7 @@ from pipeline.points.frozen import digest
 from pipeline.store import provenance, results
 from pipeline.store.environment import Environment
 from pipeline.store.ledger import Ledger
-from pipeline.store.provenance import Provenance
+from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
 
@@ -112,7 +112,7 @@ class Today:
         self.kind = "cpu" if path.stem.startswith("cpu-") else "cuda"
         self._sources: dict[str, str] = {}
 
-    def told(self, row: Measurement, old: Sequence[str], run: Provenance | None) -> list[str]:
+    def told(self, row: Measurement, old: Sequence[str], run: RunProvenance | None) -> list[str]:
         """Why a row is old by some parts."""
         if "point" in old:
             return [changes.without_point(row)]

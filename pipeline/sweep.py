@@ -58,7 +58,7 @@ from pipeline.reporting.swept import (
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.ledger import Ledger
-from pipeline.store.provenance import Provenance
+from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Measurement, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
 
@@ -234,7 +234,7 @@ class Sweep:
         self.identity = team.identity(self.loaded, config.timing, config.seed)
         self.run = commit.new_run()
         self.command = commit.command_line("sweep")
-        self.provenance: Provenance | None = None
+        self.provenance: RunProvenance | None = None
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.beside = Beside(

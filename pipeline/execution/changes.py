@@ -11,7 +11,7 @@ from pipeline.execution.identity import Identity
 from pipeline.points import problems
 from pipeline.store import variables
 from pipeline.store.environment import Environment
-from pipeline.store.provenance import Provenance
+from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Measurement, Parts
 from pipeline.timing.settings import TimingSettings
 
@@ -48,7 +48,7 @@ class OldRows:
 
 
 def reasons(
-    row: Measurement, identity: Identity, runs: Mapping[str, Provenance], any_settings: bool = False
+    row: Measurement, identity: Identity, runs: Mapping[str, RunProvenance], any_settings: bool = False
 ) -> list[str]:
     """Why a row is old beside what is here now, with ``any_settings`` whatever it was timed by; none for one
     that is fresh. ``runs`` are those that rows name."""
@@ -75,7 +75,7 @@ def with_seed(settings: TimingSettings, seed: int) -> dict[str, Any]:
 def of_parts(
     row: Measurement,
     now: Parts,
-    run: Provenance | None,
+    run: RunProvenance | None,
     provider: Provider,
     environment: Environment | None,
     settings: Mapping[str, Any],

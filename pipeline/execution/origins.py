@@ -9,7 +9,7 @@ from pipeline.execution.identity import Identity
 from pipeline.machine.device import Device
 from pipeline.store import commit
 from pipeline.store.environment import Environment
-from pipeline.store.provenance import OutsideKernel, Provenance, hashed, keyed
+from pipeline.store.provenance import OutsideKernel, RunProvenance, hashed, keyed
 
 
 def run_here(
@@ -18,7 +18,7 @@ def run_here(
     environment: Environment,
     devices: Sequence[Device],
     identities: Sequence[Identity],
-) -> Provenance:
+) -> RunProvenance:
     """A run of the commit that is here, on devices of one model, of the kernels whose ``identities`` are
     given: they share the settings, the seed and the measuring code."""
     head, is_dirty = commit.head(ROOT)
@@ -27,7 +27,7 @@ def run_here(
         own, is_edited = commit.head(loaded.folder, ["."])
         outside[loaded.name] = OutsideKernel(commit=own, dirty=is_edited or is_dirty)
     first = identities[0]
-    return Provenance(
+    return RunProvenance(
         run=run,
         gpu=environment.gpu,
         devices={str(one): hashed(one.uuid) for one in devices},

@@ -17,7 +17,7 @@ from pipeline.points.frozen import Record, Values
 from pipeline.points.limits import Count, Digits, Microseconds, Name, NotNegative, Text
 from pipeline.points.point import Point
 from pipeline.store import files, results
-from pipeline.store.provenance import Provenance, Runs
+from pipeline.store.provenance import RunProvenance, Runs
 from pipeline.store.record import Origin, Parts, Rate
 from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.turns import Accuracy
@@ -123,7 +123,7 @@ def rounds_path(folder: Path, kernel: str, gpu: str) -> Path:
     return folder / "finals" / kernel / "rounds" / f"{gpu}.jsonl"
 
 
-def append(file: Path, rows: Sequence[Final], run: Provenance | None = None) -> None:
+def append(file: Path, rows: Sequence[Final], run: RunProvenance | None = None) -> None:
     """Add finals after the line of their run, ``run`` or what they tell of it, and make sure that all is on
     the disk. Raises UserError when it can't be written."""
     runs = Runs(file)

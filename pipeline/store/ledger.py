@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pipeline.points.point import Point, order
 from pipeline.store import files
 from pipeline.store.files import content, locked, write_atomically
-from pipeline.store.provenance import Provenance, Runs
+from pipeline.store.provenance import RunProvenance, Runs
 from pipeline.store.record import Measurement
 from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.syncing import Syncing
@@ -82,7 +82,7 @@ class Ledger:
         """The newest measurement of the point by these settings."""
         return self._rows.get((point, settings))
 
-    def note(self, run: Provenance) -> None:
+    def note(self, run: RunProvenance) -> None:
         """Write what the rows of a run share, before the first of them. Raises UserError when it can't be
         written."""
         self._runs.note(run)

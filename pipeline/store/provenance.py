@@ -34,7 +34,7 @@ class OutsideKernel(Record):
     dirty: bool = False
 
 
-class Provenance(Record):
+class RunProvenance(Record):
     """One invocation that measured on one model of GPU, and what its rows share.
 
     devices:
@@ -82,11 +82,11 @@ class Provenance(Record):
         )
 
 
-def run_of(origin: Origin, parts: Parts, kernel: str) -> Provenance:
+def run_of(origin: Origin, parts: Parts, kernel: str) -> RunProvenance:
     """As much of a run as one of its rows tells."""
     outside = origin.tool is not None
     own = OutsideKernel(commit=origin.commit, dirty=origin.dirty)
-    return Provenance(
+    return RunProvenance(
         run=origin.run,
         gpu=origin.gpu,
         devices={origin.device: None},
@@ -117,14 +117,14 @@ def beside(path: Path) -> Path:
     return (path.parents[2] if in_results else path.parent) / FOLDER / path.name
 
 
-def read(path: Path, warn: Callable[[str], None] = lambda sentence: None) -> dict[str, Provenance]:
+def read(path: Path, warn: Callable[[str], None] = lambda sentence: None) -> dict[str, RunProvenance]:
     """The runs of a file by their ids; none if there is no file. A line that is none is skipped with a
     sentence to ``warn``."""
     found = {}
     for number, line in enumerate(files.content(path).split(b"\n"), start=1):
         if line.strip():
             try:
-                run = Provenance.model_validate_json(line)
+                run = RunProvenance.model_validate_json(line)
             except ValidationError:
                 warn(f"{path}:{number} is not the line of a run (torn or edited); skipped.")
             else:
@@ -138,9 +138,9 @@ class Runs:
     def __init__(self, rows: Path) -> None:
         self.path = beside(rows)
         self._known = read(self.path)
-        self._noted: dict[str, Provenance] = {}
+        self._noted: dict[str, RunProvenance] = {}
 
-    def note(self, run: Provenance) -> None:
+    def note(self, run: RunProvenance) -> None:
         """Make sure that a run's line is on the disk. Raises UserError when it can't be written."""
         if self._known.get(run.run) != run:
             files.append(self.path, run.line())
@@ -168,7 +168,9 @@ def cover(rows: Path, some: Iterable[tuple[Origin, Parts, str]]) -> None:
         runs.cover(origin, parts, kernel)
 
 
-def merged(ours: Mapping[str, Provenance], theirs: Mapping[str, Provenance]) -> dict[str, Provenance]:
+def merged(
+    ours: Mapping[str, RunProvenance], theirs: Mapping[str, RunProvenance]
+) -> dict[str, RunProvenance]:
     """The runs of both; of one that both have ours, unless ours is only what a row of it told."""
     added = {
         name: run

@@ -20,12 +20,12 @@ from pipeline import UserError
 from pipeline.points.frozen import Record, digest
 from pipeline.points.limits import Count, NotNegative, Text
 from pipeline.store import provenance
-from pipeline.store.provenance import Provenance
+from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Origin, Parts, Rate
 
 R = TypeVar("R", bound=Record)
 
-SHARED = {name for name in Origin.model_fields if name in {*Provenance.model_fields, "device", "tool"}}
+SHARED = {name for name in Origin.model_fields if name in {*RunProvenance.model_fields, "device", "tool"}}
 """What of a row's origin its run tells, and the device, which stands in a row where it is no usual one."""
 
 FOLLOWS = {"rate": {"gbps", "tflops"}, "parts": {"point", "settings", "measurement"}, "origin": SHARED}
@@ -89,7 +89,7 @@ def _form(kind: type[Record]) -> type[Record]:
 class Reader:
     """Reads lines of one kind of rows from a file. Runs that rows name and nothing tells of are counted."""
 
-    def __init__(self, path: Path, kind: type[R], runs: Mapping[str, Provenance] | None = None) -> None:
+    def __init__(self, path: Path, kind: type[R], runs: Mapping[str, RunProvenance] | None = None) -> None:
         self.path = path
         self.kind: Any = kind
         self.runs = provenance.read(provenance.beside(path)) if runs is None else runs
@@ -137,7 +137,7 @@ class Reader:
 class _Same:
     """A run, equal to itself alone: to look something up by it is quick."""
 
-    def __init__(self, run: Provenance) -> None:
+    def __init__(self, run: RunProvenance) -> None:
         self.run = run
 
     def __hash__(self) -> int:

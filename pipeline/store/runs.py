@@ -24,7 +24,7 @@ from pipeline.store import files, ledger, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
-from pipeline.store.provenance import Provenance, run_of
+from pipeline.store.provenance import RunProvenance, run_of
 from pipeline.store.record import Measurement, Parts
 from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.syncing import Syncing
@@ -43,7 +43,7 @@ class Heading(Record):
     environment: Environment
     ceilings: Ceilings | None
     changed: dict[Name, Count] = Field(default_factory=dict)
-    provenance: Provenance | None = None
+    provenance: RunProvenance | None = None
 
 
 MEASURED_HERE = results.LOCAL / "runs"

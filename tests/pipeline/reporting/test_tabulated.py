@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     path = results.ledger_path(written, "softmax", factory.H200)
     lines = path.read_bytes().splitlines()
     twice = factory.measurement(size=256, median_us=7.0)
-    foreign = factory.measurement(size=256, gpu=factory.H100)
+    foreign = factory.measurement(size=256, gpu=factory.H100, run="20261121T120000Z-0f0f0f")
     lines[3:3] = [b'{"torn', b"", encode(foreign).strip()]
     factory.write_provenance(path, [twice, foreign])
     path.write_bytes(b"\n".join([*lines, encode(twice).strip(), b"[]"]))
