@@ -359,9 +359,9 @@ def test_the_page_tells_commits_and_machines(page):
     fresh = next(table for table in page.tables if "commit" in table[0])
     found = {tuple(line[:7]) for line in fresh[1:]}
     # None of the made-up rows has a source or an instrument that there is.
-    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "source 15, instrument 15", "", "square") in found
+    assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "source 15, measurement 15", "", "square") in found
     dirty = f"{COMMIT[:10]} with uncommitted changes"
-    assert ("NVIDIA H200", dirty, "2", "2", "source 2, instrument 2", "", "gelu") in found
+    assert ("NVIDIA H200", dirty, "2", "2", "source 2, measurement 2", "", "gelu") in found
     assert sum(int(line[2]) for line in fresh[1:]) == len(synthetic())
     machines = next(table for table in page.tables if table[-1][0] == "platform")
     assert machines[0] == ["", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "AMD EPYC"]
@@ -405,7 +405,7 @@ def test_times_that_are_old_are_marked(report_on, tmp_path):
         measurement("softmax", "triton_row", 256, median_us=7.0, source=source, instrument=instrument),
         measurement("softmax", "triton_row", 512, median_us=8.0, source="0" * 16, instrument=instrument),
     ]
-    note = "† old: measured by another source or instrument than those of this commit, or in an earlier"
+    note = "† old: measured by another source or version of the measuring code than those"
     output = report_on(write_results(tmp_path / "results", rows))
     for name in ("report.html", "report.md"):
         text = (output / name).read_text()
@@ -432,7 +432,7 @@ def test_rows_that_were_carried_and_rows_that_were_left_out_are_told(report_on, 
         text = (output / name).read_text()
         assert said in text and "1 more row was left out: timed in other ways, or again since." in text
     fresh = next(t for t in Page((output / "report.html").read_text()).tables if "carried" in t[0])
-    assert [line[2:6] for line in fresh[1:]] == [["3", "3", "source 3, instrument 3", "2"]]
+    assert [line[2:6] for line in fresh[1:]] == [["3", "3", "source 3, measurement 3", "2"]]
     assert "0.1" not in [line["median_us"] for line in csv.DictReader((output / "best.csv").open())]
 
 
