@@ -40,10 +40,11 @@ from pipeline.points.point import Point
 from pipeline.points.problems import SIZE
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
-from pipeline.store import ledger, results
+from pipeline.store import results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Outcome
+from pipeline.store.rows import encode
 from pipeline.store.runs import Heading, Recorder
 from pipeline.sweep import Sweep
 from pipeline.timing.settings import TimingSettings
@@ -115,7 +116,11 @@ def swept(config: BenchScaleConfig, output: Path) -> Simulated:
     with ExitStack() as stack:
         for sweep, limits in sweeps:
             heading = Heading(
-                run=sweep.run, kernel=sweep.entry.name, environment=sweep.environment, ceilings=limits
+                run=sweep.run,
+                kernel=sweep.entry.name,
+                environment=sweep.environment,
+                ceilings=limits,
+                provenance=sweep.provenance,
             )
             sweep.recorder = stack.enter_context(Recorder(sweep.output, heading))
         found = simulate(teams, partial(seconds_of, config.point_s))
@@ -149,7 +154,9 @@ def made(config: BenchScaleConfig, model: int, wanted: Plan, output: Path, count
         wait_s=None,
     )
     devices = [synthetic.device(model, index) for index in range(count)]
-    return Sweep(options, Here(devices, [], synthetic.environment(model)), wanted)
+    sweep = Sweep(options, Here(devices, [], synthetic.environment(model)), wanted)
+    sweep.note_run()
+    return sweep
 
 
 def ceilings_of(sweep: Sweep, model: int) -> Ceilings:
@@ -202,8 +209,10 @@ def filled(config: BenchScaleConfig, rows: int, output: Path) -> int:
 def _fill(config: BenchScaleConfig, model: int, wanted: Plan, output: Path) -> int:
     sweep = made(config, model, wanted, output, 1)
     limits = ceilings_of(sweep, model)
+    assert sweep.provenance is not None, "made() noted it"
+    sweep.ledger.note(sweep.provenance)
     lines = (
-        ledger.encode(sweep.measurement(point, outcome_of(sweep, limits, point), sweep.devices[0], limits))
+        encode(sweep.measurement(point, outcome_of(sweep, limits, point), sweep.devices[0], limits))
         for point in wanted.points
     )
     content = b"".join(lines)

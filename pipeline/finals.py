@@ -19,6 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from statistics import geometric_mean
 from time import monotonic
 
@@ -29,7 +30,8 @@ from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import Engine, FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
+from pipeline.execution import calibration, origins
+from pipeline.execution.changes import OldRows, reasons
 from pipeline.execution.finalist import Extra
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
@@ -43,9 +45,10 @@ from pipeline.points.written import is_of
 from pipeline.reporting.finals_table import table
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.progress import Progress
-from pipeline.store import commit, finals, results, turns
+from pipeline.store import commit, finals, provenance, results, turns
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.finals import Final
+from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Origin
 from pipeline.store.turns import Turn
 from pipeline.toolchain import extension
@@ -150,7 +153,13 @@ class Finals:
                     entry, wanted, closer, rows, identity, self.ceilings, target.gpu, near
                 )
             except NobodyError as error:
-                missed.append((entry, error))
+                old = OldRows()
+                runs = provenance.read(provenance.beside(ledger))
+                for row in rows:
+                    if changed := reasons(row, identity, runs):
+                        old.add(changed)
+                told = "; ".join(filter(None, [str(error), old.said()]))
+                missed.append((entry, NobodyError(told, elsewhere=error.elsewhere)))
             else:
                 self.finalists |= {one.match: one for one in found}
         self.left_out = [f"{entry.name}: {why}." for entry, why in missed]
@@ -255,29 +264,22 @@ class Finals:
                 for row in of_match
             ]
             if new:
-                finals.append(path, new)
+                finals.append(path, new, self.provenance)
 
     def rows(self) -> dict[Match, list[Final]]:
         """The finals of each match that has rounds."""
         assert self.contest is not None and self.ceilings is not None, "finals were held"
         return Standings(self.contest, self.finalists, self.ceilings, self._origin).rows()
 
+    @cached_property
+    def provenance(self) -> RunProvenance:
+        """What all rows of this run share."""
+        timing, seed = self.config.timing, self.config.seed
+        identities = [Identity(entry.loaded, self.environment, timing, seed) for entry in self.entries]
+        return origins.run_here(self.run, self.command, self.environment, [self.device], identities)
+
     def _origin(self, entry: Entry) -> Origin:
-        tool, tool_dirty = commit.head(ROOT)
-        outside = entry.loaded.is_outside
-        own, dirty = commit.head(entry.loaded.folder, ["."]) if outside else (tool, tool_dirty)
-        return Origin(
-            gpu=self.slug,
-            device=str(self.device),
-            run=self.run,
-            command=self.command,
-            commit=own,
-            dirty=dirty or tool_dirty,
-            tool=tool if outside else None,
-            measured_at=datetime.now(UTC),
-            image=self.environment.image,
-            base_image=self.environment.base_image,
-        )
+        return self.provenance.origin(entry.name, datetime.now(UTC), str(self.device))
 
     def show(self) -> None:
         """Print the finals: the fastest of ours at each problem, beside torch and the fastest other."""

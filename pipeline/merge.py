@@ -31,7 +31,7 @@ from pipeline.command.run import run_stage, say
 from pipeline.execution import identity
 from pipeline.points.frozen import Record
 from pipeline.points.point import order
-from pipeline.store import comparisons, evidence, ledger, results, runs
+from pipeline.store import comparisons, evidence, files, provenance, results, runs
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
 from pipeline.store.environment import Environment
@@ -39,6 +39,7 @@ from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
 from pipeline.store.merging import Kind, Merged, merge_rows, newest, plain_files
 from pipeline.store.record import Measurement
+from pipeline.store.rows import encode
 from pipeline.store.sanitizer import SanitizerRow
 from pipeline.store.turns import Turn
 from pipeline.toolchain.resources import BuildReport
@@ -85,6 +86,8 @@ class Merge:
         for pattern, model, is_theirs in DOCUMENTS:
             for theirs in self._files(pattern):
                 self._document(theirs, model, is_theirs)
+        for theirs in self._files(f"{provenance.FOLDER}/*.jsonl"):
+            self._provenance(theirs)
         for theirs in self._files("timings/*/*.yaml"):
             self._settings(theirs)
         for theirs in self._files("comparisons/*/*/*.json"):
@@ -145,7 +148,20 @@ class Merge:
         ):
             # What comparisons found of equal kernels is no rate, and newer rates do not replace it.
             found = found.model_copy(update={"noise": before.noise | found.noise})
-        self._take(theirs, before is not None, before == found, encoded(found), self._is_newer(theirs))
+        self._take(theirs, before is not None, before == found, document(found), self._is_newer(theirs))
+
+    def _provenance(self, theirs: Path) -> None:
+        """The runs of one GPU: those that are not here are added, before the rows that name them."""
+        ours = self._place(theirs)
+        here = provenance.read(ours)
+        incoming = provenance.read(theirs, self.left_out.append)
+        both = provenance.merged(here, incoming)
+        if both == here:
+            return
+        self.files.append((ours, f"{TAKEN}: {len(both) - len(here)} runs"))
+        if self.is_written:
+            for run in (run for name, run in both.items() if here.get(name) != run):
+                files.append(ours, run.line())
 
     def _settings(self, theirs: Path) -> None:
         """The configuration of the sweep that last wrote a ledger, as data and without tags of YAML's."""
@@ -167,7 +183,7 @@ class Merge:
         ours = self._place(theirs)
         before = results.read(Comparison, ours) if ours.exists() else None
         is_newer = before is not None and found.at > before.at
-        self._take(theirs, before is not None, before == found, encoded(found), is_newer)
+        self._take(theirs, before is not None, before == found, document(found), is_newer)
 
     def _take(self, theirs: Path, is_there: bool, is_same: bool, content: bytes, is_newer: bool) -> None:
         if is_same:
@@ -218,14 +234,9 @@ class Merge:
 TAKEN = "taken"
 
 
-def encoded(record: Record) -> bytes:
+def document(record: Record) -> bytes:
     """A file of one record."""
     return record.model_dump_json(indent=2).encode() + b"\n"
-
-
-def line_of(row: Record) -> bytes:
-    """A row of evidence or of finals as a line."""
-    return row.model_dump_json().encode() + b"\n"
 
 
 def told(one: Merged) -> str:
@@ -274,7 +285,8 @@ LEDGER = Kind(
     Measurement,
     slot=lambda row: row.slot,
     is_of=lambda row, path: (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem),
-    encode=ledger.encode,
+    encode=encode,
+    names_runs=True,
     when=at,
     order=lambda row: (order(row.point), row.parts.settings),
     differs=parts_of,
@@ -285,7 +297,8 @@ FINALS = Kind(
     Final,
     slot=lambda row: (row.origin.run, row.point, row.power),
     is_of=lambda row, path: (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem),
-    encode=line_of,
+    encode=encode,
+    names_runs=True,
     when=at,
 )
 
@@ -297,13 +310,13 @@ def turns(pattern: str) -> Kind:
         Turn,
         slot=lambda row: (row.side, row.key, row.point, row.round, row.run),
         is_of=lambda row, path: True,
-        encode=lambda row: row.model_dump_json(exclude_none=True).encode() + b"\n",
+        encode=Turn.line,
     )
 
 
 def of_code(name: str, model: type[evidence.Joined]) -> Kind:
     """Rows that explain a measurement."""
-    return Kind(f"{name}/*/*.jsonl", model, of_evidence, of_kernel, line_of, together=True)
+    return Kind(f"{name}/*/*.jsonl", model, of_evidence, of_kernel, Record.line, together=True)
 
 
 KINDS = (
@@ -318,7 +331,7 @@ KINDS = (
         SanitizerRow,
         slot=lambda row: (row.provider, row.tool),
         is_of=of_kernel,
-        encode=line_of,
+        encode=Record.line,
     ),
     LEDGER,
 )

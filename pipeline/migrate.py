@@ -1,198 +1,311 @@
-"""Bring results of the first format, one flat row a point, into today's. Nothing else reads the first.
+"""Bring results of the format before this one into today's: what the rows of a run share goes into one line.
 
     python -m pipeline.migrate
-    python -m pipeline.migrate input=results
+    python -m pipeline.migrate input=outputs
     python -m pipeline.migrate input=path/to/results
 
-Every timed row is kept with its samples. What its source, measuring code and environment were in today's
-terms is
-not known, so that a sweep measures its point again; until then the row stands in the ledger as old. Refusals
-are no points any more and go.
+Every row is kept, with its time and all its samples. The rows are of version 0 of the measuring code, from
+before it had versions, so that a sweep measures their points again; until then they stand there as old. Keys
+follow in finals, rounds, comparisons, profiles, counters, generated code and records of sweeps. What is of
+today's format already stays, so that a migration that was stopped goes on by the same command.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 import kernels
+from kernels.contract import Provider
 from pipeline import UserError
 from pipeline.command.options import MigrateConfig
-from pipeline.command.run import run_stage, say
-from pipeline.points import catalog, problems
-from pipeline.points.frozen import Record, Values, digest
-from pipeline.points.point import Point
-from pipeline.store.evidence import CodeRow, CounterRow, Mix, ProfileRow, write_lines
-from pipeline.store.files import write_atomically
-from pipeline.store.ledger import encode
-from pipeline.store.record import Measurement, Origin, Outcome, Parts, Rate, State, Timing
+from pipeline.command.run import run_stage, say, warn
+from pipeline.execution.identity import settings_beside
+from pipeline.points.frozen import Record, digest
+from pipeline.points.limits import SAMPLE_DIGITS, TIME_DIGITS, rounded
+from pipeline.store import commit, files, provenance, results, runs
+from pipeline.store.environment import Environment
+from pipeline.store.evidence import CodeRow, CounterRow, ProfileRow
+from pipeline.store.files import locked, write_atomically
+from pipeline.store.finals import Final
+from pipeline.store.provenance import OutsideKernel, RunProvenance, keyed
+from pipeline.store.record import OLD_MEASUREMENT, Measurement, Origin, Parts
+from pipeline.store.rows import Worked, encode, is_earlier
+from pipeline.store.runs import Heading
+from pipeline.store.sanitizer import SanitizerRow
+from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
 
+Raw = dict[str, Any]
+
 UNKNOWN = "unknown"
-"""The run and the command of rows from before rows named them."""
+"""The run of rows from before rows named one: each of their commits is a run."""
 
-REFUSED = "unsupported"
-"""A status of the first format: such configurations are no points today."""
+STARTS = {
+    "all": ("CUDA_", "NVIDIA_TF32_OVERRIDE", "CUBLAS", "CUDNN_", "PYTORCH_", "TORCH_"),
+    "triton": ("TRITON_", "PTXAS_", "LLVM_"),
+    "inductor": ("TORCHINDUCTOR_", "TORCHDYNAMO_", "INDUCTOR_"),
+}
+"""The variables that were in the keys of that format, by how they begin and whose keys had them."""
 
-Keys = dict[str, str]
-"""Today's key by the first format's."""
+EVIDENCE: Mapping[str, type[Record]] = {
+    "profile": ProfileRow,
+    "counters": CounterRow,
+    "codegen": CodeRow,
+    "sanitizer": SanitizerRow,
+}
+
+ROUNDS = ("finals/*/rounds/*.jsonl", "comparisons/*/*/*.jsonl")
 
 
 def run(config: MigrateConfig) -> None:
-    """Rewrite each ledger and what belongs to it, and say what must be measured again."""
+    """Rewrite all that a folder holds, and say how much that was."""
     if not config.input.is_dir():
         raise UserError(f"input={config.input} is not a folder with results.")
-    keys: Keys = {}
-    total: Counter[str] = Counter()
-    ledgers = sorted((config.input / "timings").glob("*/*.jsonl"))
-    for path in ledgers:
-        _settings(path)  # what is missing is said before anything is rewritten
-    for path in ledgers:
-        total += ledger(path, keys)
-    for name, kind in (("profile", ProfileRow), ("counters", CounterRow), ("codegen", CodeRow)):
-        for path in sorted((config.input / name).glob("*/*.jsonl")):
-            total += evidence(path, kind, keys)
+    migration = Migration(config.input)
+    migration.all()
+    count = migration.count
+    if not count["rows"]:
+        say(f"{config.input} has no rows of an earlier format.")
+        return
     say(
-        f"{total['kept']} rows migrated; {total['dropped']} refusals and rows of kernels that are gone "
-        f"dropped; {total['today']} were of today's format. {total['timed']} timed points must be measured "
-        "again: `dvc repro` measures those of its preset."
+        f"{count['rows']} rows of {count['runs']} runs migrated; {count['environments']} of the runs' "
+        f"environments are known. {count['keys']} keys followed in other files."
     )
 
 
-def ledger(path: Path, keys: Keys) -> Counter[str]:
-    """Rewrite one ledger; how many rows were kept, dropped, or of today's format already."""
-    count: Counter[str] = Counter()
-    lines = []
-    settings = _settings(path)
-    for number, row in _rows(path):
-        if "point" in row:
-            count["today"] += 1
-            lines.append(json.dumps(row, separators=(",", ":")).encode() + b"\n")
-            continue
-        point = _point(row)
-        if row.get("status") == REFUSED or point is None:
-            count["dropped"] += 1
-            continue
+class Migration:
+    """The migration of one folder. Its ledgers are rewritten last: they tell what the keys were."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count: Counter[str] = Counter()
+        self.keys: dict[str, str] = {}
+        self.rows: dict[Path, list[Measurement | Final | bytes]] = {}
+        self._seen: defaultdict[tuple[str, str], list[Measurement | Final]] = defaultdict(list)
+
+    def all(self) -> None:
+        """Read what is of the earlier format, write what its runs share, and then all that names them."""
+        for kind, pattern in ((Measurement, "timings/*/*.jsonl"), (Final, "finals/*/*.jsonl")):
+            for path in sorted(self.folder.glob(pattern)):
+                self._read(path, kind)
+        self._provenance()
+        for pattern in ROUNDS:
+            for path in sorted(self.folder.glob(pattern)):
+                self._rewrite(path, Turn)
+        for name, model in EVIDENCE.items():
+            for path in sorted(self.folder.glob(f"{name}/*/*.jsonl")):
+                self._rewrite(path, model)
+        for path in sorted(self.folder.glob("runs/*.jsonl")):
+            self._record(path)
+        for path in sorted(self.folder.glob("ceilings/*.json")):
+            self._ceilings(path)
+        for path, rows in sorted(self.rows.items(), reverse=True):  # finals before the ledgers
+            lines = (row if isinstance(row, bytes) else encode(row) for row in rows)
+            with locked(path):
+                write_atomically(path, b"".join(lines))
+
+    @staticmethod
+    def _ceilings(path: Path) -> None:
+        """Take out the overhead that was subtracted; a GPU's ceilings are measured again for its canary."""
+        found = json.loads(path.read_bytes())
+        if found.pop("overhead", None) is not None:
+            write_atomically(path, json.dumps(found, indent=2).encode() + b"\n")
+
+    def _read(self, path: Path, kind: type[Measurement] | type[Final]) -> None:
+        found: list[Measurement | Final | bytes] = []
+        is_of = False
+        for line, raw in _lines(path):
+            made = None if raw is None or not is_earlier(raw) else self._made(raw, kind, path)
+            is_of = is_of or made is not None
+            found.append(line if made is None else made)
+            if made is not None:
+                self._seen[made.origin.gpu, made.origin.run].append(made)
+        if is_of:
+            self.rows[path] = found
+
+    def _made(
+        self, raw: Raw, kind: type[Measurement] | type[Final], path: Path
+    ) -> Measurement | Final | None:
+        """A row of the earlier format as one of today's; None, with a sentence, for one that is neither."""
         try:
-            made = _measurement(row, point, settings)
-        except (ValidationError, KeyError) as error:
-            raise UserError(f"{path}:{number} is of neither format: {error}.") from error
-        keys[str(row["key"])] = made.key
-        count["kept"] += 1
-        count["timed"] += made.outcome.timing is not None
-        lines.append(encode(made))
-    write_atomically(path, b"".join(lines))
-    return count
+            if digest(raw["parts"]) != raw["key"]:
+                raise ValueError("the key is not that of the parts")
+            made = today(raw, kind)
+        except (ValueError, KeyError, TypeError) as error:
+            why = str(error).splitlines()[0]
+            warn(f"{path}: a row is of neither format and stays as it is: {why}.")
+            return None
+        self.keys[raw["key"]] = made.key
+        self.count["rows"] += 1
+        return made
 
+    def _provenance(self) -> None:
+        settings = known_settings(self.folder)
+        environments = {gpu: known_environments(self.folder, gpu) for gpu, _ in self._seen}
+        found: defaultdict[str, dict[str, RunProvenance]] = defaultdict(dict)
+        for (gpu, name), rows in self._seen.items():
+            found[gpu][name] = run_of_rows(rows, environments[gpu], settings)
+            self.count["runs"] += 1
+            self.count["environments"] += found[gpu][name].environment is not None
+        for gpu, some in found.items():
+            path = self.folder / provenance.FOLDER / f"{gpu}.jsonl"
+            with locked(path):
+                both = provenance.merged(provenance.read(path), some)
+                write_atomically(path, b"".join(both[name].line() for name in sorted(both)))
 
-def evidence(path: Path, kind: type[Record], keys: Keys) -> Counter[str]:
-    """Rewrite one file of evidence; how many rows were kept."""
-    count: Counter[str] = Counter()
-    rows = []
-    for _, row in _rows(path):
-        if "point" in row:
-            count["today"] += 1
-            rows.append(kind.model_validate(row))
-            continue
-        point = _point(row) if row.get("provider") else None
-        if row.get("provider") and point is None:
-            count["dropped"] += 1
-            continue
-        known = {name: row[name] for name in kind.model_fields if name in row and name not in ("key", "mix")}
-        if kind is CodeRow:
-            mix = {name: row.get(name) for name in Mix.model_fields}
-            known["mix"] = mix if any(value is not None for value in mix.values()) else None
-        key = keys.get(str(row["key"])) if row.get("key") else None
-        rows.append(kind.model_validate({**known, "key": key, "point": point if key else None}))
-        count["kept"] += 1
-    write_lines(path, rows)
-    return count
+    def _rewrite(self, path: Path, model: type[Record]) -> None:
+        """Let a file's rows name the keys of today, in the form that they have today."""
+        lines = []
+        for line, raw in _lines(path):
+            if raw is not None and raw.get("key") in self.keys:
+                raw["key"] = self.keys[raw["key"]]
+                self.count["keys"] += 1
+            try:
+                lines.append(line if raw is None else model.model_validate(_shorter(raw)).line())
+            except ValidationError:
+                lines.append(line)
+        with locked(path):
+            write_atomically(path, b"".join(lines))
 
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a file that are JSON objects, with their line numbers."""
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    def _record(self, path: Path) -> None:
+        """The record of an ad-hoc sweep, whose first line says in what environment it was."""
+        (_, first), *others = _lines(path)
+        raws = [raw for _, raw in others if raw is not None and is_earlier(raw)]
+        rows = [row for raw in raws if (row := self._made(raw, Measurement, path)) is not None]
+        if first is None or not rows:
+            return
         try:
-            row = json.loads(line)
+            heading = Heading.model_validate(first)
+        except ValidationError:
+            warn(f"{path} does not begin as the record of a sweep does; it stays as it is.")
+            return
+        shared = run_of_rows(rows, [], known_settings(self.folder))
+        shared = shared.model_copy(update={"environment": keyed(heading.environment)})
+        heading = heading.model_copy(update={"provenance": shared})
+        measured = [row for row in rows if isinstance(row, Measurement)]
+        write_atomically(path, runs.encoded(heading, measured))
+        self.count["runs"] += 1
+        self.count["environments"] += 1
+
+
+def today(raw: Raw, kind: type[Measurement] | type[Final]) -> Measurement | Final:
+    """A row of the earlier format as one of today's. Raises ValueError, KeyError or TypeError for one that is
+    none."""
+    raw = _shorter(raw)
+    parts = {name: raw["parts"][name] for name in Parts.model_fields if name != "measurement"}
+    made = Parts(**parts, measurement=OLD_MEASUREMENT)
+    told = {name: value for name, value in raw["origin"].items() if name in Origin.model_fields}
+    told.pop("carried", None)
+    if told["run"] == UNKNOWN:
+        told["run"] = f"{UNKNOWN}-{told['commit'][:10]}"
+    row = {**raw, "parts": made, "key": made.key, "origin": Origin.model_validate(told)}
+    if (rate := raw["rate"]) is not None:
+        time_us = rounded(
+            (raw["outcome"]["timing"] if kind is Measurement else raw)["median_us"], TIME_DIGITS
+        )
+        worked = {name: rate[name] for name in Worked.model_fields}
+        row["rate"] = Worked.model_validate(worked).over(time_us)
+    return kind.model_validate(row)
+
+
+def _shorter(raw: Raw) -> Raw:
+    """A row with its samples to the digits that the clock gives."""
+    outcome = raw.get("outcome") or {}
+    for part in filter(None, (outcome.get("timing"), raw.get("sustained"))):
+        part["samples_us"] = [rounded(one, SAMPLE_DIGITS) for one in part["samples_us"]]
+        if part.get("overhead_us") is not None:
+            part["overhead_us"] = rounded(part["overhead_us"], SAMPLE_DIGITS)
+    return raw
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, Raw | None]]:
+    """The lines of a file, each with the JSON object that it is; None for one that is none."""
+    for line in files.content(path).splitlines(keepends=True):
+        try:
+            raw = json.loads(line)
         except ValueError:
+            raw = None
+        if line.strip():
+            yield line, raw if isinstance(raw, dict) else None
+
+
+def run_of_rows(
+    rows: Iterable[Measurement | Final],
+    environments: Iterable[Environment],
+    settings: Mapping[str, tuple[TimingSettings, int]],
+) -> RunProvenance:
+    """What rows of one run share, with the environment whose digests theirs are and the settings, where these
+    are known."""
+    rows = list(rows)
+    first = rows[0]
+    shared = provenance.run_of(first.origin, first.parts, first.point.kernel)
+    outside: dict[str, OutsideKernel] = {}
+    for row in rows:
+        outside |= provenance.run_of(row.origin, row.parts, row.point.kernel).outside
+    timing, seed = settings.get(first.parts.settings, (None, None))
+    return shared.model_copy(
+        update={
+            "devices": dict.fromkeys(sorted({row.origin.device for row in rows})),
+            "dirty": any(row.origin.dirty for row in rows),
+            "outside": outside,
+            "environment": next((keyed(one) for one in environments if is_of(one, rows)), None),
+            "timing": None if timing is None else timing.model_dump(),
+            "seed": seed,
+        }
+    )
+
+
+def known_settings(folder: Path) -> dict[str, tuple[TimingSettings, int]]:
+    """The settings and seeds that the files beside ledgers tell, and the usual ones, by their digests."""
+    told = [settings_beside(path) for path in sorted(folder.glob("timings/*/*.jsonl"))]
+    every = [(TimingSettings(), 0), *(one for one in told if one is not None)]
+    return {digest([timing.model_dump(), seed]): (timing, seed) for timing, seed in every}
+
+
+def known_environments(folder: Path, gpu: str) -> list[Environment]:
+    """The environments that a machine had, as the folder tells it now and by its history in git."""
+    path = results.environment_path(folder, gpu)
+    found = []
+    for text in (files.content(path).decode(), *commit.versions(path)):
+        try:
+            found.append(Environment.model_validate_json(text))
+        except ValidationError:
             continue
-        if isinstance(row, dict):
-            yield number, row
+    return list({one.model_dump_json(): one for one in found}.values())
 
 
-def _settings(path: Path) -> str:
-    """The digest of the settings that a ledger was measured with, which lie beside it."""
-    beside = path.with_suffix(".yaml")
+def is_of(environment: Environment, rows: Iterable[Measurement | Final]) -> bool:
+    """Whether rows were measured in an environment, by the digests in their keys. What a peer's or Numba's
+    packages were there is not known here."""
+    found = {(row.point, row.parts.environment) for row in rows}
+    pairs = {(point.kernel, point.provider, seen) for point, seen in found}
+    known = [(one, seen) for *of, seen in pairs if (one := _provider(*of)) is not None]
+    return bool(known) and all(then(environment, provider) == seen for provider, seen in known)
+
+
+def _provider(kernel: str, name: str) -> Provider | None:
     try:
-        told = yaml.safe_load(beside.read_text())
-        timing = TimingSettings.model_validate(told["timing"])
-        return digest([timing.model_dump(), told["seed"]])
-    except (OSError, KeyError, TypeError, ValidationError) as error:
-        raise UserError(f"{beside} must tell the timing and the seed of {path}: {error}.") from error
-
-
-def _point(row: Mapping[str, Any]) -> Point | None:
-    """The point of a row; None for a kernel or provider that is gone."""
-    try:
-        loaded = kernels.load(str(row["kernel"]))
-        provider = loaded.kernel.provider(str(row["provider"]))
-    except KeyError:
+        provider = kernels.load(kernel).kernel.provider(name)
+    except (KeyError, FileNotFoundError):
         return None
-    dimensions = loaded.kernel.dimensions()
-    named = dict.fromkeys(loaded.kernel.size, row["size"])
-    named |= {name: row[name] for name in dimensions if row.get(name) is not None}
-    parameters = {name: row[name] for name in provider.variables() if row.get(name) is not None}
-    problem = problems.make(loaded.kernel.problem, named)
-    return Point(
-        kernel=loaded.name,
-        provider=provider.name,
-        problem=problems.identity_of(problem),
-        parameters=Values(parameters),
-    )
+    return None if provider.package or provider.language == "numba" else provider
 
 
-def _measurement(row: Mapping[str, Any], point: Point, settings: str) -> Measurement:
-    def part(kind: type[Record]) -> dict[str, Any] | None:
-        found = {name: row.get(name) for name in kind.model_fields}
-        return found if any(value is not None for value in found.values()) else None
-
-    parts = Parts(
-        point=digest(point.model_dump()), source="", measurement="0", environment="", settings=settings
-    )
-    outcome = {name: row[name] for name in ("status", "error", "max_abs_err", "max_rel_err")}
-    state = part(State)
-    told = {name: row.get(name) for name in Origin.model_fields if name in row}
-    return Measurement(
-        key=parts.key,
-        point=point,
-        workload=_workloads(point.kernel).get(point.problem, next(iter(_workloads(point.kernel).values()))),
-        outcome=Outcome.model_validate({**outcome, "timing": part(Timing), "state": state}),
-        rate=None if part(Timing) is None else Rate.model_validate(part(Rate)),
-        parts=parts,
-        origin=Origin.model_validate({**told, "run": UNKNOWN, "command": UNKNOWN}),
-    )
-
-
-@cache
-def _workloads(kernel: str) -> dict[Values, str]:
-    """The workload that each problem of the kernel's YAML belongs to, the largest of several."""
-    entry = catalog.find(kernel)
-    of_workload = {
-        name: [problems.identity_of(problem) for problem in problems.of_workload(entry, workload, {})]
-        for name, workload in entry.config.workloads.items()
-    }
-    found: dict[Values, str] = {}
-    for name in sorted(of_workload, key=lambda name: -len(of_workload[name])):
-        for problem in of_workload[name]:
-            found.setdefault(problem, name)
-    return found
+def then(environment: Environment, provider: Provider) -> str:
+    """The digest that a key of the earlier format had for an environment."""
+    starts = STARTS["all"]
+    if provider.language in ("triton", "gluon") or provider.compiled:
+        starts += STARTS["triton"]
+    if provider.compiled:
+        starts += STARTS["inductor"]
+    flags = {name: value for name, value in environment.flags.items() if name.startswith(starts)}
+    return digest(environment.keyed_for(provider) | {"flags": flags})
 
 
 if __name__ == "__main__":

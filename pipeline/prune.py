@@ -5,16 +5,16 @@
     python -m pipeline.prune kernel=all parts=[point,source] remove=true
 
 A row is old by a part of its key that is not what it would be now: the kernel has no such point any more, its
-provider runs another source, another version of the code times and verifies, or the machine has another
-environment.
-No other command removes a row for being old.
+provider runs another source, another version of the measuring code times and verifies, or the machine has
+another environment. No other command removes a row for being old. With rows go the lines of runs that no row
+names any more.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import get_args
 
@@ -22,12 +22,14 @@ import kernels
 from pipeline import UserError
 from pipeline.command.options import PruneConfig
 from pipeline.command.run import run_stage, say, warn
-from pipeline.execution import identity, versions
+from pipeline.execution import changes, identity, versions
+from pipeline.execution.changes import OldRows
 from pipeline.points import catalog, problems
 from pipeline.points.frozen import digest
-from pipeline.store import results
+from pipeline.store import provenance, results
 from pipeline.store.environment import Environment
 from pipeline.store.ledger import Ledger
+from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
 
@@ -52,7 +54,8 @@ def run(config: PruneConfig) -> None:
         where = path.parent.name if config.kernel == ALL else config.kernel
         total += prune(path, Today(path, catalog.find(where).loaded), config)
     if config.remove:
-        say(f"{total} rows removed.")
+        dropped = sum(prune_runs(folder) for folder in folders)
+        say(f"{total} rows removed, and the lines of {dropped} runs that no row names.")
     else:
         say(f"{total} rows are old. Write remove=true to remove them." if total else "No row is old.")
 
@@ -61,24 +64,39 @@ def prune(path: Path, today: Today, config: PruneConfig) -> int:
     """Say which rows of a ledger are old, and remove them when told to; how many they are."""
     ledger = Ledger(path, warn)
     count = len(ledger)
-    reasons: Counter[tuple[str, str]] = Counter()
+    reasons: defaultdict[str, OldRows] = defaultdict(OldRows)
+    runs = provenance.read(provenance.beside(path))
 
     def current(row: Measurement) -> Measurement | None:
         old = [part for part in today.changed(row) if part in config.parts]
         if not old:
             return row
-        reasons[row.point.provider, ", ".join(old)] += 1
+        reasons[row.point.provider].add(today.told(row, old, runs.get(row.origin.run)))
         return None
 
     left = [current(row) for row in ledger.rows()]
     if config.remove and None in left:
         reasons.clear()
         ledger.compact(current)  # of the rows as they are by then
-    if reasons:
-        say(f"{path}: {reasons.total()} of {count} rows {'were' if config.remove else 'are'} old")
-        for (provider, old), number in sorted(reasons.items()):
-            say(f"  {provider}: {number} by {old}")
-    return reasons.total()
+    total = sum(old.count for old in reasons.values())
+    if total:
+        say(f"{path}: {total} of {count} rows {'were' if config.remove else 'are'} old")
+        for provider, old in sorted(reasons.items()):
+            say(f"  {provider}: {old.said()}")
+    return total
+
+
+def prune_runs(folder: Path) -> int:
+    """Drop the lines of runs that no row names any more; how many."""
+
+    def named(gpu: str) -> set[str]:
+        paths = (one for kind in provenance.IN_RESULTS for one in folder.glob(f"{kind}/*/{gpu}.jsonl"))
+        return {run for path in paths for run in provenance.named_in(path)}
+
+    return sum(
+        provenance.prune(path, partial(named, path.stem))
+        for path in sorted((folder / provenance.FOLDER).glob("*.jsonl"))
+    )
 
 
 class Today:
@@ -94,6 +112,19 @@ class Today:
         self.kind = "cpu" if path.stem.startswith("cpu-") else "cuda"
         self._sources: dict[str, str] = {}
 
+    def told(self, row: Measurement, old: Sequence[str], run: RunProvenance | None) -> list[str]:
+        """Why a row is old by some parts."""
+        if "point" in old:
+            return [changes.without_point(row)]
+        provider = self.loaded.kernel.provider(row.point.provider)
+        timer = TimingSettings().timer if self.settings is None else self.settings[0].timer
+        today = dict.fromkeys(old, "another")
+        if "measurement" in old:
+            today["measurement"] = versions.measurement(self.kind, timer)
+        settings = {} if self.settings is None else changes.with_seed(*self.settings)
+        now = row.parts.model_copy(update=today)
+        return changes.of_parts(row, now, run, provider, self.environment, settings)
+
     def changed(self, row: Measurement) -> list[str]:
         """The parts by which a row is old."""
         if not problems.declares(self.loaded.kernel, row.point):
@@ -107,7 +138,7 @@ class Today:
         }
         # Which version of a peer's package that machine has, no file tells.
         if self.environment is not None and not provider.package:
-            now["environment"] = {digest(self.environment.felt_by(provider))}
+            now["environment"] = {digest(self.environment.keyed_for(provider))}
         if self.settings is not None:
             now["settings"] = {settings_digest(*self.settings)}
         return [part for part, those in now.items() if getattr(row.parts, part) not in those]

@@ -229,20 +229,22 @@ def changed_since(
     known."""
     timer = TimingSettings().timer
     today: dict[tuple[str, str], str] = {}
-    felt: dict[tuple[str, str, str], str | None] = {}
+    keyed: dict[tuple[str, str, str], str | None] = {}
     found = []
     for row in measurements:
         kernel, provider, gpu = row.point.kernel, row.point.provider, row.origin.gpu
         if (kernel, provider) not in today:
             today[kernel, provider] = source_of(kernel, provider)
-        if (kernel, provider, gpu) not in felt:
+        if (kernel, provider, gpu) not in keyed:
             known = environments.get(gpu)
-            felt[kernel, provider, gpu] = origin_section.felt_by(kernel, provider, known) if known else None
+            keyed[kernel, provider, gpu] = (
+                origin_section.keyed_for(kernel, provider, known) if known else None
+            )
         kind = "cpu" if gpu.startswith("cpu-") else "cuda"
         now = {
             "source": today[kernel, provider],
             "measurement": versions.measurement(kind, timer),
-            "environment": felt[kernel, provider, gpu] or row.parts.environment,
+            "environment": keyed[kernel, provider, gpu] or row.parts.environment,
         }
         found.append(
             tuple(

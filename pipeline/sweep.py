@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from pipeline import ROOT, UserError
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
-from pipeline.execution import controls, debugging, room
+from pipeline.execution import controls, debugging, origins, room
 from pipeline.execution.agenda import Agenda
 from pipeline.execution.beside import Beside
 from pipeline.execution.controls import Steadiness
@@ -58,7 +58,8 @@ from pipeline.reporting.swept import (
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.ledger import Ledger
-from pipeline.store.record import Measurement, Origin, Outcome, Parts
+from pipeline.store.provenance import RunProvenance
+from pipeline.store.record import Measurement, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
 
 if TYPE_CHECKING:
@@ -233,8 +234,7 @@ class Sweep:
         self.identity = team.identity(self.loaded, config.timing, config.seed)
         self.run = commit.new_run()
         self.command = commit.command_line("sweep")
-        self.commit = self.tool = "unknown"
-        self.dirty = True
+        self.provenance: RunProvenance | None = None
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.beside = Beside(
@@ -265,15 +265,13 @@ class Sweep:
             self.team.begin()
         self.ahead.begin(self.agenda.examples)
         self.ahead.submit(self.agenda.due)
-        self.note_commit()
+        self.note_run()
 
-    def note_commit(self) -> None:
-        """Note which commit is measured: a kernel outside of the repository is of one of its own."""
-        self.tool, tool_dirty = commit.head(ROOT)
-        self.commit, dirty = (
-            commit.head(self.loaded.folder, ["."]) if self.loaded.is_outside else (self.tool, tool_dirty)
+    def note_run(self) -> None:
+        """Note what all rows of this run share, its commit among it."""
+        self.provenance = origins.run_here(
+            self.run, self.command, self.environment, self.devices, [self.identity]
         )
-        self.dirty = dirty or tool_dirty
 
     def hold(self) -> None:
         """Measure what the ledger lacks, and print the table."""
@@ -342,9 +340,15 @@ class Sweep:
         if ceilings.is_disturbed:
             warn(DISTURBED)
         self.team.know(ceilings.canary)
+        assert self.provenance is not None, "what is measured was prepared"
+        self.ledger.note(self.provenance)
         if runs.is_ad_hoc(self.output):
             heading = Heading(
-                run=self.run, kernel=self.entry.name, environment=self.environment, ceilings=ceilings
+                run=self.run,
+                kernel=self.entry.name,
+                environment=self.environment,
+                ceilings=ceilings,
+                provenance=self.provenance,
             )
             self.recorder = stack.enter_context(Recorder(self.output, heading))
         else:
@@ -422,6 +426,7 @@ class Sweep:
         self, point: Point, outcome: Outcome, measured_on: device.Device, ceilings: Ceilings
     ) -> Measurement:
         """The ledger's line for an outcome."""
+        assert self.provenance is not None, "what is measured was prepared"
         work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, point.problem))
         timing = outcome.timing
         outcome, rated = judged(outcome, None if timing is None else rate(timing.median_us, work, ceilings))
@@ -436,18 +441,7 @@ class Sweep:
             parts=parts,
             attempts=self.attempts(before, parts),
             earlier=None if before is None else before.before(parts),
-            origin=Origin(
-                gpu=self.slug,
-                device=str(measured_on),
-                run=self.run,
-                command=self.command,
-                commit=self.commit,
-                dirty=self.dirty,
-                tool=self.tool if self.loaded.is_outside else None,
-                measured_at=datetime.now(UTC),
-                image=self.environment.image,
-                base_image=self.environment.base_image,
-            ),
+            origin=self.provenance.origin(self.entry.name, datetime.now(UTC), str(measured_on)),
         )
 
     def attempts(self, before: Measurement | None, parts: Parts) -> int:

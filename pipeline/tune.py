@@ -24,6 +24,7 @@ from kernels.ops.tuned import rule_digest
 from pipeline import UserError, unknown
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import console, run_stage, say, warn
+from pipeline.execution.changes import OldRows, reasons
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
@@ -31,7 +32,7 @@ from pipeline.points import catalog, problems
 from pipeline.points.catalog import Entry
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.tuned_table import shown
-from pipeline.store import finals, results
+from pipeline.store import finals, provenance, results
 from pipeline.store.environment import UNKEYED, Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Measurement
@@ -50,7 +51,7 @@ def run(config: TuneConfig) -> None:
     folder = results.folder_for(config.output, environment.kind)
     results.asked_for(results.tuned_path(config.output, slug))
     found = {}
-    old = 0
+    old = OldRows()
     for name in kernels.names():
         ledger = results.ledger_path(folder, name, slug)
         if not ledger.is_file():
@@ -60,16 +61,17 @@ def run(config: TuneConfig) -> None:
         # Any settings: what is timed otherwise is left out by itself.
         identity = Identity(entry.loaded, environment, TimingSettings(), 0)
         some = tuning.measured(entry, rows, identity)
-        old += sum(row.outcome.timing is not None and not _is_current(entry, row, identity) for row in rows)
+        runs = provenance.read(provenance.beside(ledger))
+        for row in rows:
+            if row.outcome.timing is not None and not _is_current(entry, row, identity):
+                old.add(reasons(row, identity, runs, any_settings=True))
         held = finals.newest(finals.read(finals.path(folder, name, slug), warn))
         made = tuning.of_kernel(entry, some, held, l2_bytes)
         if made is not None:
             found[name] = made
     path = results.tuned_path(folder, slug)
-    if old:
-        say(
-            f"{old} timed row{'s are' if old > 1 else ' is'} old and {'were' if old > 1 else 'was'} left out."
-        )
+    if old.count:
+        say(f"{old.said('timed row')}. They were left out.")
     if not found:
         sound = f"a time of {slug} that is neither old nor in doubt"
         say(f"No ledger in {folder} has {sound}: no table was written.")

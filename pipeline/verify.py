@@ -5,8 +5,8 @@
     python -m pipeline.verify margin=0.1 share=0.5
 
 The rows are those in results/ of the GPU at hand; of a CPU those in local/results. A row is measured again
-only if it is fresh: its key is the one that its point would have now. The others are counted, with the parts
-of their keys that have changed. Nothing is written to results. Exits with 1 if a smaller share of the sample
+only if it is fresh: its key is the one that its point would have now. The others are counted, with what
+changed since. Nothing is written to results. Exits with 1 if a smaller share of the sample
 than ``share`` is reproduced, and with 2 if no row can be verified.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from pipeline import UserError, unknown
 from pipeline.command.options import VerifyConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
+from pipeline.execution.changes import OldRows, reasons
 from pipeline.execution.identity import Identity, settings_beside
 from pipeline.execution.libraries import built
 from pipeline.execution.supervisor import Supervisor
@@ -35,11 +36,11 @@ from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import catalog, notation, problems
+from pipeline.points import catalog, notation
 from pipeline.points.catalog import Entry
 from pipeline.reporting.numbers import number, percent, print_wide
 from pipeline.reporting.progress import Progress
-from pipeline.store import results
+from pipeline.store import provenance, results
 from pipeline.store.environment import Environment
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
@@ -48,23 +49,21 @@ from pipeline.verdicts.sampling import Candidate, sample
 
 @dataclass
 class Stock:
-    """What the ledgers hold: the fresh rows; how many are old, and by which parts of their keys; how many are
-    fresh and marked as not to be trusted."""
+    """What the ledgers hold: the fresh rows; how many are old, and why; how many are fresh and marked as not
+    to be trusted."""
 
     fresh: list[Candidate] = field(default_factory=list)
-    old: int = 0
-    parts: Counter[str] = field(default_factory=Counter)
+    old: OldRows = field(default_factory=OldRows)
     distrusted: int = 0
 
     def left_out(self) -> str:
         """How many rows can't be verified, in words; empty if all can."""
-        parts = ", ".join(f"{part} of {count}" for part, count in self.parts.most_common())
         found = []
-        if self.old:
-            found.append(f"{_are(self.old, 'row')} old ({parts} changed)")
+        if self.old.count:
+            found.append(self.old.said())
         if self.distrusted:
             found.append(f"{_are(self.distrusted, 'row')} marked as not to be trusted")
-        return " and ".join(found)
+        return "; ".join(found)
 
 
 @dataclass(frozen=True)
@@ -144,15 +143,11 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
             f"run python -m pipeline.sweep kernel={entry.name} output={config.input} to write it again."
         )
     identity = Identity(entry.loaded, environment, *settings)
+    runs = provenance.read(provenance.beside(ledger))
     for row in rows:
         state = row.outcome.state
-        if not problems.declares(entry.loaded.kernel, row.point):
-            changed = ["point"]
-        else:
-            changed = row.parts.differences(identity.parts(row.point))
-        if changed:
-            stock.old += 1
-            stock.parts.update(changed)
+        if why := reasons(row, identity, runs):
+            stock.old.add(why)
         elif state is not None and not state.valid:
             stock.distrusted += 1
         else:

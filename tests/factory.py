@@ -8,7 +8,7 @@ has problems of the dimensions ``n`` and ``dtype``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -17,14 +17,16 @@ import kernels
 from kernels.contract import ITEM_BYTES, Value, Variable, Work
 from pipeline.points import problems
 from pipeline.points.frozen import Values, digest
+from pipeline.points.limits import TIME_DIGITS, rounded
 from pipeline.points.point import Point, order
 from pipeline.reporting.frames import entry_of
-from pipeline.store import finals, ledger, results
+from pipeline.store import finals, provenance, results
 from pipeline.store.ceilings import Canary, Ceilings, rate
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.record import Measurement, Origin, Outcome, Parts, State, Status, Timing
+from pipeline.store.rows import encode
 from pipeline.store.runs import Heading, Recorder
 from pipeline.toolchain.resources import BuildReport
 
@@ -188,7 +190,7 @@ def measurement(
     measurement: str = "1",
     settings: str = SETTINGS,
     cache: str = "cold",
-    run: str = RUN,
+    run: str | None = None,
     measured_at: datetime = MEASURED_AT,
     valid: bool = True,
     **named: Value | None,
@@ -197,7 +199,7 @@ def measurement(
     parameters: ``rows=37``, ``block_size=512``."""
     point = made_point(kernel, provider, size, dtype, **named)
     right = status in ("ok", "verified")
-    median = (median_us or time_us(point, gpu)) if status == "ok" else None
+    median = rounded(median_us or time_us(point, gpu), TIME_DIGITS) if status == "ok" else None
     on_gpu = not gpu.startswith("cpu-")
     state = State(
         sm_clock_mhz=1980 if on_gpu else None,
@@ -233,13 +235,18 @@ def measurement(
         origin=Origin(
             gpu=gpu,
             device="cuda:0" if on_gpu else "cpu",
-            run=run,
+            run=run or run_id(kernel, commit, dirty, measurement, settings),
             command=f"python -m pipeline.sweep kernel={kernel}",
             commit=commit,
             dirty=dirty,
             measured_at=measured_at,
         ),
     )
+
+
+def run_id(*shared: object) -> str:
+    """A run's id, which is another for rows that do not share what a run's rows share."""
+    return RUN[:-6] + digest(shared)[:6]
 
 
 def moved(row: Measurement, point: Point) -> Measurement:
@@ -253,7 +260,7 @@ def felt(kernel: str, provider: str, gpu: str) -> str:
     entry = entry_of(kernel)
     try:
         assert entry is not None
-        return digest(environment(gpu).felt_by(entry.loaded.kernel.provider(provider)))
+        return digest(environment(gpu).keyed_for(entry.loaded.kernel.provider(provider)))
     except (AssertionError, KeyError):
         return environment(gpu).digest
 
@@ -301,9 +308,9 @@ def grid(
     return rows
 
 
-def flat(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A ledger's line without its nesting: the point's and the outcome's fields, the dimensions, the
-    parameters."""
+def flat(row: Measurement) -> dict[str, Any]:
+    """A row without its nesting: the point's and the outcome's fields, the dimensions, the parameters."""
+    line = row.model_dump(mode="json")
     point, outcome = line["point"], line["outcome"]
     timing, state, rate_ = (part or {} for part in (outcome["timing"], outcome["state"], line["rate"]))
     return {
@@ -336,7 +343,9 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
     rows = sorted(measurements, key=lambda row: (ledger_of(row), order(row.point)))
     for (kernel, gpu), group in itertools.groupby(rows, key=ledger_of):
         path = results.ledger_path(folder, kernel, gpu)
-        write_atomically(path, b"".join(map(ledger.encode, group)))
+        of_ledger = list(group)
+        write_provenance(path, of_ledger)
+        write_atomically(path, b"".join(map(encode, of_ledger)))
         texts = {
             results.environment_path(folder, gpu): environment(gpu).model_dump_json(indent=2),
             results.ceilings_path(folder, gpu): ceilings(gpu).model_dump_json(indent=2),
@@ -348,6 +357,11 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
     return folder
 
 
+def write_provenance(path: Path, rows: Iterable[Measurement | Final]) -> None:
+    """Write the lines of runs that rows of a file name."""
+    provenance.cover(path, ((row.origin, row.parts, row.point.kernel) for row in rows))
+
+
 def final(
     row: Measurement,
     us: float,
@@ -357,6 +371,7 @@ def final(
     """A final of a measurement's point, that took ``us``; ``against`` is our fastest, its time and the
     verdict."""
     assert row.rate is not None and row.outcome.timing is not None
+    us = rounded(us, TIME_DIGITS)
     work = Work(row.rate.bytes, {str(row.point.problem["dtype"]): row.rate.flops})
     provider = kernels.load(row.point.kernel).kernel.provider(row.point.provider)
     beside = None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.points.frozen import digest
 from pipeline.store.record import Measurement
+from pipeline.store.rows import encode
 from tests import factory
 
 ESCAPE, SCRIPT, MARKUP = "\x1b]0;owned\x07\x1b[2J", "<script>alert(1)</script>", "[/x]"
@@ -47,7 +48,7 @@ def base(gpu: str = factory.H200, kernel: str = "softmax") -> list[dict[str, Any
         factory.measurement(kernel, "cuda", 1024, gpu=gpu, status="runtime_error", error="why"),
         factory.measurement(kernel, "quack", 1024, gpu=gpu, workload="few_rows", rows=1),
     ]
-    return [json.loads(json.dumps(row.row())) for row in rows]
+    return [json.loads(encode(row)) for row in rows]
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

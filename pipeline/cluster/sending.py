@@ -16,7 +16,7 @@ from pipeline.cluster.errand import LINES
 from pipeline.cluster.gathering import Member, Say
 from pipeline.cluster.messages import Described, Errand, News
 from pipeline.cluster.sweeping import ClusterRequest, at_once, models_of
-from pipeline.store import files, results
+from pipeline.store import files, provenance, results
 
 NEWS_S = 1.0
 """How long a station waits for news of its errand before it says that there are none."""
@@ -26,8 +26,11 @@ MISTAKE = 2
 
 ERROR = "error: "
 
-PARTS = ("timings", "finals", "comparisons", "ceilings")
-"""What of an output folder goes along, of the command's kernels and the device's model."""
+OF_MACHINE = ("ceilings", provenance.FOLDER)
+
+PARTS = ("timings", "finals", "comparisons", *OF_MACHINE)
+"""What of an output folder goes along, of the command's kernels and the device's model; what is of a machine
+is of every kernel."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +143,16 @@ class _There:
         for part in PARTS:
             for path in sorted((self._output / part).rglob("*")):
                 words = path.relative_to(self._output).parts[1:]
-                is_of = part == "ceilings" or words[0] in kernels
+                is_of = part in OF_MACHINE or words[0] in kernels
                 if is_of and self._model in (path.stem, *words[:-1]) and path.is_file():
                     found[str(path.relative_to(self._output))] = files.content(path)
         return found
 
     def _write(self, grown: dict[str, bytes], whole: dict[str, bytes]) -> None:
-        for name, content in (grown | whole).items():
+        # A run's line comes before the rows that name the run.
+        both = grown | whole
+        for name in sorted(both, key=lambda one: not one.startswith(f"{provenance.FOLDER}/")):
+            content = both[name]
             path = self._output / name
             if not results.inside(self._output, path):
                 raise UserError(f"{path} is a link that leads out of {self._output}; remove it.")

@@ -10,6 +10,7 @@ from time import perf_counter
 from pipeline.execution.protocol import Sustain
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Record
+from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.turns import Sustained
 from pipeline.timing.energy import Energy, counter
 from pipeline.timing.launch_gap import SetMode
@@ -80,7 +81,7 @@ def sustained(rotation: Rotation, bytes_: int, seconds: float, set_mode: SetMode
     samples = [start.elapsed_time(end) * 1e3 / turns.launches for start, end in pairwise(events)]
     return Sustained(
         median_us=quantile(sorted(samples), 0.5),
-        samples_us=tuple(round(sample, 4) for sample in samples),
+        samples_us=tuple(rounded(sample, SAMPLE_DIGITS) for sample in samples),
         sm_clock_mhz=state.sm_clock_mhz,
         power_w=state.power_w,
         throttle=state.throttle,

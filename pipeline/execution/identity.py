@@ -89,7 +89,7 @@ class Identity:
     def felt(self, provider: str) -> str:
         """Of what the provider's numbers depend on of the environment."""
         if provider not in self._environments:
-            felt = self.environment.felt_by(self.loaded.kernel.provider(provider))
+            felt = self.environment.keyed_for(self.loaded.kernel.provider(provider))
             self._environments[provider] = digest(felt)
         return self._environments[provider]
 

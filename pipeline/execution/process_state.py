@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pipeline.machine.warden import children
-from pipeline.store.environment import FLAGS, PLACES
+from pipeline.store.variables import is_in_key
 
 TENSOR_METHODS = (
     *("copy_", "clone", "fill_", "view", "as_strided", "contiguous", "data_ptr", "expand", "repeat"),
@@ -78,13 +78,6 @@ def put_back(before: Mapping[str, str]) -> None:
     os.environ.update(before)
 
 
-def is_felt(variable: str, on_gpu: bool) -> bool:
-    """Whether an environment variable changes results or speed: on a GPU none that steers a CPU's threads,
-    as packages set some when they are imported."""
-    starts = (start for who, some in FLAGS.items() if not (on_gpu and who == "cpu") for start in some)
-    return variable not in PLACES and variable.startswith(tuple(starts))
-
-
 def _threads() -> dict[int | None, str]:
     return {thread.ident: thread.name for thread in threading.enumerate()}
 
@@ -115,7 +108,7 @@ def _settings() -> dict[str, object]:
         "cudnn.benchmark": cudnn.benchmark,
         "cudnn.deterministic": cudnn.deterministic,
         "cudnn.conv.fp32_precision": cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
-        **{name: value for name, value in os.environ.items() if is_felt(name, on_gpu)},
+        **{name: value for name, value in os.environ.items() if is_in_key(name, on_gpu)},
         **cuda,
     }
 

@@ -39,6 +39,7 @@ from pipeline.execution.protocol import (
 )
 from pipeline.execution.shared_memory import SharedMemory, like
 from pipeline.points.frozen import Record
+from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.ceilings import Rates
 from pipeline.store.record import Timing
 from pipeline.timing import rates
@@ -317,7 +318,7 @@ def summary(samples: Samples, cache: Literal["cold", "hot"], gap: LaunchGap) -> 
         min_us=ordered[0],
         rel_ci=relative_half_width(ordered),
         n_samples=len(ordered),
-        samples_us=tuple(round(sample, 4) for sample in samples.samples_us),
+        samples_us=tuple(rounded(sample, SAMPLE_DIGITS) for sample in samples.samples_us),
         canary_us=canary and (round(canary.before_us, 4), round(canary.after_us, 4)),
         excess_us=0.0 if canary is None else gap.excess_us(canary),
     )

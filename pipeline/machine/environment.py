@@ -6,8 +6,10 @@ import hashlib
 import os
 import platform
 import secrets
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -15,13 +17,16 @@ from pipeline import UserError
 from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
 from pipeline.machine.device import Device, capabilities, cpu, cpu_threads, told_of
 from pipeline.machine.torch import installed_torch
-from pipeline.store.environment import FLAGS, PLACES, Environment
+from pipeline.store import files, variables
+from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.results import LOCAL
 
 
 def fingerprint(device: Device) -> Environment:
-    """Read what the device's results depend on."""
+    """Read what the device's results depend on. A variable that nobody has judged is named once."""
+    found = flags(device.kind)
+    name_unlisted(found)
     with ThreadPoolExecutor(3) as beside:
         # Compilers and CUDA's driver are asked in processes of their own, meanwhile.
         nvcc, cxx = (beside.submit(_version, find) for find in (find_nvcc, find_cxx))
@@ -50,7 +55,7 @@ def fingerprint(device: Device) -> Environment:
             cpu_threads=cpu_threads(),
             platform=f"{platform.system()}-{platform.machine()}",
             host=_host() if device.kind == "cpu" else None,
-            flags=flags(device.kind),
+            flags=found,
             # docker/run says so: an image can't hold its own digest.
             image=os.environ.get("PIPELINE_IMAGE"),
             base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
@@ -59,13 +64,29 @@ def fingerprint(device: Device) -> Environment:
 
 
 def flags(kind: str) -> dict[str, str]:
-    """The environment variables that change results or speed on that kind of device, sorted by name."""
-    begin = tuple(word for who, words in FLAGS.items() if who != "cpu" or kind == "cpu" for word in words)
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(begin) and not name.startswith(PLACES)
-    }
+    """The environment variables that are in keys on that kind of device, sorted by name."""
+    on_gpu = kind == "cuda"
+    return {name: value for name, value in sorted(os.environ.items()) if variables.is_in_key(name, on_gpu)}
+
+
+MET = LOCAL / "variables"
+"""The variables on neither list that this checkout has met, a line each."""
+
+
+def name_unlisted(found: Mapping[str, str]) -> None:
+    """Warn of variables that are in the key since nobody has said whether they matter, of each once a
+    checkout."""
+    met = set(files.content(MET).decode().split())
+    for name in found:
+        if not variables.is_listed(name) and name not in met:
+            print(
+                f"warning: {name}={found[name]} is in the key of what is measured, for it may change code or "
+                "speed. If it does not, add its name to IGNORED in pipeline/store/variables.py, else to "
+                "COUNTED.",
+                file=sys.stderr,
+            )
+            with suppress(UserError):  # a checkout that can't be written to is warned again
+                files.append(MET, f"{name}\n".encode())
 
 
 def drawn() -> str:

@@ -24,6 +24,10 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
+    def line(self) -> bytes:
+        """The record as a line of a file of JSON Lines: what is as its default has it is left out."""
+        return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
 
 class Values(Mapping[str, Value]):
     """Values by name, in their order, which does not count when two are compared."""

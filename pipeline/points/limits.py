@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, Field, GetCoreSchemaHandler, StringConstraints
+from pydantic_core import CoreSchema, core_schema
 
 MOST_CHARACTERS = 4000
 """Of a text; MLflow takes no more than 5000 with certainty."""
@@ -58,13 +59,42 @@ IDENTIFIER = r"^[\p{XID_Start}_]\p{XID_Continue}*$"
 Integer = Annotated[int, Field(ge=-MOST, le=MOST)]
 Count = Annotated[int, Field(ge=0, le=MOST)]
 
-Microseconds = Annotated[float, Field(ge=1e-3, le=1e12)]
+
+def rounded(value: float, digits: int) -> float:
+    """A number to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+class Digits:
+    """So many significant digits a number has from when its record is made: the record in memory is the one
+    that its file holds. One that is read from JSON is as it was written."""
+
+    def __init__(self, digits: int) -> None:
+        self.digits = digits
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        checked = handler(source)
+        made = core_schema.no_info_after_validator_function(self._rounded, checked)
+        return core_schema.json_or_python_schema(json_schema=checked, python_schema=made)
+
+    def _rounded(self, value: float) -> float:
+        return rounded(value, self.digits)
+
+
+TIME_DIGITS = 6
+"""Of a time, which statistics made of samples."""
+
+Microseconds = Annotated[float, Field(ge=1e-3, le=1e12), Digits(TIME_DIGITS)]
 """A time of a call: from a nanosecond, in which no call is done, to eleven days."""
+
+SAMPLE_DIGITS = 5
+"""Of a sample. A sample is a turn of about 0.8 ms over its launches, and an event's clock ticks every 32 ns:
+the fifth digit is the last that the clock gives. Statistics are of the samples as they were."""
 
 Quantity = Annotated[float, Field(ge=-1e24, le=1e24)]
 """A number that can be squared and printed."""
 
-NotNegative = Annotated[float, Field(ge=0, le=1e24)]
+NotNegative = Annotated[float, Field(ge=0, le=1e24), Digits(5)]
 Ceiling = Annotated[float, Field(ge=1e-9, le=1e12)]
 """GB/s or TFLOP/s that a device reached."""
 

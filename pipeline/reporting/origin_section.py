@@ -68,12 +68,12 @@ def elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
         if environment is None:
             sentences.append(f"{name}: its environment was not recorded.")
             continue
-        felt = {
-            (kernel, provider): felt_by(kernel, provider, environment)
+        keyed = {
+            (kernel, provider): keyed_for(kernel, provider, environment)
             for kernel, provider in rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False)
         }
         counts = Counter(zip(rows["kernel"], rows["provider"], rows["environment"], strict=True))
-        old = sum(count for (*of, seen), count in counts.items() if felt[tuple(of)] not in (None, seen))
+        old = sum(count for (*of, seen), count in counts.items() if keyed[tuple(of)] not in (None, seen))
         if old:
             sentences.append(f"{name}: {old} of {len(rows)} rows were measured in an earlier environment.")
         ceilings = content.results.ceilings.get(slug)
@@ -84,14 +84,14 @@ def elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:
     return sentences
 
 
-def felt_by(kernel: str, provider: str, environment: Environment) -> str | None:
-    """The digest of an environment as a provider feels it; None where that can't be told: of a provider that
-    is not there, and of a peer, whose package only the machine itself has."""
+def keyed_for(kernel: str, provider: str, environment: Environment) -> str | None:
+    """The digest of an environment as it is in a provider's key; None where that can't be told: of a provider
+    that is not there, and of a peer, whose package only the machine itself has."""
     entry = entry_of(kernel)
     known = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
     if provider not in known or known[provider].package:
         return None
-    return digest(environment.felt_by(known[provider]))
+    return digest(environment.keyed_for(known[provider]))
 
 
 def freshness(rows: pd.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:

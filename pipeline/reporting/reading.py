@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -23,8 +24,9 @@ from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import die_with
 from pipeline.points.point import Point
 from pipeline.reporting.frames import USUAL_TIMERS
-from pipeline.store.ledger import NOT_A_ROW, parsed
+from pipeline.store.ledger import NOT_A_ROW
 from pipeline.store.record import Measurement
+from pipeline.store.rows import Reader, UnknownRunError, without_line
 
 PART = 16 << 20
 """Bytes of a ledger that a process reads at a time; shorter ledgers are read here."""
@@ -57,8 +59,9 @@ class Part:
     ``problem`` is a workload and a problem, ``configuration`` a provider and its parameters, ``settings`` the
     digest of the timing's, ``fate`` how it ended, and ``origin`` all that decides what is old about a row;
     of this each kind is told by the ``examples`` of the same place. ``wanted`` are records that were asked
-    for. ``unreadable`` are the numbers of lines that are no rows, ``lines`` is how many there are, and
-    ``foreign`` counts the rows of another kernel or machine.
+    for. ``unreadable`` are the numbers of lines that are no rows, ``lines`` is how many there are,
+    ``foreign`` counts the rows of another kernel or machine, and ``unknown`` are the runs that rows name and
+    that have no line, once a row.
     """
 
     kinds: dict[str, list[Any]] = field(default_factory=dict)
@@ -69,6 +72,7 @@ class Part:
     unreadable: list[int] = field(default_factory=list)
     lines: int = 0
     foreign: int = 0
+    unknown: list[str] = field(default_factory=list)
 
 
 KINDS = ("problem", "configuration", "settings", "fate", "origin")
@@ -100,6 +104,7 @@ def read_part(path: Path, begin: int, end: int, wanted: RecordFilter) -> Part:
     codes: list[list[int]] = [[] for _ in KINDS]
     numbers: dict[str, list[Any]] = {name: [] for name in (*FLOATS, *COUNTS)}
     keys, points, times, usual = [], [], [], []
+    reader = Reader(path, Measurement)
     with path.open("rb") as file:
         file.seek(begin)
         content = file.read(end - begin)
@@ -108,7 +113,10 @@ def read_part(path: Path, begin: int, end: int, wanted: RecordFilter) -> Part:
         if not line.strip():
             continue
         try:
-            row = parsed(line)
+            row = reader.row(line)
+        except UnknownRunError as error:
+            found.unknown.append(str(error))
+            continue
         except (ValueError, TypeError, RecursionError):
             found.unreadable.append(found.lines)
             continue
@@ -155,18 +163,24 @@ def read(
     with _each(jobs, wanted) as parts:
         before: Path | None = None
         lines = foreign = 0
+        unknown: Counter[str] = Counter()
         for (path, _, _), part in zip(jobs, parts, strict=True):
             if path != before:
-                _say_foreign(before, foreign, warn)
-                before, lines, foreign = path, 0, 0
+                _say_left_out(before, foreign, unknown, warn)
+                before, lines, foreign, unknown = path, 0, 0, Counter()
+            unknown.update(part.unknown)
             for number in part.unreadable:
                 warn(NOT_A_ROW.format(path=path, number=lines + number))
             lines, foreign = lines + part.lines, foreign + part.foreign
             yield path, part
-        _say_foreign(before, foreign, warn)
+        _say_left_out(before, foreign, unknown, warn)
 
 
-def _say_foreign(path: Path | None, count: int, warn: Callable[[str], None]) -> None:
+def _say_left_out(
+    path: Path | None, count: int, unknown: Mapping[str, int], warn: Callable[[str], None]
+) -> None:
+    for sentence in () if path is None else without_line(path, unknown):
+        warn(sentence)
     if count:
         warn(f"{path} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pipeline.execution.changes import OldRows, reasons
 from pipeline.execution.identity import Identity
 from pipeline.points import notation
 from pipeline.points.catalog import Entry
@@ -17,7 +18,7 @@ from pipeline.points.point import Point
 from pipeline.points.searches import Searches
 from pipeline.reporting import table
 from pipeline.reporting.numbers import number
-from pipeline.store import retry
+from pipeline.store import provenance, retry
 from pipeline.store.record import Measurement, Outcome
 
 
@@ -83,11 +84,11 @@ class Swept:
         stale = [row for row in self.rows if row.point not in current]
         if not stale:
             return ""
-        counts = Counter(
-            part for row in stale for part in row.parts.differences(self.identity.parts(row.point))
-        )
-        reasons = ", ".join(f"{part} of {count}" for part, count in counts.items())
-        return f" {len(stale)} more are old ({reasons} changed): run the same command to measure them."
+        runs = provenance.read(provenance.beside(self.ledger))
+        old = OldRows()
+        for row in stale:
+            old.add(reasons(row, self.identity, runs))
+        return f" {old.said('more row')}. Run the same command to measure them."
 
 
 def nothing_to_measure(ledger: Path, searches: Searches | None) -> str:

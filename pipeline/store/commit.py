@@ -30,6 +30,15 @@ def committed_lines(path: Path) -> list[str]:
     return (text or "").splitlines()
 
 
+def versions(path: Path) -> list[str]:
+    """What a file was in each commit that changed it, the newest first; nothing outside of git."""
+    if not path.parent.is_dir():
+        return []
+    commits = (_git(path.parent, "log", "--format=%H", "--", path.name) or "").split()
+    found = (_git(path.parent, "show", f"{one}:./{path.name}") for one in commits)
+    return [text for text in found if text is not None]
+
+
 def is_clean(root: Path, *paths: str) -> bool:
     """Whether the paths are as the commit has them, with nothing new beside; False outside of git."""
     return _git(root, "status", "--porcelain", "--", *paths) == ""

@@ -1,4 +1,4 @@
-"""What a result depends on and the commit does not hold, and how much of it a provider feels."""
+"""What a result depends on and the commit does not hold, and how much of it is in a provider's key."""
 
 from __future__ import annotations
 
@@ -12,44 +12,7 @@ from pydantic import Field
 from kernels.contract import Provider
 from pipeline.points.frozen import Record, digest
 from pipeline.points.limits import Count, Name, Text
-
-FLAGS = {
-    "all": ("CUDA_", "NVIDIA_TF32_OVERRIDE", "CUBLAS", "CUDNN_", "PYTORCH_", "TORCH_"),
-    "cpu": ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "ATEN_", "MALLOC_", "LD_PRELOAD"),
-    "triton": ("TRITON_", "PTXAS_", "LLVM_"),
-    "inductor": ("TORCHINDUCTOR_", "TORCHDYNAMO_", "INDUCTOR_"),
-    "numba": ("NUMBA_",),
-}
-"""Environment variables that change results or speed, by how they begin, and who feels them: every provider,
-those on a CPU, what Triton compiles, what torch.compile does, and what Numba compiles.
-``torch.set_float32_matmul_precision`` has no variable: a provider that calls it says so in its source, which
-its key covers."""
-
-PLACES = (
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH"),
-    *(
-        "CUDA_VERSION",
-        "CUDA_MODULE_LOADING",
-        "TORCH_HOME",
-        "TORCH_EXTENSIONS_DIR",
-        "TORCH_LOGS",
-        "TORCH_SHOW",
-    ),
-    *("CUDA_INC_PATH", "CUBLAS_VERSION", "CUDNN_VERSION", "CUDA_DRIVER_VERSION", "PYTORCH_VERSION"),
-    *("PYTORCH_BUILD", "PYTORCH_HOME", "TORCH_ALLOW_EXTENSION", "TORCH_CUDA_ARCH_LIST", "TORCH_TRACE"),
-    *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_INTERPRET"),
-    *(
-        "TRITON_CUOBJDUMP_PATH",
-        "TRITON_NVDISASM_PATH",
-        "TRITON_PRINT",
-        "TRITON_KERNEL_DUMP",
-    ),
-    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_COMPILE_DEBUG", "LLVM_DIR"),
-    *("NUMBA_ENABLE_CUDASIM", "NUMBA_CACHE_DIR", "NUMBA_CUDA_LOG_LEVEL", "NUMBA_DUMP", "NUMBA_COLOR_SCHEME"),
-)
-"""Those among them that only say where something lies or what is printed, and those that the pipeline
-sets."""
-
+from pipeline.store import variables
 
 NUMBA = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
 """The packages that decide what Numba makes of a kernel; those of them that are installed count."""
@@ -59,11 +22,11 @@ class Environment(Record):
     """What a result depends on and the commit does not hold. No time, host name or UUID, so that the
     same machine gives the same fingerprint on every run.
 
-    ``flags`` are the environment variables of ``FLAGS``. ``host`` is a CPU's own: a model's name says little
-    of a CPU's speed. ``image`` and ``base_image`` name a container's image and what that was built from, each
-    with its digest. They are unkeyed, no part of the identity: an image that was built again is another one,
-    and what a result depends on in it, the other fields say. So is ``l2_bytes``, the size of a GPU's L2
-    cache, which its name says already."""
+    ``flags`` are the environment variables that are in keys (``variables.py``). ``host`` is a CPU's own: a
+    model's name says little of a CPU's speed. ``image`` and ``base_image`` name a container's image and what
+    that was built from, each with its digest. They are unkeyed, no part of the identity: an image that was
+    built again is another one, and what a result depends on in it, the other fields say. So is ``l2_bytes``,
+    the size of a GPU's L2 cache, which its name says already."""
 
     gpu: Name
     name: Text
@@ -97,8 +60,8 @@ class Environment(Record):
         same."""
         return digest([self._of_every_provider(), self._flags("all")])
 
-    def felt_by(self, provider: Provider) -> dict[str, Any]:
-        """What of it a provider's numbers depend on: its language's tools, and on a GPU not the host."""
+    def keyed_for(self, provider: Provider) -> dict[str, Any]:
+        """What of it is in a provider's key: its language's tools and variables; on a GPU not the host."""
         found = self._of_every_provider()
         flags = found.pop("flags", {}) | self._flags("all")
         if provider.language in ("triton", "gluon") or provider.compiled or provider.package:
@@ -108,6 +71,7 @@ class Environment(Record):
             flags |= self._flags("inductor")
         if provider.language == "cuda":
             found["nvcc"] = self.nvcc
+            flags |= self._flags("cuda")
         if provider.language == "cpp" or (provider.compiled and self.kind == "cpu"):
             found["cxx"] = self.cxx
         if provider.language == "numba":
@@ -126,7 +90,7 @@ class Environment(Record):
         return {**found, "flags": self._flags("cpu")} if self.kind == "cpu" else found
 
     def _flags(self, who: str) -> dict[str, str]:
-        return {name: value for name, value in self.flags.items() if name.startswith(FLAGS[who])}
+        return {name: value for name, value in self.flags.items() if variables.whose(name) == who}
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

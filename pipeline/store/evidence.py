@@ -25,9 +25,9 @@ class Joined(Record):
     Both are None for a function of which it is not known here which points launch it.
     """
 
-    key: Text | None
+    key: Text | None = None
     kernel: Name
-    point: Point | None
+    point: Point | None = None
 
     @model_validator(mode="after")
     def _of_one_kernel(self) -> Self:
@@ -48,27 +48,27 @@ class Mix(Record):
     reciprocal, ...).
     """
 
-    instructions: Integer
-    global_loads_128: Integer
-    global_loads_64: Integer
-    global_loads_32: Integer
-    global_loads_narrow: Integer
-    global_stores_128: Integer
-    global_stores_64: Integer
-    global_stores_32: Integer
-    global_stores_narrow: Integer
-    predicated: Integer
-    shared_loads: Integer
-    shared_stores: Integer
-    local_loads: Integer
-    local_stores: Integer
-    spill_load_bytes: Integer
-    spill_store_bytes: Integer
-    fma: Integer
-    special: Integer
-    exchanges: Integer
-    barriers: Integer
-    tensor_core: Integer
+    instructions: Integer = 0
+    global_loads_128: Integer = 0
+    global_loads_64: Integer = 0
+    global_loads_32: Integer = 0
+    global_loads_narrow: Integer = 0
+    global_stores_128: Integer = 0
+    global_stores_64: Integer = 0
+    global_stores_32: Integer = 0
+    global_stores_narrow: Integer = 0
+    predicated: Integer = 0
+    shared_loads: Integer = 0
+    shared_stores: Integer = 0
+    local_loads: Integer = 0
+    local_stores: Integer = 0
+    spill_load_bytes: Integer = 0
+    spill_store_bytes: Integer = 0
+    fma: Integer = 0
+    special: Integer = 0
+    exchanges: Integer = 0
+    barriers: Integer = 0
+    tensor_core: Integer = 0
 
     @property
     def spilled_bytes(self) -> int:
@@ -90,7 +90,7 @@ class CodeRow(Joined):
     """
 
     language: Literal["triton", "gluon", "numba", "cuda", "inductor"]
-    architecture: Text | None
+    architecture: Text | None = None
     native: bool
     function: Text
     error: Text | None = None
@@ -240,7 +240,7 @@ J = TypeVar("J", bound=Joined)
 
 def write_lines(path: Path, rows: Iterable[Record]) -> None:
     """Replace a file of rows atomically, a JSON line each."""
-    write_atomically(path, b"".join(row.model_dump_json().encode() + b"\n" for row in rows))
+    write_atomically(path, b"".join(row.line() for row in rows))
 
 
 def read_lines(path: Path, kind: type[R], warn: Callable[[str], None]) -> list[R]:
@@ -261,7 +261,7 @@ def committed(path: Path, rows: Iterable[R]) -> set[R]:
     """Those of a file's rows that are in git. The texts and traces that they name are not, so that a clone
     has the rows alone, which are enough for all but to show such a text."""
     lines = set(committed_lines(path))
-    return {row for row in rows if row.model_dump_json() in lines}
+    return {row for row in rows if row.line().decode().rstrip() in lines}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -14,10 +14,12 @@ from pydantic import Field, model_validator
 
 from kernels.contract import Provider
 from pipeline.points.frozen import Record, Values
-from pipeline.points.limits import Count, Microseconds, Name, NotNegative, Text
+from pipeline.points.limits import Count, Digits, Microseconds, Name, NotNegative, Text
 from pipeline.points.point import Point
-from pipeline.store import evidence, files, results
+from pipeline.store import files, results
+from pipeline.store.provenance import RunProvenance, Runs
 from pipeline.store.record import Origin, Parts, Rate
+from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.turns import Accuracy
 
 By = Literal["own", "torch", "peer", "textbook"]
@@ -37,7 +39,7 @@ def written_by(provider: Provider) -> By:
 How = Literal["exact", "generalised", "guessed", "default", "torch"]
 """How a configuration is chosen for a caller, by the table of what is the fastest at each problem."""
 
-Positive = Annotated[float, Field(gt=0, le=1e9)]
+Positive = Annotated[float, Field(gt=0, le=1e9), Digits(5)]
 
 
 class Against(Record):
@@ -52,7 +54,7 @@ class Against(Record):
     point: Point
     ratio: Positive
     low: NotNegative
-    high: Positive | None
+    high: Positive | None = None
     verdict: Literal["same", "faster", "slower", "undecided"]
 
 
@@ -86,9 +88,9 @@ class Final(Record):
     swept_us: Microseconds
     headline: Literal["gbps", "tflops"]
     rate: Rate
-    against: Against | None
+    against: Against | None = None
     dispatched: How | None = None
-    power: Literal["burst", "sustained"]
+    power: Literal["burst", "sustained"] = "burst"
     accuracy: Accuracy | None = None
     sm_clock_mhz: Count | None = None
     joules: NotNegative | None = None
@@ -121,15 +123,31 @@ def rounds_path(folder: Path, kernel: str, gpu: str) -> Path:
     return folder / "finals" / kernel / "rounds" / f"{gpu}.jsonl"
 
 
-def append(file: Path, rows: Iterable[Final]) -> None:
-    """Add finals, and make sure that they are on the disk. Raises UserError when they can't be written."""
-    files.append(file, b"".join(row.model_dump_json().encode() + b"\n" for row in rows))
+def append(file: Path, rows: Sequence[Final], run: RunProvenance | None = None) -> None:
+    """Add finals after the line of their run, ``run`` or what they tell of it, and make sure that all is on
+    the disk. Raises UserError when it can't be written."""
+    runs = Runs(file)
+    if run is not None:
+        runs.note(run)
+    for row in rows:
+        runs.cover(row.origin, row.parts, row.point.kernel)
+    files.append(file, b"".join(map(encode, rows)))
 
 
 def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
     """The finals of a file, the oldest first; a line that is none, or of another kernel or machine than the
     file, is skipped with a sentence to ``warn``."""
-    rows = evidence.read_lines(file, Final, warn)
+    rows = []
+    reader = Reader(file, Final)
+    for number, line in enumerate(files.content(file).splitlines(), start=1):
+        try:
+            rows.append(reader.row(line))
+        except UnknownRunError:
+            continue
+        except (ValueError, TypeError, RecursionError):
+            warn(f"{file}:{number} is not readable; skipped.")
+    for sentence in reader.said():
+        warn(sentence)
     own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (file.parent.name, file.stem)]
     if count := len(rows) - len(own):
         warn(f"{file} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")

@@ -19,7 +19,9 @@ from pydantic import ValidationError
 from pipeline.points.point import Point, order
 from pipeline.store import files
 from pipeline.store.files import content, locked, write_atomically
+from pipeline.store.provenance import RunProvenance, Runs
 from pipeline.store.record import Measurement
+from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.syncing import Syncing
 
 Slot = tuple[Point, str]
@@ -36,28 +38,25 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     return _read(path, warn)[0]
 
 
-def parsed(line: bytes) -> Measurement:
-    """The measurement of a ledger's line. Raises ValueError, TypeError or RecursionError for one that is
-    none."""
-    try:
-        return Measurement.model_validate_json(line)
-    except ValidationError:
-        # Python reads some that pydantic's parser does not, as half a character of UTF-16.
-        return Measurement.model_validate(json.loads(line))
-
-
 def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], list[bytes]]:
-    """The measurements of a ledger, and its lines that are whole, but none as this code knows them."""
-    rows, foreign = [], []
+    """The measurements of a ledger, and its lines that are whole, but none as this code knows them, or of
+    runs that are not known."""
+    rows: list[Measurement] = []
+    foreign = []
+    reader = Reader(path, Measurement)
     for number, line in enumerate(content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            rows.append(parsed(line))
+            rows.append(reader.row(line))
+        except UnknownRunError:
+            foreign.append(line)
         except (ValueError, TypeError, RecursionError) as error:
             warn(NOT_A_ROW.format(path=path, number=number))
             if isinstance(error, ValidationError) and isinstance(json.loads(line), dict):
                 foreign.append(line)
+    for sentence in reader.said():
+        warn(sentence)
     return rows, foreign
 
 
@@ -70,6 +69,7 @@ class Ledger:
         self._rows: dict[Slot, Measurement] = {row.slot: row for row in read_rows(path, warn)}
         self._appended: dict[Slot, Measurement] = {}
         self._syncing = Syncing(partial(files.sync, path))
+        self._runs = Runs(path)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -82,12 +82,18 @@ class Ledger:
         """The newest measurement of the point by these settings."""
         return self._rows.get((point, settings))
 
+    def note(self, run: RunProvenance) -> None:
+        """Write what the rows of a run share, before the first of them. Raises UserError when it can't be
+        written."""
+        self._runs.note(run)
+
     def append(self, row: Measurement) -> None:
-        """Add one measurement and make sure that it is on the disk at once, or with the next ones within
-        0.2 s.
+        """Add one measurement, after the line of its run, and make sure that it is on the disk at once, or
+        with the next ones within 0.2 s.
 
         Raises UserError when the disk is full or the file can't be written; what was appended before stays.
         """
+        self._runs.cover(row.origin, row.parts, row.point.kernel)
         files.append(self.path, encode(row), is_synced=False)
         try:
             self._syncing.wrote()
@@ -105,6 +111,7 @@ class Ledger:
         """
         with suppress(OSError):  # what the disk did not take is written again below
             self._syncing.flush()
+        self._runs.keep()
         with locked(self.path):
             rows, foreign = _read(self.path, lambda sentence: None)
             newest = {row.slot: row for row in rows}
@@ -120,8 +127,3 @@ class Ledger:
 
 def _sorted(rows: Iterable[Measurement]) -> list[Measurement]:
     return sorted(rows, key=lambda row: (order(row.point), row.parts.settings))
-
-
-def encode(row: Measurement) -> bytes:
-    """One line of a ledger."""
-    return json.dumps(row.row(), separators=(",", ":")).encode() + b"\n"

@@ -14,11 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from pipeline.points.frozen import Record
 from pipeline.store import results
 from pipeline.store.files import content, locked, write_atomically
+from pipeline.store.rows import Reader, UnknownRunError
 
 Warn = Callable[[str], None]
 
@@ -37,6 +36,8 @@ class Kind:
         Whether a row belongs into the file.
     encode:
         A row's line.
+    names_runs:
+        Whether rows name runs, which lie in a file of their own.
     when:
         When a row was measured; None where that is not known, so that the rows here stay.
     together:
@@ -52,6 +53,7 @@ class Kind:
     slot: Callable[[Any], Hashable]
     is_of: Callable[[Any, Path], bool]
     encode: Callable[[Any], bytes]
+    names_runs: bool = False
     when: Callable[[Any], datetime] | None = None
     together: bool = False
     order: Callable[[Any], Any] | None = None
@@ -132,12 +134,16 @@ def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
     """A file's rows; ``warn`` hears of each line that is none, and of those that belong elsewhere."""
     slots: dict[Hashable, list[Any]] = {}
     foreign = []
+    reader = Reader(path, kind.model) if kind.names_runs else None
     for number, line in enumerate(content(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = kind.model.model_validate(json.loads(line))
-        except (ValueError, TypeError, RecursionError, ValidationError):
+            row = kind.model.model_validate(json.loads(line)) if reader is None else reader.row(line)
+        except UnknownRunError:
+            foreign.append(line)
+            continue
+        except (ValueError, TypeError, RecursionError):
             foreign.append(line)
             if warn is not None:
                 warn(f"{path}:{number} is no whole row of this version, or its digests do not fit; skipped.")
@@ -149,6 +155,9 @@ def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
         if not kind.together:
             group.clear()  # the last line of a slot counts
         group.append(row)
+    if reader is not None and warn is not None:
+        for sentence in reader.said():
+            warn(sentence)
     return _File(slots, foreign)
 
 

@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Mapping
 from math import isclose
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from pipeline.points.frozen import Record, Values, digest
 from pipeline.points.limits import (
     Count,
+    Digits,
     Integer,
     Microseconds,
     Name,
@@ -20,6 +21,7 @@ from pipeline.points.limits import (
     Quantity,
     Text,
     When,
+    rounded,
     visible,
 )
 from pipeline.points.point import Point
@@ -32,7 +34,7 @@ interpreter). All others: no number."""
 Commit = Annotated[str, StringConstraints(pattern=r"^\w{1,64}$")]
 """A commit's hash, or ``unknown``."""
 
-Error = Annotated[float, Field(ge=0)]
+Error = Annotated[float, Field(ge=0), Digits(3)]
 """How far a number is off, at most."""
 
 Ratio = Annotated[float, Field(ge=1e-9, le=1e9)]
@@ -43,7 +45,13 @@ NINE_OF_TEN = 1.645
 LAUNCH_US = 5.0
 """What the ceilings allow less than these microseconds for is bound by what a launch costs."""
 
+OLD_MEASUREMENT = "0"
+"""The version of the measuring code of rows from before it had versions."""
+
 NOTHING_KNOWN: Mapping[str, float] = MappingProxyType({})
+
+FLOOR_DIGITS = 3
+"""Of a noise floor."""
 
 ROUNDING = 1e-6
 """Numbers that differ by less of themselves are the same."""
@@ -97,20 +105,16 @@ class Rate(Record):
 
     bytes: Count
     flops: Count
-    gbps: NotNegative
-    tflops: NotNegative
-    bound: Literal["memory", "compute"] | None
-    ceiling_fraction: NotNegative | None
+    gbps: float = Field(ge=0)
+    tflops: float = Field(ge=0)
+    bound: Literal["memory", "compute"] | None = None
+    ceiling_fraction: NotNegative | None = None
 
     def is_of(self, time_us: float) -> bool:
         """Whether the rates are those of this time."""
         return isclose(self.gbps, self.bytes / time_us / 1e3, rel_tol=ROUNDING) and isclose(
             self.tflops, self.flops / time_us / 1e6, rel_tol=ROUNDING
         )
-
-
-OF_OTHERS = ("run_delay", "involuntary_switches", "neighbours")
-"""Fields of a state that say what others took of the device."""
 
 
 class State(Record):
@@ -156,8 +160,9 @@ class Launch(Record):
 
 class Parts(Record):
     """What a key is made of: the point; the definitions that the provider runs; the version of the code that
-    times and verifies, or ``edited`` and its digest; the environment as this provider feels it; the timing's
-    settings and the seed. All but the version are digests.
+    times and verifies, ``OLD_MEASUREMENT`` before there were versions, or ``edited`` and the code's digest;
+    the environment as far as it changes this provider's code or speed; the timing's settings and the seed.
+    All but the version are digests.
 
     Two rows that differ in one of these can't stand for each other, and this says in which.
     """
@@ -269,7 +274,7 @@ class Measurement(Record):
     point: Point
     workload: Name
     outcome: Outcome
-    rate: Rate | None
+    rate: Rate | None = None
     parts: Parts
     origin: Origin
     attempts: int = Field(default=1, ge=1, le=1000)
@@ -306,6 +311,7 @@ class Measurement(Record):
             of_process = known.get(noise_class(self.rate, self.outcome.timing.median_us))
         floors = [spread, None if of_process is None else NINE_OF_TEN * of_process]
         floor = max((one for one in floors if one is not None), default=None)
+        floor = None if floor is None else rounded(floor, FLOOR_DIGITS)
         return self.with_state(self.outcome.state.model_copy(update={"noise_floor": floor}))
 
     def with_state(self, state: State) -> Self:
@@ -328,15 +334,3 @@ class Measurement(Record):
             dirty=self.origin.dirty,
             measured_at=self.origin.measured_at,
         )
-
-    def row(self) -> dict[str, Any]:
-        """The form that a ledger holds: what has no meaning is null. Left out are an audit that was not made,
-        an earlier time that there is not, what was not seen of others, and the count of a first attempt."""
-        usual = {"attempts": self.attempts == 1, "earlier": self.earlier is None}
-        row = self.model_dump(mode="json", exclude={name for name, is_usual in usual.items() if is_usual})
-        outcome = row["outcome"]
-        for part, names in ((outcome, ("audit_us",)), (outcome["state"] or {}, OF_OTHERS)):
-            for name in names:
-                if part.get(name) is None:
-                    part.pop(name, None)
-        return row

@@ -24,12 +24,14 @@ from pipeline.store import files, ledger, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
+from pipeline.store.provenance import RunProvenance, run_of
 from pipeline.store.record import Measurement, Parts
+from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.syncing import Syncing
 
 
 class Heading(Record):
-    """The first line of a record. The command and the commit are in the rows' origin.
+    """The first line of a record. ``provenance`` is what its rows share.
 
     ``changed`` counts the points by what led to their being measured: ``new`` ones, those of whose older row
     a part had changed (``source``, ``environment``, ...), and those measured ``again``. It is empty for a
@@ -41,6 +43,7 @@ class Heading(Record):
     environment: Environment
     ceilings: Ceilings | None
     changed: dict[Name, Count] = Field(default_factory=dict)
+    provenance: RunProvenance | None = None
 
 
 MEASURED_HERE = results.LOCAL / "runs"
@@ -108,9 +111,12 @@ class Recorder:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("xb")
+                if self._heading.provenance is None:
+                    told = run_of(row.origin, row.parts, row.point.kernel)
+                    self._heading = self._heading.model_copy(update={"provenance": told})
                 fcntl.flock(self._file, fcntl.LOCK_EX)
                 self._file.write(encoded(self._heading))
-            self._file.write(ledger.encode(row))
+            self._file.write(encode(row))
             self._file.flush()
             self._syncing.wrote()
         except OSError as error:
@@ -134,7 +140,7 @@ class Recorder:
 
 def encoded(heading: Heading, rows: Iterable[Measurement] = ()) -> bytes:
     """A record as its file has it."""
-    return heading.model_dump_json().encode() + b"\n" + b"".join(map(ledger.encode, rows))
+    return heading.line() + b"".join(map(encode, rows))
 
 
 def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
@@ -171,12 +177,17 @@ def rows(path: Path, heading: Heading, warn: Callable[[str], None]) -> Sequence[
     skipped with a sentence to ``warn``."""
     mine = heading.run, heading.kernel, heading.environment.gpu
     found = []
+    of_run = {} if heading.provenance is None else {heading.run: heading.provenance}
+    reader = Reader(path, Measurement, of_run)
     for number, line in enumerate(path.read_bytes().split(b"\n")[1:], start=2):
         if not line.strip():
             continue
         try:
-            row = Measurement.model_validate(json.loads(line))
-        except (ValueError, TypeError, RecursionError, ValidationError):
+            row = reader.row(line)
+        except UnknownRunError:
+            warn(f"{path}:{number} is of another sweep, kernel or machine than its file; skipped.")
+            continue
+        except (ValueError, TypeError, RecursionError):
             warn(f"{path}:{number} is not a measurement (torn or edited); skipped.")
             continue
         if (row.origin.run, row.point.kernel, row.origin.gpu) == mine:

@@ -69,7 +69,7 @@ class Turn(Record):
 
 def append(path: Path, turn: Turn) -> None:
     """Add a turn, and make sure that it is on the disk. Raises UserError when it can't be written."""
-    files.append(path, turn.model_dump_json(exclude_none=True).encode() + b"\n")
+    files.append(path, turn.line())
 
 
 def read(path: Path, warn: Callable[[str], None]) -> list[Turn]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pipeline.points.catalog import Entry
+from pipeline.points.limits import TIME_DIGITS, rounded
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import Against, Final
 from pipeline.store.record import Origin
@@ -54,6 +55,7 @@ class Standings:
     def _burst(self, match: Match, rival: Rival, us: float, beside: Against | None) -> Final:
         """The final of a rival by the times of its rounds, of which ``us`` is the median."""
         finalists, row = self.finalists[match], self.finalists[match].rows[rival]
+        us = rounded(us, TIME_DIGITS)
         accuracies = (turn.accuracy for turn in self.contest.of(rival) if turn.accuracy is not None)
         return Final(
             key=rival.key,
@@ -90,6 +92,7 @@ class Standings:
                 continue
             row, times = finalists.rows[rival], tuple(one.median_us for one in rounds.values())
             last = list(rounds.values())[-1]
+            us = rounded(median(times), TIME_DIGITS)
             found.append(
                 Final(
                     key=rival.key,
@@ -97,10 +100,10 @@ class Standings:
                     workload=row.workload,
                     by=finalists.by(rival),
                     rounds_us=times,
-                    median_us=median(times),
+                    median_us=us,
                     swept_us=microseconds(row),
                     headline=finalists.entry.headline(row.workload),
-                    rate=rate(median(times), finalists.work, ceilings),
+                    rate=rate(us, finalists.work, ceilings),
                     against=beside.get(rival),
                     power="sustained",
                     sm_clock_mhz=last.sm_clock_mhz,

@@ -15,6 +15,7 @@ from pipeline.publish import publish
 from pipeline.reporting import mlflow_publish, mlflow_store, mlflow_tags
 from pipeline.reporting.mlflow_publish import Files, Tracker
 from pipeline.store import runs
+from pipeline.store.rows import encode
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
 from tests.mlflow_store import content, log, run_ids, server, shown, start
 
@@ -216,7 +217,13 @@ def test_a_record_is_what_its_name_and_first_line_say(
     heading, row = record.read_text().splitlines()
     assert json.loads(heading)["changed"] == {"point": 1, "source": 1}
     foreign = measurement(gpu=H100).model_copy(update={"origin": ROWS[0].origin})
-    lines = [heading, row, json.dumps(measurement(gpu=H100).row()), json.dumps(foreign.row()), "[" * 10**5]
+    lines = [
+        heading,
+        row,
+        encode(measurement(gpu=H100)).decode().strip(),
+        encode(foreign).decode().strip(),
+        "[" * 10**5,
+    ]
     record.write_text("\n".join(lines))
     (folder / f"{SECOND}.jsonl").write_text(heading)
     (folder / "notes.jsonl").write_text("\x00{")

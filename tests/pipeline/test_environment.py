@@ -74,9 +74,11 @@ def test_where_this_hosts_results_are_gone_everything_runs_again(root: Path) -> 
 def test_another_host_is_felt_on_a_cpu_and_not_on_a_gpu() -> None:
     found = fingerprint(device.cpu())
     provider = Provider("torch", "torch.py:double")
-    assert found.felt_by(provider) != found.model_copy(update={"host": "another"}).felt_by(provider)
+    assert found.keyed_for(provider) != found.model_copy(update={"host": "another"}).keyed_for(provider)
     gpu = found.model_copy(update={"kind": "cuda"})
-    assert gpu.felt_by(provider) == gpu.model_copy(update={"host": "another", "cpu": "2"}).felt_by(provider)
+    assert gpu.keyed_for(provider) == gpu.model_copy(update={"host": "another", "cpu": "2"}).keyed_for(
+        provider
+    )
 
 
 def test_another_image_changes_what_goes_with_the_results_and_nothing_that_a_stage_depends_on(

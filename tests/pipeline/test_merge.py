@@ -19,6 +19,7 @@ from pipeline.command.options import MergeConfig
 from pipeline.store import ledger, merging, results, runs
 from pipeline.store.evidence import ProfileRow, write_lines
 from pipeline.store.record import Measurement
+from pipeline.store.rows import encode
 from tests import factory
 from tests.factory import H100, H200
 
@@ -168,9 +169,10 @@ def test_lines_that_are_no_whole_rows_are_left_out_and_ours_stay(
         first | {"key": "0" * 16},
         first | {"unknown": 1},
         {**first, "point": {**first["point"], "provider": "quack"}},
-        {**first, "origin": {**first["origin"], "gpu": "nvidia-other"}},
     ]
-    lines = [json.dumps(one).encode() for one in spoilt]
+    other = factory.measurement("softmax", gpu="nvidia-other", run="20261121T120000Z-0f0f0f")
+    factory.write_provenance(theirs, [other])
+    lines = [*(json.dumps(one).encode() for one in spoilt), encode(other).strip()]
     theirs.write_bytes(b"\n".join([*lines, *whole[1:], whole[0][:100]]))
     mine.write_bytes(mine.read_bytes() + b'{"of": "a later version"}\n')
     merged(there, here)

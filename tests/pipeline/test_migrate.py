@@ -1,4 +1,4 @@
-"""Results of the first format become today's, and nothing that was timed is lost."""
+"""Results of the format before this one become today's, and nothing that was timed is lost."""
 
 from __future__ import annotations
 
@@ -10,134 +10,89 @@ from typing import Any
 
 import pytest
 
-from pipeline import ROOT
-from pipeline.points import notation
-from pipeline.store import evidence, results
+from pipeline import ROOT, UserError
+from pipeline.points.frozen import digest
+from pipeline.store import ledger, provenance, results
 from pipeline.store.record import Measurement
+from tests import factory
 
-TIMED: dict[str, Any] = {
-    "key": "016aba5517db6b1d",
-    "kernel": "softmax",
-    "provider": "triton_tile",
-    "size": 781,
-    "dtype": "bfloat16",
-    "block_size": 1024,
-    "num_warps": 4,
-    "num_stages": None,
-    "rows": 37,
-    "status": "ok",
-    "error": None,
-    "shape": [37, 781],
-    "max_abs_err": 1e-6,
-    "max_rel_err": 1e-3,
-    **{"timer": "graph", "cache": "cold", "median_us": 2.0, "p20_us": 1.9, "p80_us": 2.1, "min_us": 1.8},
-    **{"rel_ci": 0.001, "overhead_us": 0.3, "n_samples": 3, "samples_us": [1.8, 2.0, 2.2]},
-    **{"bytes": 115588, "flops": 144485, "gbps": 57.794, "tflops": 0.0722425, "bound": "memory"},
-    **{"ceiling_fraction": 0.01, "sm_clock_mhz": 1980, "mem_clock_mhz": 3201, "temperature_c": 40},
-    **{"power_w": 200.0, "throttle": None, "threads": None, "noise_floor": 0.004, "valid": True},
-    **{"invalid_reason": None, "gpu": "nvidia-h200", "device": "cuda:0", "environment": "def7e40d2ca99251"},
-    **{"source": "620c1cbce9436df5", "commit": "e54a0d4db7e4cde8f2d941fd4a45a60a2eda68a6", "dirty": False},
-    **{"measured_at": "2026-11-22T07:34:00Z", "image": None, "base_image": None},
-}
-
-WITHOUT_TIME = dict.fromkeys(
-    [name for name in TIMED if name.endswith("_us") or name in ("timer", "cache", "rel_ci", "n_samples")]
-    + ["bytes", "flops", "gbps", "tflops", "bound", "ceiling_fraction", "valid", "sm_clock_mhz"]
-    + ["mem_clock_mhz", "temperature_c", "power_w", "noise_floor", "max_abs_err", "max_rel_err"]
-)
-
-REFUSED = TIMED | WITHOUT_TIME | {"key": "0" * 16, "status": "unsupported", "error": "runs on a CPU only"}
-FAILED = (
-    TIMED | WITHOUT_TIME | {"key": "1" * 16, "size": 64, "status": "timeout", "error": "no answer in 120 s"}
-)
-GONE = TIMED | {"key": "2" * 16, "kernel": "no_longer"}
-
-COUNTER: dict[str, Any] = {
-    **{
-        name: TIMED[name]
-        for name in ("key", "kernel", "provider", "size", "dtype", "block_size", "num_warps")
-    },
-    **{"num_stages": None, "rows": 37, "role": "best", "status": "ok", "sentence": "memory limits it"},
-    **{"environment": "def7e40d2ca99251", "function": "_softmax_tile", "registers": 34.0},
-}
+RUN = "20261121T120000Z-abcdef"
 
 
-def planted(folder: Path, *rows: dict[str, Any]) -> Path:
-    ledger = results.ledger_path(folder, "softmax", "nvidia-h200")
-    ledger.parent.mkdir(parents=True)
-    ledger.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"torn')
-    timing = (
-        "{timer: auto, cache: cold, stopping: confidence, target_rel_ci: 0.005, min_samples: 10, "
-        "max_seconds: 0.1}"
-    )
-    ledger.with_suffix(".yaml").write_text(f"seed: 0\ntiming: {timing}\n")
-    counters = results.counters_path(folder, "softmax", "nvidia-h200")
-    counters.parent.mkdir(parents=True)
-    counters.write_text(json.dumps(COUNTER) + "\n")
-    return ledger
+def earlier(row: Measurement, run: str = RUN) -> dict[str, Any]:
+    """A row as the earlier format had it."""
+    made: dict[str, Any] = row.model_dump(mode="json")
+    made["parts"]["instrument"] = "6" * 16
+    del made["parts"]["measurement"]
+    made["key"] = digest(made["parts"])
+    made["origin"] |= {"run": run, "carried": []}
+    return made
 
 
-def migrate(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+ROWS = [factory.measurement(size=size) for size in (256, 1024)] + [factory.measurement(status="timeout")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    factory.write_results(tmp_path, ROWS)
+    path = results.ledger_path(tmp_path, "softmax", factory.H200)
+    path.write_text("".join(json.dumps(earlier(row)) + "\n" for row in ROWS))
+    provenance.beside(path).unlink()
+    return tmp_path
+
+
+def migrate(folder: Path) -> str:
+    done = subprocess.run(
         [sys.executable, "-m", "pipeline.migrate", f"input={folder}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
-def read(folder: Path) -> list[Measurement]:
-    sentences: list[str] = []
-    rows = results.load(folder, sentences.append).measurements
-    assert sentences == []
-    return list(rows)
+@pytest.mark.slow
+def test_every_row_is_kept_and_what_its_run_shares_stands_once(folder: Path) -> None:
+    path = results.ledger_path(folder, "softmax", factory.H200)
+    with pytest.raises(UserError, match=rf"{path} .*run python -m pipeline.migrate input={folder}\."):
+        ledger.read_rows(path, pytest.fail)
+    was = path.read_bytes()
+    assert "3 rows of 1 runs migrated" in migrate(folder)
+    found = ledger.read_rows(path, pytest.fail)
+    assert [row.outcome.status for row in found] == [row.outcome.status for row in ROWS]
+    for one, other in zip(found, ROWS, strict=True):
+        now, was_ = one.outcome.timing, other.outcome.timing
+        if now is not None and was_ is not None:
+            assert (now.median_us, now.n_samples) == (was_.median_us, was_.n_samples)
+            assert now.samples_us == pytest.approx(was_.samples_us, rel=6e-5)
+    assert [row.point for row in found] == [row.point for row in ROWS]
+    assert {row.parts.measurement for row in found} == {"0"}
+    assert [row.parts.environment for row in found] == [row.parts.environment for row in ROWS]
+    (run,) = provenance.read(provenance.beside(path)).values()
+    assert run.environment == provenance.keyed(factory.environment(factory.H200)), "its digests are the rows'"
+    assert len(path.read_bytes()) < 0.6 * len(was)
+    migrated = path.read_bytes()
+    assert "no rows of an earlier format" in migrate(folder)
+    assert path.read_bytes() == migrated
 
 
-def test_what_was_timed_stays_and_refusals_go(tmp_path: Path) -> None:
-    planted(tmp_path, TIMED, REFUSED, FAILED, GONE)
-    done = migrate(tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("3 rows migrated; 2 refusals and rows of kernels that are gone dropped")
-    assert "1 timed points must be measured again" in done.stdout
-    timed, failed = sorted(read(tmp_path), key=lambda row: row.outcome.status)
-    assert timed.outcome.timing is not None
-    assert timed.outcome.timing.samples_us == (1.8, 2.0, 2.2)
-    assert dict(timed.point.parameters) == {"block_size": 1024, "num_warps": 4}
-    assert dict(timed.point.problem) == {"rows": 37, "columns": 781, "dtype": "bfloat16"}
-    assert notation.label(timed.point) == "triton_tile 1024x4w"
-    assert timed.workload == "few_rows"
-    assert timed.origin.commit == TIMED["commit"]
-    assert (timed.parts.source, timed.parts.measurement) == ("", "0"), (
-        "nothing is claimed of what was not recorded"
+@pytest.mark.slow
+def test_an_edited_row_stays_as_it_is_with_a_sentence(folder: Path) -> None:
+    path = results.ledger_path(folder, "softmax", factory.H200)
+    lines = path.read_text().splitlines()
+    lines[0] = lines[0].replace('"settings": "', '"settings": "f')
+    path.write_text("\n".join(lines) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.migrate", f"input={folder}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert failed.outcome.status == "timeout"
-
-
-def test_evidence_follows_its_measurement(tmp_path: Path) -> None:
-    planted(tmp_path, TIMED)
-    assert migrate(tmp_path).returncode == 0
-    (row,) = read(tmp_path)
-    (counted,) = evidence.load(tmp_path, pytest.fail).counters["softmax", "nvidia-h200"]
-    assert (counted.key, counted.point) == (row.key, row.point)
-    assert counted.registers == 34.0
-
-
-def test_a_second_time_changes_nothing(tmp_path: Path) -> None:
-    ledger = planted(tmp_path, TIMED)
-    assert migrate(tmp_path).returncode == 0
-    once = ledger.read_bytes()
-    done = migrate(tmp_path)
-    assert done.stdout.startswith("0 rows migrated"), done.stderr
-    assert ledger.read_bytes() == once
-
-
-def test_without_its_settings_a_ledger_is_left_alone(tmp_path: Path) -> None:
-    ledger = planted(tmp_path, TIMED)
-    ledger.with_suffix(".yaml").unlink()
-    before = ledger.read_bytes()
-    done = migrate(tmp_path)
-    assert done.returncode == 2
-    assert "must tell the timing and the seed" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert ledger.read_bytes() == before
+    assert (
+        "is of neither format and stays as it is: the key is not that of the parts"
+        in done.stdout + done.stderr
+    )
+    assert lines[0] in path.read_text()

@@ -15,6 +15,7 @@ from pipeline.points.frozen import Values, digest
 from pipeline.prune import settings_digest
 from pipeline.store import ledger, results
 from pipeline.store.record import Measurement
+from pipeline.store.rows import encode
 from pipeline.timing.settings import TimingSettings
 from tests import factory
 
@@ -55,7 +56,7 @@ OLD = {
     "torch: 1 by point": without_a_place("torch", {**PROBLEM, "dtype": "float8"}),
     "torch: 1 by source": row("torch", 1024, source="0" * 16),
     "triton_row: 1 by source, measurement": row("triton_row", 1024, source="", measurement="0"),
-    "triton_online: 1 by measurement": row("triton_online", 2048, measurement="0"),
+    "triton_online: 1 by measurement": row("triton_online", 2048, measurement="edited 00"),
     "torch: 1 by environment": row("torch", 4096, environment="0" * 16),
 }
 
@@ -67,7 +68,8 @@ def folder(tmp_path: Path) -> Path:
     results.config_path(made, "softmax", factory.H200).write_text(str(told))
     foreign = made / "timings" / "elsewhere" / f"{factory.H200}.jsonl"
     foreign.parent.mkdir()
-    foreign.write_bytes(ledger.encode(row("torch", 256, source="0" * 16)))
+    factory.write_provenance(foreign, [row("torch", 256, source="0" * 16)])
+    foreign.write_bytes(encode(row("torch", 256, source="0" * 16)))
     return made
 
 
@@ -95,19 +97,29 @@ def test_what_is_old_is_told_with_its_reason_and_removed_when_told_to(folder: Pa
     before, others = path.read_bytes(), other.read_bytes()
     said = prune(folder)
     assert f"{path}: {len(OLD)} of {len(OLD) + len(CURRENT)} rows are old" in said
-    assert {line.strip() for line in said if re.match(r"  \w", line)} == set(OLD)
+    told = "\n".join(line.strip() for line in said if re.match(r"  \w", line))
+    assert "removed: 1 row is old: softmax/removed no longer has such points" in told
+    assert "torch: 3 rows are old: " in told
+    for reason in (
+        "softmax/torch no longer has such points (1 of them)",
+        "the source of softmax/torch changed (1 of them)",
+        "the environment is another than theirs, which is not known (1 of them)",
+        "triton_online: 1 row is old: measured by '",
+        "triton_row: 1 row is old: the source of softmax/triton_row changed; measured by version 0 of",
+    ):
+        assert reason in told
     alone = "is left alone: no kernel here has its name. Write kernel=FOLDER/elsewhere."
     assert f"{other} {alone}" in said
     assert said[-1] == "6 rows are old. Write remove=true to remove them."
     assert path.read_bytes() == before, "it was not told to"
 
     said = prune(folder, "kernel=softmax", "parts=[point,environment]", "remove=true")
-    assert said[-1] == "3 rows removed."
+    assert said[-1] == "3 rows removed, and the lines of 0 runs that no row names."
     kept = [one for reason, one in OLD.items() if not reason.endswith(("point", "environment"))]
     assert keys(path) == {one.key for one in [*CURRENT, *kept]}
 
     said = prune(folder, "remove=true", "parts=[settings,source,measurement]")
-    assert "  torch: 1 by settings" in said
-    assert said[-1] == "4 rows removed."
+    assert any("torch: 2 rows are old: " in line and "settings" in line for line in said)
+    assert said[-1].startswith("4 rows removed, and the lines of ")
     assert keys(path) == {one.key for one in CURRENT if one.parts.settings == NOW}
     assert other.read_bytes() == others

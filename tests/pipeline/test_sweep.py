@@ -205,7 +205,7 @@ def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     (row, *_) = swept.rows("quick")
     slug, outputs = device.cpu().slug, swept.root / "outputs"
     environment = json.loads((outputs / "environment" / f"{slug}.json").read_text())
-    felt = Environment.model_validate(environment).felt_by(
+    felt = Environment.model_validate(environment).keyed_for(
         Provider("blocks", "blocks.py:add", language="torch")
     )
     assert row.parts.environment == digest(felt)

@@ -133,7 +133,7 @@ def test_times_that_come_out_the_same_are_counted_and_old_rows_are_said(
     out = capsys.readouterr().out
     assert "reproduced: 3 of 3 within 2 %." in out
     assert "3 of 3 fresh rows of nvidia-h200 were measured again" in out
-    old = "1 row is old (source of 1 changed) and 1 row is marked as not to be trusted"
+    old = "1 row is old: the source of softmax/torch changed; 1 row is marked as not to be trusted"
     assert f"{old}, and could not be verified." in out
     assert "not reproduced" not in out
 
@@ -206,6 +206,7 @@ def test_a_cpus_rows_are_measured_again_and_old_ones_are_not(tmp_path: Path) -> 
     done = command(tree)
     assert done.returncode == 2
     assert done.stderr.startswith("error: no row of cpu-")
-    assert "4 rows are old (source of 4 changed). Run make repro to measure them again.\n" in done.stderr
+    assert "4 rows are old: the source of quick/" in done.stderr
+    assert "Run make repro to measure them again.\n" in done.stderr
     left = {path: path.read_bytes() for path in (tree.root / "outputs").rglob("*") if path.is_file()}
     assert left == before, "nothing is written to results"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.execution.process_state import is_felt
+from pipeline.store.variables import is_in_key
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ from pipeline.execution.process_state import is_felt
         ("HOME", False, False),
     ],
 )
-def test_a_gpu_feels_nothing_that_steers_a_cpus_threads(variable: str, on_cpu: bool, on_gpu: bool) -> None:
-    assert (is_felt(variable, False), is_felt(variable, True)) == (on_cpu, on_gpu)
+def test_no_key_of_a_gpu_holds_a_cpus_threads(variable: str, on_cpu: bool, on_gpu: bool) -> None:
+    assert (is_in_key(variable, False), is_in_key(variable, True)) == (on_cpu, on_gpu)

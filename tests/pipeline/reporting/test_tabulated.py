@@ -13,8 +13,9 @@ from pipeline.reporting import reading
 from pipeline.reporting.frames import comparable, frame
 from pipeline.reporting.reading import RecordFilter
 from pipeline.reporting.tabulated import Tabulated, tabulated
-from pipeline.store import ledger, results
+from pipeline.store import results
 from pipeline.store.record import Measurement
+from pipeline.store.rows import encode
 from tests import factory
 
 
@@ -48,9 +49,10 @@ def folder(tmp_path: Path) -> Path:
     path = results.ledger_path(written, "softmax", factory.H200)
     lines = path.read_bytes().splitlines()
     twice = factory.measurement(size=256, median_us=7.0)
-    foreign = factory.measurement(size=256, gpu=factory.H100)
-    lines[3:3] = [b'{"torn', b"", ledger.encode(foreign).strip()]
-    path.write_bytes(b"\n".join([*lines, ledger.encode(twice).strip(), b"[]"]))
+    foreign = factory.measurement(size=256, gpu=factory.H100, run="20261121T120000Z-0f0f0f")
+    lines[3:3] = [b'{"torn', b"", encode(foreign).strip()]
+    factory.write_provenance(path, [twice, foreign])
+    path.write_bytes(b"\n".join([*lines, encode(twice).strip(), b"[]"]))
     return written
 
 

@@ -36,15 +36,15 @@ OWN = {
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_a_provider_feels_its_languages_tools_and_on_a_cpu_the_host(name: str) -> None:
-    assert set(H200.felt_by(PROVIDERS[name])) == OF_ALL | OWN[name]
+    assert set(H200.keyed_for(PROVIDERS[name])) == OF_ALL | OWN[name]
     compiles = {"cxx"} if name == "compiled" else set()
-    assert set(CPU.felt_by(PROVIDERS[name])) == OF_ALL | OF_HOST | OWN[name] | compiles
+    assert set(CPU.keyed_for(PROVIDERS[name])) == OF_ALL | OF_HOST | OWN[name] | compiles
 
 
 def test_a_peer_that_is_not_installed_has_no_version() -> None:
-    felt = H200.felt_by(Provider("peer", "peers.py:f", language="torch", package="no-such-package"))
+    felt = H200.keyed_for(Provider("peer", "peers.py:f", language="torch", package="no-such-package"))
     assert set(felt) == OF_ALL | {"triton"}
-    felt = H200.felt_by(Provider("peer", "peers.py:f", language="torch", package="pydantic"))
+    felt = H200.keyed_for(Provider("peer", "peers.py:f", language="torch", package="pydantic"))
     assert felt["package"].startswith("pydantic 2")
 
 
@@ -53,11 +53,11 @@ def test_numba_feels_what_compiles_it_and_its_own_variables(monkeypatch: pytest.
     monkeypatch.setenv("NUMBA_OPT", "1")
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     told = H200.model_copy(update={"flags": flags("cuda")})
-    felt = told.felt_by(PROVIDERS["numba"])
+    felt = told.keyed_for(PROVIDERS["numba"])
     assert list(felt["numba"]) == ["pydantic"]
     assert felt["flags"].get("NUMBA_OPT") == "1"
     assert "NUMBA_ENABLE_CUDASIM" not in felt["flags"]
-    assert "NUMBA_OPT" not in told.felt_by(PROVIDERS["triton"])["flags"]
+    assert "NUMBA_OPT" not in told.keyed_for(PROVIDERS["triton"])["flags"]
 
 
 def test_what_only_tells_is_no_part_of_the_digest_or_of_the_devices_limits() -> None:

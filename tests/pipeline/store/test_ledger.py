@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from pipeline import UserError
 from pipeline.store import syncing
 from pipeline.store.files import locked, write_atomically
-from pipeline.store.ledger import Ledger, encode, read_rows
+from pipeline.store.ledger import Ledger, read_rows
+from pipeline.store.provenance import beside
+from pipeline.store.rows import encode
 from tests import factory
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +54,7 @@ def test_compaction_keeps_what_another_version_wrote_and_drops_what_is_torn(tmp_
     path = tmp_path / "ledger.jsonl"
     row = factory.measurement()
     newer = encode(row).replace(b'{"key"', b'{"field_of_a_later_version":1,"key"')
+    factory.write_provenance(path, [row])
     path.write_bytes(newer + b'{"torn": 1\n' + encode(row))
     ledger = Ledger(path, lambda sentence: None)
     assert ledger.rows() == [row]
@@ -234,8 +237,11 @@ def test_a_file_system_without_locks_is_a_sentence(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(fcntl, "lockf", none)
     ledger = Ledger(tmp_path / "ledger.jsonl", silent)
-    for write in (ledger.compact, lambda: ledger.append(factory.measurement())):
-        with pytest.raises(UserError, match=cant_be_taken(ledger.path, errno.ENOLCK)):
+    for path, write in (
+        (ledger.path, ledger.compact),
+        (beside(ledger.path), lambda: ledger.append(factory.measurement())),
+    ):
+        with pytest.raises(UserError, match=cant_be_taken(path, errno.ENOLCK)):
             write()
     assert not ledger.path.exists()
 
@@ -331,6 +337,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines_and_takes_new_ones(
     rows = factory.grid(providers=("torch",))
     content = b"".join(map(encode, rows))
     kept = content[: cut % (len(content) + 1)]
+    factory.write_provenance(path, rows)
     path.write_bytes(kept)
     # A line without its newline is whole, too.
     whole = [row for i, row in enumerate(rows) if kept.startswith(b"".join(map(encode, rows[: i + 1]))[:-1])]
@@ -362,6 +369,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines_and_takes_new_ones(
 def test_a_foreign_line_is_said_and_skipped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
     row = factory.measurement()
+    factory.write_provenance(path, [row])
     path.write_bytes(b"\n" + line + b"\n" + encode(row))
     warnings: list[str] = []
     assert read_rows(path, warnings.append) == [row]
@@ -398,6 +406,7 @@ def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pyte
 def test_a_line_whose_key_is_not_its_parts_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     row = factory.measurement()
+    factory.write_provenance(path, [row])
     path.write_bytes(encode(row).replace(row.parts.source.encode(), b"a" * 16))
     warnings: list[str] = []
     assert read_rows(path, warnings.append) == []

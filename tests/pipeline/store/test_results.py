@@ -4,7 +4,6 @@ import pytest
 
 from pipeline import UserError
 from pipeline.store import evidence, results
-from pipeline.store.ledger import encode
 from pipeline.store.results import (
     ceilings_path,
     environment_path,
@@ -14,7 +13,18 @@ from pipeline.store.results import (
     load,
     profile_path,
 )
-from tests.factory import CPU, H100, H200, ceilings, environment, grid, measurement, write_results
+from pipeline.store.rows import encode
+from tests.factory import (
+    CPU,
+    H100,
+    H200,
+    ceilings,
+    environment,
+    grid,
+    measurement,
+    write_provenance,
+    write_results,
+)
 
 
 def quiet(sentence: str) -> None:
@@ -40,6 +50,7 @@ def test_of_a_point_that_was_measured_twice_the_newest_line_counts(tmp_path):
     path = ledger_path(tmp_path, "softmax", H200)
     path.parent.mkdir(parents=True)
     old, new = measurement(median_us=1.0), measurement(median_us=9.0)
+    write_provenance(path, [old])
     path.write_bytes(encode(old) + encode(new))
     assert load(tmp_path, quiet).measurements == (new,)
 

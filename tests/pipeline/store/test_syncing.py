@@ -95,7 +95,8 @@ synced = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 fsync = os.fsync
 def counted(descriptor):
     fsync(descriptor)
-    os.write(synced, b"%d\\n" % path.read_bytes().count(b"\\n"))
+    found = path.read_bytes() if path.exists() else b""
+    os.write(synced, b"%d\\n" % found.count(b"\\n"))
 os.fsync = counted
 ledger = Ledger(path, print)
 rows = [factory.measurement(size=size) for size in range(1, 41)]

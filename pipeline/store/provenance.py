@@ -1,0 +1,206 @@
+"""Where rows come from: what all rows of a run share, a line a run in ``provenance/<gpu>.jsonl`` of the
+folder of results. A row names its run.
+
+A run's line is on the disk before the first row that names it. Of two lines of a run the last counts, so that
+a line can be written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from pipeline.points.frozen import Record
+from pipeline.points.limits import Integer, Name, Text, When
+from pipeline.store import files
+from pipeline.store.environment import UNKEYED, Environment
+from pipeline.store.files import locked, write_atomically
+from pipeline.store.record import Commit, Origin, Parts
+
+FOLDER = "provenance"
+
+IN_RESULTS = ("timings", "finals")
+"""The folders of results whose files' rows name runs, by kernel and GPU."""
+
+
+class OutsideKernel(Record):
+    """The commit of a kernel that is in another repository than this one."""
+
+    commit: Commit
+    dirty: bool = False
+
+
+class RunProvenance(Record):
+    """One invocation that measured on one model of GPU, and what its rows share.
+
+    devices:
+        The devices that measured, ``cuda:0``, with a hash of each GPU's UUID. It tells another GPU of the
+        model from the same GPU again; None for a CPU, and where it was not noted.
+    commit, dirty:
+        Of this repository; a kernel that is ``outside`` of it has a commit of its own.
+    environment:
+        All that the commit does not hold and a key may depend on; None where it was not noted.
+    settings:
+        The digest of ``timing`` and ``seed``, as ``Parts`` has it.
+    measurement:
+        The version of the code that times and verifies.
+    """
+
+    run: Text
+    gpu: Name
+    devices: dict[Text, Text | None]
+    command: Text
+    commit: Commit
+    dirty: bool = False
+    outside: dict[Name, OutsideKernel] = Field(default_factory=dict)
+    image: Text | None = None
+    base_image: Text | None = None
+    environment: Environment | None = None
+    settings: Text
+    timing: dict[Name, float | int | str] | None = None
+    seed: Integer | None = None
+    measurement: Text
+
+    def origin(self, kernel: str, measured_at: When, device: str) -> Origin:
+        """Where a row of the run comes from."""
+        own = self.outside.get(kernel)
+        return Origin(
+            gpu=self.gpu,
+            device=device,
+            run=self.run,
+            command=self.command,
+            commit=self.commit if own is None else own.commit,
+            dirty=self.dirty if own is None else own.dirty,
+            tool=None if own is None else self.commit,
+            measured_at=measured_at,
+            image=self.image,
+            base_image=self.base_image,
+        )
+
+
+def run_of(origin: Origin, parts: Parts, kernel: str) -> RunProvenance:
+    """As much of a run as one of its rows tells."""
+    outside = origin.tool is not None
+    own = OutsideKernel(commit=origin.commit, dirty=origin.dirty)
+    return RunProvenance(
+        run=origin.run,
+        gpu=origin.gpu,
+        devices={origin.device: None},
+        command=origin.command,
+        commit=origin.tool or origin.commit,
+        dirty=origin.dirty,
+        outside={kernel: own} if outside else {},
+        image=origin.image,
+        base_image=origin.base_image,
+        settings=parts.settings,
+        measurement=parts.measurement,
+    )
+
+
+def keyed(environment: Environment) -> Environment:
+    """An environment as a run's line has it, which names the image beside it."""
+    return environment.model_copy(update=dict.fromkeys(UNKEYED))
+
+
+def hashed(uuid: str | None) -> str | None:
+    """What tells one GPU from another without its UUID; None for a CPU."""
+    return None if uuid is None else hashlib.sha256(f"kernel-pipeline {uuid}".encode()).hexdigest()[:16]
+
+
+def beside(path: Path) -> Path:
+    """The runs of a file of rows: in its folder of results, or in its own folder where it lies in none."""
+    in_results = len(path.parents) > 2 and path.parents[1].name in IN_RESULTS
+    return (path.parents[2] if in_results else path.parent) / FOLDER / path.name
+
+
+def read(path: Path, warn: Callable[[str], None] = lambda sentence: None) -> dict[str, RunProvenance]:
+    """The runs of a file by their ids; none if there is no file. A line that is none is skipped with a
+    sentence to ``warn``."""
+    found = {}
+    for number, line in enumerate(files.content(path).split(b"\n"), start=1):
+        if line.strip():
+            try:
+                run = RunProvenance.model_validate_json(line)
+            except ValidationError:
+                warn(f"{path}:{number} is not the line of a run (torn or edited); skipped.")
+            else:
+                found[run.run] = run
+    return found
+
+
+class Runs:
+    """The runs of one file of rows, for a process that adds rows to it."""
+
+    def __init__(self, rows: Path) -> None:
+        self.path = beside(rows)
+        self._known = read(self.path)
+        self._noted: dict[str, RunProvenance] = {}
+
+    def note(self, run: RunProvenance) -> None:
+        """Make sure that a run's line is on the disk. Raises UserError when it can't be written."""
+        if self._known.get(run.run) != run:
+            files.append(self.path, run.line())
+        self._known[run.run] = self._noted[run.run] = run
+
+    def cover(self, origin: Origin, parts: Parts, kernel: str) -> None:
+        """Make sure that there is a line of a row's run: one that was noted, or else what the row tells.
+        Raises UserError when it can't be written."""
+        if origin.run not in self._known:
+            self.note(run_of(origin, parts, kernel))
+        self._noted[origin.run] = self._known[origin.run]
+        if not self.path.exists():
+            self.keep()
+
+    def keep(self) -> None:
+        """Write again the lines of runs that rows of this process name, if the file was removed since."""
+        for run in self._noted.keys() - read(self.path).keys():
+            files.append(self.path, self._noted[run].line())
+
+
+def cover(rows: Path, some: Iterable[tuple[Origin, Parts, str]]) -> None:
+    """Make sure that each run of some rows of a file has a line, as ``Runs.cover``."""
+    runs = Runs(rows)
+    for origin, parts, kernel in some:
+        runs.cover(origin, parts, kernel)
+
+
+def merged(
+    ours: Mapping[str, RunProvenance], theirs: Mapping[str, RunProvenance]
+) -> dict[str, RunProvenance]:
+    """The runs of both; of one that both have ours, unless ours is only what a row of it told."""
+    added = {
+        name: run
+        for name, run in theirs.items()
+        if name not in ours or (ours[name].environment is None and run.environment is not None)
+    }
+    return {**ours, **added}
+
+
+def prune(path: Path, named: Callable[[], set[str]]) -> int:
+    """Drop the lines of runs that no row names; how many. ``named`` reads the rows' runs while no line can be
+    added."""
+    with locked(path):
+        runs = read(path)
+        kept = named()
+        left = [run for name, run in runs.items() if name in kept]
+        if len(left) < len(runs):
+            write_atomically(path, b"".join(run.line() for run in left))
+        return len(runs) - len(left)
+
+
+def named_in(path: Path) -> set[str]:
+    """The runs that the rows of a file name."""
+    found = set()
+    for line in files.content(path).split(b"\n"):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and isinstance(row.get("run"), str):
+                found.add(row["run"])
+    return found

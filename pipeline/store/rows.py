@@ -1,0 +1,176 @@
+"""Rows as lines: the one place where a row is split from what its run's rows share, and joined with it.
+
+A line holds what is the row's own, and nothing that follows from it or is as its default has it: no rate, for
+it follows from the bytes, the operations and the time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError, create_model
+
+from pipeline import UserError
+from pipeline.points.frozen import Record, digest
+from pipeline.points.limits import Count, NotNegative, Text
+from pipeline.store import provenance
+from pipeline.store.provenance import RunProvenance
+from pipeline.store.record import Origin, Parts, Rate
+
+R = TypeVar("R", bound=Record)
+
+SHARED = {name for name in Origin.model_fields if name in {*RunProvenance.model_fields, "device", "tool"}}
+"""What of a row's origin its run tells, and the device, which stands in a row where it is no usual one."""
+
+FOLLOWS = {"rate": {"gbps", "tflops"}, "parts": {"point", "settings", "measurement"}, "origin": SHARED}
+"""What no line holds: what follows from the rest of it, or stands in its run's line."""
+
+MIGRATE = "is of an earlier format: run python -m pipeline.migrate input={folder}"
+
+
+class Worked(Record):
+    """A rate as lines have it: what was moved and computed, and how near that came to which ceiling."""
+
+    bytes: Count
+    flops: Count
+    bound: Text | None = None
+    ceiling_fraction: NotNegative | None = None
+
+    def over(self, time_us: float) -> Rate:
+        """The rate at a time."""
+        gbps, tflops = self.bytes / time_us / 1e3, self.flops / time_us / 1e6
+        return Rate.model_validate({**dict(self), "gbps": gbps, "tflops": tflops})
+
+
+class OwnParts(Record):
+    """The parts of a row's key that its run does not tell, and that do not follow from its point."""
+
+    source: Text
+    environment: Text
+
+
+class UnknownRunError(Exception):
+    """A row names a run that has no line."""
+
+
+def encode(row: Any) -> bytes:
+    """A measurement's or a final's line."""
+    origin: Origin = row.origin
+    line = row.model_dump(mode="json", exclude_defaults=True, exclude=FOLLOWS)
+    line |= {"run": origin.run, **line.pop("origin")}
+    if origin.device != _usual(origin.gpu):
+        line["device"] = origin.device
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _usual(gpu: str) -> str:
+    """The device of most rows, which their lines leave out."""
+    return "cpu" if gpu.startswith("cpu-") else "cuda:0"
+
+
+@cache
+def _form(kind: type[Record]) -> type[Record]:
+    """What a line of a kind of rows has to be."""
+    fields: dict[str, Any] = {name: (one.annotation, one) for name, one in kind.model_fields.items()}
+    fields |= {name: (one.annotation, one) for name, one in Origin.model_fields.items() if name not in SHARED}
+    del fields["origin"]
+    is_timed = kind.model_fields["rate"].is_required() and kind.model_fields["rate"].annotation is Rate
+    fields["rate"] = (Worked, ...) if is_timed else (Worked | None, None)
+    fields |= {"parts": (OwnParts, ...), "run": (Text, ...), "device": (Text | None, None)}
+    return create_model(f"{kind.__name__}Line", __base__=Record, **fields)
+
+
+class Reader:
+    """Reads lines of one kind of rows from a file. Runs that rows name and nothing tells of are counted."""
+
+    def __init__(self, path: Path, kind: type[R], runs: Mapping[str, RunProvenance] | None = None) -> None:
+        self.path = path
+        self.kind: Any = kind
+        self.runs = provenance.read(provenance.beside(path)) if runs is None else runs
+        self.unknown: Counter[str] = Counter()
+        self._form: Any = _form(kind)
+
+    def row(self, line: bytes) -> Any:
+        """The row of a line. Raises UnknownRunError where its run has no line; UserError for a row of the
+        format before this one; ValueError, TypeError or RecursionError for a line that is no row."""
+        try:
+            found = self._form.model_validate_json(line)
+        except ValidationError:
+            # Python reads some that pydantic's parser does not, as half a character of UTF-16.
+            content = json.loads(line)
+            if is_earlier(content):
+                raise UserError(f"{self.path} {MIGRATE.format(folder=folder_of(self.path))}.") from None
+            found = self._form.model_validate(content)
+        run = self.runs.get(found.run)
+        if run is None:
+            self.unknown[found.run] += 1
+            raise UnknownRunError(found.run)
+        fields = {
+            name: getattr(found, name) for name in self.kind.model_fields if name in self._form.model_fields
+        }
+        timing = found.outcome.timing if "outcome" in fields else found
+        fields["rate"] = None if found.rate is None or timing is None else found.rate.over(timing.median_us)
+        fields["parts"] = Parts(
+            point=digest(found.point.model_dump()),
+            source=found.parts.source,
+            measurement=run.measurement,
+            environment=found.parts.environment,
+            settings=run.settings,
+        )
+        device = found.device or _usual(run.gpu)
+        origin = _origin(_Same(run), found.point.kernel, device)
+        own = {name: getattr(found, name) for name in Origin.model_fields if name not in SHARED}
+        fields["origin"] = origin.model_copy(update=own)
+        return self.kind.model_validate(fields)
+
+    def said(self) -> list[str]:
+        """A sentence on each run that rows name and nothing tells of."""
+        return without_line(self.path, self.unknown)
+
+
+class _Same:
+    """A run, equal to itself alone: to look something up by it is quick."""
+
+    def __init__(self, run: RunProvenance) -> None:
+        self.run = run
+
+    def __hash__(self) -> int:
+        return id(self.run)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.run is other.run
+
+
+@lru_cache(maxsize=4096)
+def _origin(one: _Same, kernel: str, device: str) -> Origin:
+    """The origin of a run's rows; when each was measured is put in its place."""
+    return one.run.origin(kernel, SOME_TIME, device)
+
+
+def without_line(path: Path, runs: Mapping[str, int]) -> list[str]:
+    """A sentence on each run that rows of a file name, by their number, and that has no line."""
+    where = provenance.beside(path)
+    return [
+        f"{path}: {count} row{'s name' if count > 1 else ' names'} run {run}, of which {where} has no line; "
+        "skipped. Bring that line from where the run measured, or measure the points again."
+        for run, count in runs.items()
+    ]
+
+
+SOME_TIME = datetime.fromisoformat("2000-01-01T00:00:00Z")
+
+
+def is_earlier(content: Any) -> bool:
+    """Whether a line is a row of the format before this one, which held in each row what its run shares."""
+    return isinstance(content, dict) and isinstance(content.get("origin"), dict)
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of results that a file of rows lies in."""
+    return path.parent.parent if path.parent.name == "runs" else provenance.beside(path).parents[1]

@@ -1,0 +1,517 @@
+"""Which environment variables are in keys: those that change a provider's code or its speed.
+
+Each variable stands on one of two lists, by name or by a pattern with ``*``; of several patterns that fit the
+longest counts. One that stands on neither and begins as those of a tool that providers use is in the key, for
+it may matter, and a warning names it. To end that, add it to the list where it belongs: a line is enough.
+
+``torch.set_float32_matmul_precision`` and other switches of torch have no variable: a provider that calls one
+says so in its source, which its key covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+
+COUNTED: Mapping[str, str] = {
+    # Every provider and timer: the driver, the runtime and the libraries that torch calls.
+    "all": """
+        CUDA_DEVICE_MAX_CONNECTIONS
+        CUDA_DEVICE_MAX_COPY_CONNECTIONS
+        CUDA_DISABLE_PERF_BOOST
+        CUDA_DISABLE_PTX_JIT
+        CUDA_ENABLE_COREDUMP_ON_EXCEPTION
+        CUDA_FORCE_PTX_JIT
+        CUDA_GRAPHS_USE_NODE_PRIORITY
+        CUDA_LAUNCH_BLOCKING
+        CUDA_MANAGED_FORCE_DEVICE_ALLOC
+        CUDA_MODULE_DATA_LOADING
+        CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+        CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+        CUDA_SCALE_LAUNCH_QUEUES
+        CUBLASLT_*
+        CUBLAS_EMULATION_STRATEGY
+        CUBLAS_WORKSPACE_CONFIG
+        CUDNN_FRONTEND_*
+        DISABLE_ADDMM_CUDA_LT
+        NVIDIA_TF32_OVERRIDE
+        PYTORCH_ALLOC_CONF
+        PYTORCH_CUDA_ALLOC_CONF
+        PYTORCH_NO_CUDA_MEMORY_CACHING
+        PYTORCH_TUNABLEOP_*
+        TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
+        TORCH_BLAS_PREFER_CUBLASLT
+        TORCH_CUDA_SANITIZER
+        TORCH_CUDNN_*
+        TORCH_LINALG_PREFER_CUSOLVER
+        TORCH_LINEAR_FLATTEN_3D
+        """,
+    # What a CPU runs, and the timer of its clock: threads, vectors, memory.
+    "cpu": """
+        ATEN_CPU_CAPABILITY
+        DNNL_*
+        GOMP_*
+        KMP_*
+        LD_PRELOAD
+        MALLOC_*
+        MKL_*
+        OMP_*
+        ONEDNN_*
+        OPENBLAS_*
+        TORCH_MKLDNN_*
+        """,
+    # What Triton and Gluon compile, in this repository, in torch.compile and in peers.
+    "triton": """
+        DISABLE_LLVM_OPT
+        DISABLE_MMA_V3
+        DISABLE_MMA_V5
+        DISABLE_PTXAS_OPT
+        LLVM_PASS_PLUGIN_PATH
+        PTXAS_OPTIONS
+        TRITON_ALLOW_NON_CONSTEXPR_GLOBALS
+        TRITON_DEBUG
+        TRITON_DEFAULT_BACKEND
+        TRITON_DEFAULT_FP_FUSION
+        TRITON_DISABLE_LINE_INFO
+        TRITON_ENABLE_ASAN
+        TRITON_ENABLE_EXPERIMENTAL_CONSAN
+        TRITON_F32_DEFAULT
+        TRITON_INSTRUMENTATION_MODE
+        TRITON_KERNEL_OVERRIDE
+        TRITON_LIBDEVICE_PATH
+        TRITON_MAX_TENSOR_NUMEL
+        TRITON_MOCK_PTX_VERSION
+        TRITON_OVERRIDE_ARCH
+        TRITON_OVERRIDE_DIR
+        TRITON_PLUGIN_PATHS
+        TRITON_PTXAS*_PATH
+        TRITON_USE_META_WS
+        """,
+    # What torch.compile makes.
+    "inductor": """
+        ENABLE_PERSISTENT_TMA_MATMUL
+        ENABLE_TEMPLATE_TMA_STORE
+        ENABLE_TMA_LOAD_FOR_TEMPLATE_EPILOGUE
+        INDUCTOR_*
+        TORCHDYNAMO_AUTO_FUNCTIONALIZED_V2
+        TORCHDYNAMO_CAPTURE_*
+        TORCHDYNAMO_DISABLE
+        TORCHDYNAMO_NO_DATA_DEPENDENT_GRAPH_BREAK
+        TORCHDYNAMO_PREPARE_FREEZING
+        TORCHDYNAMO_SUPPRESS_ERRORS
+        TORCHINDUCTOR_ALIGNMENT_ASSERTS
+        TORCHINDUCTOR_APPLY_GUMBEL_MAX_TRICK
+        TORCHINDUCTOR_ASSUME_UNALIGNED_FALLBACK_OUTPUT
+        TORCHINDUCTOR_AUTOHEURISTIC_USE
+        TORCHINDUCTOR_AUTOTUNE_*
+        TORCHINDUCTOR_AUTO_CHUNKER
+        TORCHINDUCTOR_BATCH_INVARIANT
+        TORCHINDUCTOR_BENCHMARK_*
+        TORCHINDUCTOR_CHUNKER_NUM_CHUNKS
+        TORCHINDUCTOR_COALESCE_TILING_ANALYSIS
+        TORCHINDUCTOR_COMPREHENSIVE_PADDING
+        TORCHINDUCTOR_COOPERATIVE_REDUCTIONS
+        TORCHINDUCTOR_COORDINATE_DESCENT_*
+        TORCHINDUCTOR_CPP_*
+        TORCHINDUCTOR_CUDAGRAPH*
+        TORCHINDUCTOR_CUTLASS_*
+        TORCHINDUCTOR_DECOMPOSE_*
+        TORCHINDUCTOR_DEFAULT_AUTOTUNE_*
+        TORCHINDUCTOR_DELAY_REALIZE_CHEAP_OUTPUTS
+        TORCHINDUCTOR_DETERMINISTIC
+        TORCHINDUCTOR_DISABLED_PASSES
+        TORCHINDUCTOR_DISTORT_BENCHMARKING_RESULT
+        TORCHINDUCTOR_DIVISIBLE_BY_16
+        TORCHINDUCTOR_DYNAMIC_SCALE_RBLOCK
+        TORCHINDUCTOR_EMIT_POINTER_RANGE_32
+        TORCHINDUCTOR_EMULATE_*
+        TORCHINDUCTOR_ENABLE_LINEAR_BINARY_FOLDING
+        TORCHINDUCTOR_ENABLE_PDL
+        TORCHINDUCTOR_FORCE_*
+        TORCHINDUCTOR_FREEZING
+        TORCHINDUCTOR_GRAPH_PARTITION
+        TORCHINDUCTOR_INCREMENTAL_AUTOTUNE
+        TORCHINDUCTOR_INPLACE_PADDING
+        TORCHINDUCTOR_KEEP_OUTPUT_STRIDE
+        TORCHINDUCTOR_LAYOUT_OPTIMIZATION
+        TORCHINDUCTOR_LOOP_*
+        TORCHINDUCTOR_MAX_AUTOTUNE*
+        TORCHINDUCTOR_MEMORY_*
+        TORCHINDUCTOR_MIN_NUM_SPLIT
+        TORCHINDUCTOR_MIX_ORDER_REDUCTION*
+        TORCHINDUCTOR_MULTI_KERNEL
+        TORCHINDUCTOR_NAN_ASSERTS
+        TORCHINDUCTOR_NATIVE_MATMUL
+        TORCHINDUCTOR_NESTED_REDUCTION
+        TORCHINDUCTOR_NUM_DECOMPOSE_K_SPLITS
+        TORCHINDUCTOR_NVGEMM_*
+        TORCHINDUCTOR_ONLINE_SOFTMAX
+        TORCHINDUCTOR_OPTIMIZE_SCATTER_UPON_CONST_TENSOR
+        TORCHINDUCTOR_ORIGAMI*
+        TORCHINDUCTOR_PARTITIONED_SCATTER_ENABLED
+        TORCHINDUCTOR_PERMUTE_FUSION
+        TORCHINDUCTOR_PERSISTENT_REDUCTIONS
+        TORCHINDUCTOR_PIPELINE_GEMM_AUTOTUNING
+        TORCHINDUCTOR_PROFILE_WITH_DO_BENCH_USING_PROFILING
+        TORCHINDUCTOR_PROLOGUE_FUSION
+        TORCHINDUCTOR_RUNTIME_TRITON_NAN_ASSERTS
+        TORCHINDUCTOR_SCALAR_ASSERTS
+        TORCHINDUCTOR_SHAPE_PADDING
+        TORCHINDUCTOR_SIZE_ASSERTS
+        TORCHINDUCTOR_SKIP_L1
+        TORCHINDUCTOR_SPLIT_REDUCTIONS
+        TORCHINDUCTOR_USE_*
+        TORCHINDUCTOR_VEC_ISA_OK
+        TORCH_COMPILE_BACKEND
+        TORCH_COMPILE_DISABLE
+        TORCH_COMPILE_OVERRIDE_*
+        TORCH_DYNAMO_AUTOMATIC_DYNAMIC_SHAPES
+        TORCH_DYNAMO_DO_NOT_EMIT_RUNTIME_ASSERTS
+        TORCH_INDUCTOR_CPP_WRAPPER
+        """,
+    # What nvcc compiles.
+    "cuda": """
+        NVCC_APPEND_FLAGS
+        NVCC_CCBIN
+        NVCC_PREPEND_FLAGS
+        """,
+    # What Numba compiles.
+    "numba": """
+        NUMBA_BOUNDSCHECK
+        NUMBA_CPU_FEATURES
+        NUMBA_CPU_NAME
+        NUMBA_CUDA_ARRAY_INTERFACE_SYNC
+        NUMBA_CUDA_DEBUGINFO
+        NUMBA_CUDA_DEFAULT_PTX_CC
+        NUMBA_CUDA_ENABLE_MINOR_VERSION_COMPATIBILITY
+        NUMBA_CUDA_INCLUDE_PATH
+        NUMBA_CUDA_MAX_PENDING_DEALLOCS_*
+        NUMBA_CUDA_MEMORY_MANAGER
+        NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM
+        NUMBA_CUDA_USE_NVIDIA_BINDING
+        NUMBA_DEBUGINFO
+        NUMBA_DEFAULT_NUM_THREADS
+        NUMBA_DISABLE_INTEL_SVML
+        NUMBA_DISABLE_JIT
+        NUMBA_ENABLE_AVX
+        NUMBA_EXTEND_VARIABLE_LIFETIMES
+        NUMBA_FORCE_CUDA_CC
+        NUMBA_LLVM_REFPRUNE_*
+        NUMBA_LOOP_VECTORIZE
+        NUMBA_NUM_THREADS
+        NUMBA_OPT
+        NUMBA_SLP_VECTORIZE
+        NUMBA_THREADING_LAYER*
+        """,
+}
+"""Variables that change code or speed, by whose."""
+
+IGNORED = """
+    # Which device is used, and where tools and caches lie: what is found there has a version in the key.
+    CUDACXX
+    CUDA_BIN_PATH
+    CUDA_CACHE_*
+    CUDA_DEVICE_ORDER
+    CUDA_HOME
+    CUDA_INC_PATH
+    CUDA_LIB_PATH
+    CUDA_PATH*
+    CUDA_ROOT
+    CUDA_TOOLKIT_*
+    CUDA_VISIBLE_DEVICES
+    CUDNN_HOME
+    CUDNN_INCLUDE*
+    CUDNN_LIB*
+    CUDNN_PATH
+    CUDNN_ROOT*
+    LLVM_DIR
+    LLVM_SYMBOLIZER_PATH
+    NUMBA_CACHE_*
+    NUMBA_CUDA_DRIVER
+    NUMBA_FUNCTION_CACHE_SIZE
+    NUMBA_GDB_BINARY
+    PYTORCH_HOME
+    PYTORCH_KERNEL_CACHE_PATH
+    PYTORCH_KEEP_TMPDIR
+    PYTORCH_NVCC
+    TORCHINDUCTOR_AUTOGRAD_*CACHE*
+    TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE
+    TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE
+    TORCHINDUCTOR_BUNDLE_TRITON_INTO_FX_GRAPH_CACHE
+    TORCHINDUCTOR_CACHE_*
+    TORCHINDUCTOR_CK_DIR
+    TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS
+    TORCHINDUCTOR_CUTLASS_DIR
+    TORCHINDUCTOR_DISABLE_MULTI_KERNEL_CACHE
+    TORCHINDUCTOR_ENABLE_CACHING_MODULE
+    TORCHINDUCTOR_FX_GRAPH_*CACHE*
+    TORCHINDUCTOR_NON_BLOCKING_REMOTE_CACHE_WRITE
+    TORCHINDUCTOR_REDIS_*
+    TORCH_CACHING_PRECOMPILE
+    TORCH_EXTENSIONS_DIR
+    TORCH_FAKE_TENSOR_DISPATCH_CACHE*
+    TORCH_HOME
+    TORCH_HUB
+    TORCH_INDUCTOR_INSTALL_GXX
+    TORCH_INDUCTOR_PRECOMPILE_HEADERS
+    TORCH_MODEL_ZOO
+    TRITON_ALWAYS_COMPILE
+    TRITON_BACKENDS_IN_TREE
+    TRITON_CACHE_*
+    TRITON_CUDACRT_PATH
+    TRITON_CUDART_PATH
+    TRITON_CUOBJDUMP_PATH
+    TRITON_CUPTI_LIB_*
+    TRITON_HOME
+    TRITON_LIBCUDA_PATH
+    TRITON_NVDISASM_PATH
+    TRITON_REDIS_*
+    TRITON_REMOTE_CACHE_BACKEND
+    TRITON_STORE_BINARY_ONLY
+
+    # How many processes and threads compile, and how long that may take.
+    MAX_JOBS
+    TORCHINDUCTOR_AUTOTUNE_POOL_INACTIVITY_TIMEOUT
+    TORCHINDUCTOR_COMPILE_*
+    TORCHINDUCTOR_FILE_LOCK_TIMEOUT
+    TORCHINDUCTOR_PRECOMPILATION_TIMEOUT_SECONDS
+    TORCHINDUCTOR_QUIESCE_ASYNC_COMPILE_POOL
+    TORCHINDUCTOR_WORKER_*
+    TORCH_WARM_POOL
+
+    # What an image says of what it holds: the versions that are used are in the key.
+    CUBLAS_VERSION
+    CUDA_ARCH_LIST
+    CUDA_COMPONENT_LIST
+    CUDA_*_VERSION
+    CUDA_VERSION*
+    CUDNN_FRONTEND_VERSION
+    CUDNN_VERSION
+    PYTORCH_BUILD_*
+    PYTORCH_VERSION
+    TORCH_ALLOW_EXTENSION
+    TORCH_CUDA_ARCH_LIST
+    TORCH_*_VERSION
+
+    # What is printed, logged, dumped or traced.
+    CUBLASLT_LOG_*
+    CUBLAS_LOG*
+    CUDA_COREDUMP_*
+    CUDA_ENABLE_*COREDUMP*
+    CUDA_ENABLE_USER_TRIGGERED_COREDUMP
+    CUDA_LOG_*
+    CUDNN_FRONTEND_LOG_*
+    CUDNN_LOG*
+    DNNL_VERBOSE*
+    INDUCTOR_*_SVG
+    INDUCTOR_*_GRAPH*
+    INDUCTOR_LOG_*
+    INDUCTOR_PROVENANCE
+    KMP_SETTINGS
+    KMP_VERSION
+    KMP_WARNINGS
+    LLVM_ENABLE_*
+    LLVM_EXTRACT_DI_LOCAL_VARIABLES
+    LLVM_IR_ENABLE_DUMP
+    MKL_VERBOSE*
+    NUMBA_ALWAYS_WARN_UNINIT_VAR
+    NUMBA_CHROME_TRACE
+    NUMBA_COLOR_SCHEME
+    NUMBA_CUDA_LOG_*
+    NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS
+    NUMBA_CUDA_VERBOSE_JIT_LOG
+    NUMBA_CUDA_WARN_ON_IMPLICIT_COPY
+    NUMBA_DEBUG
+    NUMBA_DEBUG_*
+    NUMBA_DEVELOPER_MODE
+    NUMBA_DIFF_IR
+    NUMBA_DISABLE_PERFORMANCE_WARNINGS
+    NUMBA_DUMP*
+    NUMBA_FULL_TRACEBACKS
+    NUMBA_HIGHLIGHT_DUMPS
+    NUMBA_JIT_COVERAGE
+    NUMBA_LLVM_PASS_TIMINGS
+    NUMBA_PARALLEL_DIAGNOSTICS
+    NUMBA_SHOW_HELP
+    NUMBA_TRACE
+    OMP_DISPLAY_*
+    ONEDNN_VERBOSE*
+    PTXAS_VERBOSE
+    PYTORCH_API_USAGE_STDERR
+    PYTORCH_FUSION_DEBUG
+    PYTORCH_JIT_LOG_LEVEL
+    PYTORCH_MATCHER_LOGLEVEL
+    TORCHDYNAMO_DEBUG_FUNCTION
+    TORCHDYNAMO_EXTENDED_*
+    TORCHDYNAMO_PRINT_*
+    TORCHDYNAMO_VERBOSE
+    TORCHINDUCTOR_AUTOHEURISTIC_COLLECT
+    TORCHINDUCTOR_AUTOHEURISTIC_LOG_PATH
+    TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED
+    TORCHINDUCTOR_DEBUG_FUSION
+    TORCHINDUCTOR_DUMP_*
+    TORCHINDUCTOR_ENABLED_METRIC_TABLES
+    TORCHINDUCTOR_KERNELS_TO_DUMP
+    TORCHINDUCTOR_*_LOGGING_FILE
+    TORCHINDUCTOR_MAX_AUTOTUNE_REPORT_CHOICES_STATS
+    TORCHINDUCTOR_PATTERN_MATCH_DEBUG
+    TORCHINDUCTOR_SAVE_ARGS
+    TORCHINDUCTOR_WARN_*
+    TORCHINDUCTOR_WRITE_MISSING_OPS
+    TORCH_ADDR2LINE_BINARY
+    TORCH_COMPILE_CPROFILE
+    TORCH_COMPILE_DEBUG*
+    TORCH_COMPILE_DYNAMO_PROFILER
+    TORCH_COMPILE_GRAPH_FORMAT
+    TORCH_COMPILE_STROBELIGHT
+    TORCH_CPP_LOG_LEVEL
+    TORCH_CUDNN_V8_API_DEBUG
+    TORCH_DISABLE_ADDR2LINE
+    TORCH_ENRICH_RPOFILER_STACK_TRACE
+    TORCH_LOGS*
+    TORCH_SERIALIZATION_DEBUG
+    TORCH_SHOW_*
+    TORCH_SYMBOLIZE_MODE
+    TORCH_TRACE
+    TRITON_DUMP_*
+    TRITON_ENABLE_HW_TRACE
+    TRITON_ENABLE_LLVM_DEBUG
+    TRITON_ENABLE_NVTX
+    TRITON_ENABLE_PYTHON_STACKTRACE
+    TRITON_FRONT_END_DEBUGGING
+    TRITON_KERNEL_DUMP
+    TRITON_LLVM_DEBUG_ONLY
+    TRITON_PARTITION_SCHEDULING_*
+    TRITON_PRINT_*
+    TRITON_PROFILE_BUFFER_SIZE
+    TRITON_PROTON_DISABLE
+    TRITON_REPRODUCER_PATH
+
+    # What several GPUs or hosts say to each other: a point is measured on one.
+    CUDA_MPS_LOG_DIRECTORY
+    CUDA_MPS_PIPE_DIRECTORY
+    NCCL_*
+    NVSHMEM_*
+    PYTORCH_DDP_*
+    TORCHELASTIC_*
+    TORCHINDUCTOR_COLLECTIVE_*
+    TORCHINDUCTOR_DISTRIBUTED_*
+    TORCH_COMPILER_COLLECTIVES
+    TORCH_DISTRIBUTED_*
+    TORCH_FR_*
+    TORCH_GLOO_*
+    TORCH_NCCL_*
+    TORCH_SYMMMEM_*
+    TORCH_SYMM_MEM_*
+    UCX_*
+
+    # How a host reaches others.
+    ALL_PROXY
+    FTP_PROXY
+    HTTPS_PROXY
+    HTTP_PROXY
+    NO_PROXY
+    all_proxy
+    ftp_proxy
+    http_proxy
+    https_proxy
+    no_proxy
+
+    # What this pipeline sets, or does not use.
+    CUDA_MODULE_LOADING
+    NUMBA_DISABLE_CUDA
+    NUMBA_ENABLE_CUDASIM
+    PYTORCH_HIP_ALLOC_CONF
+    PYTORCH_JIT*
+    PYTORCH_NVML_BASED_CUDA_CHECK
+    PYTORCH_ROCM_ARCH
+    PYTORCH_SKIP_CUDNN_COMPATIBILITY_CHECK
+    TORCHDYNAMO_REPRO_*
+    TORCHDYNAMO_TRANSLATION_*
+    TORCHINDUCTOR_XPU_*
+    TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT
+    TORCH_DEVICE_BACKEND_AUTOLOAD
+    TORCH_DISABLE_DEADLOCK_DETECTION
+    TORCH_DONT_CHECK_COMPILER_ABI
+    TORCH_EXTENSION_*
+    TORCH_FORCE_*WEIGHTS_ONLY_LOAD
+    TORCH_NO_COMPILER_WRAPPER
+    TORCH_ROCM_*
+    TORCH_TNT_IN_USE
+    TORCH_USE_RTLD_GLOBAL
+    TORCH_XPU_*
+    TRITON_HIP_*
+    TRITON_INTERPRET
+    TRITON_LIBHIP_PATH
+    TRITON_PLUGIN_VERSION_CHECK
+    """
+"""Variables that change neither."""
+
+BEGINNINGS: Mapping[str, str] = {
+    "CUBLAS": "all",
+    "CUDA_": "all",
+    "CUDNN_": "all",
+    "PYTORCH_": "all",
+    "TORCH_": "all",
+    "ATEN_": "cpu",
+    "DNNL_": "cpu",
+    "GOMP_": "cpu",
+    "KMP_": "cpu",
+    "MALLOC_": "cpu",
+    "MKL_": "cpu",
+    "OMP_": "cpu",
+    "ONEDNN_": "cpu",
+    "OPENBLAS_": "cpu",
+    "LLVM_": "triton",
+    "PTXAS_": "triton",
+    "TRITON_": "triton",
+    "INDUCTOR_": "inductor",
+    "TORCHDYNAMO_": "inductor",
+    "TORCHINDUCTOR_": "inductor",
+    "NVCC_": "cuda",
+    "NUMBA_": "numba",
+}
+"""Whose a variable is that stands on neither list, by how it begins."""
+
+
+def whose(name: str) -> str | None:
+    """Whose code or speed a variable changes, a key of ``COUNTED``; None for one that changes none."""
+    listed = _listed(name)
+    return _beginning(name) if listed is None else listed or None
+
+
+def is_in_key(name: str, on_gpu: bool) -> bool:
+    """Whether a variable is in the keys of any provider on that kind of device: on a GPU none is that changes
+    what a CPU does, as packages set some when they are imported."""
+    found = whose(name)
+    return found is not None and not (on_gpu and found == "cpu")
+
+
+def is_listed(name: str) -> bool:
+    """Whether a variable stands on one of the lists."""
+    return _listed(name) is not None
+
+
+@cache
+def _listed(name: str) -> str | None:
+    """The list on which a variable stands: a key of ``COUNTED``, or empty for ``IGNORED``; None for none."""
+    fitting = [(len(pattern), who) for pattern, who in _patterns() if fnmatchcase(name, pattern)]
+    exact = [who for pattern, who in _patterns() if pattern == name]
+    return exact[0] if exact else max(fitting)[1] if fitting else None
+
+
+@cache
+def _patterns() -> tuple[tuple[str, str], ...]:
+    lists = {**COUNTED, "": IGNORED}
+    return tuple(
+        (line.strip(), who)
+        for who, text in lists.items()
+        for line in text.splitlines()
+        if line.strip() and not line.strip().startswith("#")
+    )
+
+
+def _beginning(name: str) -> str | None:
+    fitting = [start for start in BEGINNINGS if name.startswith(start)]
+    return BEGINNINGS[max(fitting, key=len)] if fitting else None
