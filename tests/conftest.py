@@ -37,8 +37,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Interpreter and simulator compute in NumPy, which warns of the infinities and NaN that the tests ask
-    for."""
+    """Share a GPU among processes; let NumPy, in which interpreter and simulator compute, not warn of the
+    infinities and NaN that the tests ask for."""
+    if torch.cuda.is_available():
+        from tests import gpu_sharing
+
+        config.pluginmanager.register(gpu_sharing)
     for module in (r"triton.runtime.interpreter", r"kernels\.\w+\.numba", r"numba\.cuda\.simulator"):
         config.addinivalue_line("filterwarnings", f"ignore::RuntimeWarning:{module}")
 
