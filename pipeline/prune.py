@@ -24,7 +24,7 @@ from pipeline.command.run import run_stage, say, warn
 from pipeline.execution import identity
 from pipeline.points import catalog, problems
 from pipeline.points.frozen import digest
-from pipeline.store import results
+from pipeline.store import plain_yaml, results
 from pipeline.store.environment import Environment
 from pipeline.store.ledger import Ledger
 from pipeline.store.record import Measurement
@@ -128,7 +128,8 @@ class Today:
     @cached_property
     def settings(self) -> tuple[TimingSettings, int] | None:
         """The timing's settings and the seed of the sweep that last wrote the ledger."""
-        return identity.settings_beside(self.path)
+        told = self.path.with_suffix(".yaml")
+        return identity.settings_beside(self.path) if plain_yaml.is_plain(told) else None
 
 
 def settings_digest(timing: TimingSettings, seed: int) -> str:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from pipeline.points.point import Point, order
 from pipeline.store import files
+from pipeline.store.credentials import masked
 from pipeline.store.files import content, locked, write_atomically
 from pipeline.store.record import Measurement
 from pipeline.store.syncing import Syncing
@@ -123,5 +124,8 @@ def _sorted(rows: Iterable[Measurement]) -> list[Measurement]:
 
 
 def encode(row: Measurement) -> bytes:
-    """One line of a ledger."""
-    return json.dumps(row.row(), separators=(",", ":")).encode() + b"\n"
+    """One line of a ledger. An error's text is without the environment's secrets: ledgers are committed."""
+    made = row.row()
+    if error := made["outcome"].get("error"):
+        made["outcome"] = made["outcome"] | {"error": masked(error)}
+    return json.dumps(made, separators=(",", ":")).encode() + b"\n"
