@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+GPU_JOBS ?= 12
 ARGS ?=
 IMAGE ?= cpu
 PROOFS ?= cpu gpu server wheelhouse
@@ -32,11 +33,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 INSTALL = python locks/install.py
 KERNELS = $(shell sed -n 's/^kernels: *//p' params.yaml)
 FROM = $(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)")
+comma := ,
 # A wheelhouse without torch is for a host that has it.
 TORCH_HERE = $(and $(WHEELHOUSE),$(if $(wildcard $(WHEELHOUSE)/torch-*.whl),,yes))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python-on-path repro verify build report publish ui docs test test-slow campaign lint types lock pin \
+.PHONY: help setup python-on-path repro verify build report publish ui docs test test-slow test-gpu campaign lint types lock pin \
 	wheelhouse server docker-gpu docker-cpu docker-image docker-shell test-docker clean
 
 help: ## List the targets
@@ -45,6 +47,7 @@ help: ## List the targets
 	@echo 'Variables:'
 	@echo '  ARGS=...      more arguments for the command behind a target: make test ARGS="-k softmax"'
 	@echo '  JOBS=2        processes for the tests; JOBS= runs them in one, without pytest-xdist'
+	@echo '  GPU_JOBS=12   the same for test-gpu: about 1.5 GB of GPU memory each'
 	@echo '  PYTHON=...    the Python 3.11-3.13 that .venv is made with; its version alone: for wheelhouse'
 	@echo '  VENV=         no .venv: run with $$(PYTHON), which has all packages already'
 	@echo '  IMAGE=cpu     the image of docker-shell and docker-image: cpu or gpu'
@@ -107,13 +110,22 @@ docs: $(READY) ## Build the documentation and the reports as a site, every link 
 	@echo 'Open build/site/index.html, or serve it: python -m http.server --directory build/site'
 
 # In tests/conftest.py's order: xdist's own begins with the groups of many tests, however short.
-PYTEST = python -m pytest --durations=10 $(if $(JOBS),-n $(JOBS) --dist loadgroup --no-loadscope-reorder)
+IN_GROUPS = --dist loadgroup --no-loadscope-reorder
+PYTEST = python -m pytest --durations=10 $(if $(JOBS),-n $(JOBS) $(IN_GROUPS))
+CUDA_KERNELS = $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard kernels/*/*.cu)))))
 
-test: $(READY) ## Run the tests but for the slow ones: minutes
-	@$(PYTEST) -m 'not slow' $(ARGS)
+test: $(READY) ## Run the tests but for the slow ones and those that need a GPU: minutes
+	@$(PYTEST) -m 'not slow and not gpu' $(ARGS)
 
 test-slow: $(READY) ## Run the slow ones: whole pipelines, kills, servers, browsers, compilers
-	@$(PYTEST) -m slow $(ARGS)
+	@$(PYTEST) -m 'slow and not gpu' $(ARGS)
+
+# The libraries are built meanwhile, all at once: a test that needs one waits for it.
+test-gpu: $(READY) ## Run tests/gpu, several processes on one GPU; ARGS="-m smoke": the first case of each
+	@mkdir -p build
+	@python -m pipeline.build kernel=$(subst $() ,$(comma),$(CUDA_KERNELS)) output=outputs >build/test-gpu.log 2>&1 & \
+	python -m pytest tests/gpu -rs --durations=25 $(if $(GPU_JOBS),-n $(GPU_JOBS) $(IN_GROUPS)) $(ARGS); \
+	code=$$?; wait; exit $$code
 
 campaign: $(READY) ## Kill, fill disks, spoil ledgers at random, for minutes: what was lost, what was wrong
 	@python -m tests.campaign $(ARGS)

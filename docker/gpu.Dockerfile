@@ -5,6 +5,9 @@
 # `make pin` moves its digest.
 ARG BASE_IMAGE=nvidia/cuda:13.0.3-base-ubuntu24.04@sha256:7c7413a56200486f71f181cad9310f6fd31b6bb21816ade15fc9c1e1e927a5c1
 
+# Folders that pip takes packages from: docker/pip_settings.py names them in place of this.
+FROM scratch AS pip-folders
+
 # torch.compile and Triton compile against Python.h while they run. git tells a result's commit.
 FROM ${BASE_IMAGE} AS system
 ARG NCU_PACKAGE=cuda-nsight-compute-13-0
@@ -21,12 +24,18 @@ RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends python3-venv
 COPY locks/install.py locks/build.lock locks/runtime.lock locks/nvcc.lock locks/torch-cuda.lock /opt/locks/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    --mount=type=secret,id=pip-cert,target=/etc/pip-cert.pem \
+    --mount=type=secret,id=pip-client-cert,target=/etc/pip-client-cert.pem \
+    --mount=type=bind,from=pip-folders,target=/pip-folders \
     python3 -m venv /opt/venv \
     && /opt/venv/bin/python /opt/locks/install.py runtime nvcc torch-cuda --no-cache-dir
 
 # What is in there, as CycloneDX, listed by a program that stays out of it.
 COPY locks/sbom.lock /opt/locks/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    --mount=type=secret,id=pip-cert,target=/etc/pip-cert.pem \
+    --mount=type=secret,id=pip-client-cert,target=/etc/pip-client-cert.pem \
+    --mount=type=bind,from=pip-folders,target=/pip-folders \
     python3 -m venv /opt/sbom \
     && /opt/sbom/bin/python /opt/locks/install.py sbom --no-cache-dir \
     && /opt/sbom/bin/cyclonedx-py environment --output-reproducible \

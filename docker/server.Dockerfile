@@ -1,16 +1,25 @@
 # MLflow's server with PostgreSQL's driver, for docker/compose.yaml. `make pin` moves the base's digest.
 ARG BASE_IMAGE=python:3.12.13-slim-bookworm@sha256:4766d8b510c428e595d74b9cc5bbb2fae8e26316fffb4adc89908d79aacd58a2
 
+# Folders that pip takes packages from: docker/pip_settings.py names them in place of this.
+FROM scratch AS pip-folders
+
 # Nothing but what the locks have seen, hash by hash.
 FROM ${BASE_IMAGE} AS packages
 COPY locks/install.py locks/build.lock locks/server.lock /opt/locks/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    --mount=type=secret,id=pip-cert,target=/etc/pip-cert.pem \
+    --mount=type=secret,id=pip-client-cert,target=/etc/pip-client-cert.pem \
+    --mount=type=bind,from=pip-folders,target=/pip-folders \
     python3 -m venv /opt/venv \
     && /opt/venv/bin/python /opt/locks/install.py server --no-cache-dir
 
 # What is in there, as CycloneDX, listed by a program that stays out of it.
 COPY locks/sbom.lock /opt/locks/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    --mount=type=secret,id=pip-cert,target=/etc/pip-cert.pem \
+    --mount=type=secret,id=pip-client-cert,target=/etc/pip-client-cert.pem \
+    --mount=type=bind,from=pip-folders,target=/pip-folders \
     python3 -m venv /opt/sbom \
     && /opt/sbom/bin/python /opt/locks/install.py sbom --no-cache-dir \
     && /opt/sbom/bin/cyclonedx-py environment --output-reproducible \

@@ -31,7 +31,7 @@ from pipeline.command.run import run_stage, say
 from pipeline.execution import identity
 from pipeline.points.frozen import Record
 from pipeline.points.point import order
-from pipeline.store import comparisons, evidence, files, provenance, results, runs
+from pipeline.store import comparisons, evidence, files, plain_yaml, provenance, results, runs
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
 from pipeline.store.environment import Environment
@@ -165,12 +165,14 @@ class Merge:
 
     def _settings(self, theirs: Path) -> None:
         """The configuration of the sweep that last wrote a ledger, as data and without tags of YAML's."""
-        if theirs.stat().st_size > MOST_YAML or identity.settings_beside(theirs) is None:
+        is_plain = theirs.stat().st_size <= MOST_YAML and plain_yaml.is_plain(theirs)
+        if not is_plain or identity.settings_beside(theirs) is None:
             self.left_out.append(f"{theirs} does not tell how a sweep timed; skipped.")
             return
-        content = yaml.safe_dump(yaml.safe_load(theirs.read_text()), sort_keys=True).encode()
+        found = plain_yaml.load(theirs.read_text())
+        content = yaml.safe_dump(found, sort_keys=True).encode()
         ours = self._place(theirs)
-        is_same = ours.exists() and yaml.safe_load(ours.read_text()) == yaml.safe_load(content)
+        is_same = plain_yaml.is_plain(ours) and plain_yaml.load(ours.read_text()) == found
         self._take(theirs, ours.exists(), is_same, content, self._is_newer(theirs))
 
     def _comparison(self, theirs: Path) -> None:

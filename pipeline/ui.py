@@ -22,13 +22,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO
 
 from pipeline import UserError
 from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
+from pipeline.machine import own
+from pipeline.machine.lock import runtime_folder
 from pipeline.publish import published_by
 from pipeline.reporting import mlflow_address, mlflow_publish
 from pipeline.reporting.mlflow_connection import OFFLINE
@@ -68,9 +69,9 @@ def show(config: PublishConfig) -> None:
 def claimed_port() -> Iterator[int]:
     """The first port that nothing listens on, and that no other command of this user, started at the same
     moment, has chosen for its server."""
-    folder = Path(tempfile.gettempdir())
+    folder = runtime_folder()
     for port in PORTS:
-        with (folder / f"kernel-pipeline-ui-{os.getuid()}-{port}.lock").open("w") as lock:
+        with own.file(folder / f"ui-{port}.lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

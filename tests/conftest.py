@@ -4,16 +4,15 @@ chosen before a kernel's import."""
 from __future__ import annotations
 
 import gc
-import getpass
 import os
 import signal
-import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from pipeline.machine import vector_math
+from pipeline.machine.lock import runtime_folder
 from pipeline.machine.process import INTERPRETERS
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if not torch.cuda.is_available():
 
 
 # What Inductor's C++ needs is built once for all processes, whatever their folder for temporary files.
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(runtime_folder() / "inductor"))
 
 # A script's background job ignores Ctrl-C and one of nohup a hang-up, and so would the commands that are
 # started and stopped here.
@@ -37,8 +36,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Interpreter and simulator compute in NumPy, which warns of the infinities and NaN that the tests ask
-    for."""
+    """Share a GPU among processes; let NumPy, in which interpreter and simulator compute, not warn of the
+    infinities and NaN that the tests ask for."""
+    if torch.cuda.is_available():
+        from tests import gpu_sharing
+
+        config.pluginmanager.register(gpu_sharing)
     for module in (r"triton.runtime.interpreter", r"kernels\.\w+\.numba", r"numba\.cuda\.simulator"):
         config.addinivalue_line("filterwarnings", f"ignore::RuntimeWarning:{module}")
 

@@ -11,12 +11,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from kernels.contract import Value
 
 FORMAT = 3
 """What a reader has to know."""
+
+
+LARGEST = {float: 1e300, int: 2.0**63}
+"""No number of a table's is larger, infinity least of all."""
 
 
 class TableError(Exception):
@@ -167,7 +172,7 @@ def read(path: Path, gpu: str) -> Table:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise TableError(f"can't be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TableError("is no JSON") from error
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise TableError("is no table of tuned configurations")
@@ -186,44 +191,54 @@ def _table(content: Mapping[str, Any]) -> Table:
     kernels = {}
     for name, one in content["kernels"].items():
         configurations = {
-            label: Configuration(str(each["provider"]), _values(each["parameters"]))
-            for label, each in one["configurations"].items()
+            label: _record(Configuration, each) for label, each in one["configurations"].items()
         }
         regions = [_record(TunedRegion, each) for each in one["regions"]]
         problems = [_record(TunedProblem, each) for each in one["problems"]]
-        made = TunedKernel(dict(one["sources"]), configurations, regions, problems)
-        _check(made)
-        kernels[str(name)] = made
+        parts = {"configurations": configurations, "regions": regions, "problems": problems}
+        kernels[name] = _record(TunedKernel, one | parts)
+        _check(kernels[name])
     head = {one: content[one] for one in ("gpu", "name", "l2_bytes", "environment", "rule")}
-    return Table(**head, kernels=kernels)
+    made: Table = _record(Table, head | {"kernels": kernels})
+    return made
 
 
-def _values(given: Mapping[str, Any]) -> dict[str, Value]:
-    for name, value in given.items():
-        if not isinstance(value, (int, bool, str)):
-            raise ValueError(f"{name} is {value!r}")
-    return dict(given)
-
-
-def _record(kind: Any, given: Mapping[str, Any]) -> Any:
-    known = {one.name for one in fields(kind)}
-    if given.keys() != known:
-        raise ValueError(f"a {kind.__name__} has {', '.join(sorted(known))}")
+def _record(kind: type[Any], given: Mapping[str, Any]) -> Any:
+    """A record of a kind whose fields have the types that the kind declares."""
+    declared = get_type_hints(kind)
+    if given.keys() != declared.keys():
+        raise ValueError(f"a {kind.__name__} has {', '.join(sorted(declared))}")
+    for name, hint in declared.items():
+        if not _is(given[name], hint):
+            raise ValueError(f"{name} of a {kind.__name__} is {given[name]!s:.40}")
     return kind(**given)
 
 
+def _is(value: object, hint: Any) -> bool:
+    """Whether a value is of a declared type; a number is one that float64 holds, and a whole one int64."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_is(value, one) for one in of)
+    if origin is Mapping:
+        pairs = value.items() if isinstance(value, dict) else [()]
+        return all(len(pair) == 2 and all(map(_is, pair, of)) for pair in pairs)
+    if origin is Sequence:
+        return isinstance(value, list) and all(_is(one, of[0]) for one in value)
+    if hint in LARGEST:
+        kinds = (int, float) if hint is float else (int,)
+        return type(value) in kinds and abs(cast("float", value)) < LARGEST[hint]
+    return hint is Any or type(value) is hint
+
+
 def _check(one: TunedKernel) -> None:
-    """Every label is of a configuration, every ratio a number: what is not checked here would be called."""
+    """Every label is of a configuration, every ratio above 0: what is not checked here would be called."""
     for problem in one.problems:
-        _values(problem.problem)
         named = {problem.best, *problem.near}
         if missing := named - one.configurations.keys():
             raise ValueError(f"{sorted(missing)[0]} is no configuration")
-        if any(not isinstance(ratio, (int, float)) or not ratio > 0 for ratio in problem.near.values()):
-            raise ValueError("a ratio is no number above 0")
+        if min(problem.near.values(), default=1) <= 0:
+            raise ValueError("a ratio is not above 0")
     for region in one.regions:
         named = {label for labels in region.fallback.values() for label in labels}
         if missing := named - one.configurations.keys():
             raise ValueError(f"{sorted(missing)[0]} is no configuration")
-        if region.distance is not None and not isinstance(region.distance, (int, float)):
-            raise ValueError("distance is no number")

@@ -37,6 +37,7 @@ from pipeline.machine.process import INTERPRETERS, WITHOUT_PLUGINS, under_warden
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary, Rates
+from pipeline.store.credentials import TRACKER
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import inductor
@@ -282,7 +283,9 @@ class Supervisor:
 
 
 def _environment(device: Device) -> dict[str, str]:
-    environment = WITHOUT_PLUGINS | os.environ | inductor.variables()
+    """What a process that runs providers is told: no password, for what they print is kept."""
+    kept = {name: value for name, value in os.environ.items() if name not in TRACKER}
+    environment = WITHOUT_PLUGINS | kept | inductor.variables()
     if device.kind == "cuda":
         assert device.uuid is not None
         return environment | {"CUDA_VISIBLE_DEVICES": device.uuid}

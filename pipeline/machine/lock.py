@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
 from typing import IO, Self
 
 from pipeline import UserError
+from pipeline.machine import own
 from pipeline.machine.device import Device
 from pipeline.points.limits import visible
 
@@ -80,18 +79,7 @@ class DeviceLock:
             self._file.close()
 
     def _open(self) -> IO[str]:
-        path = self.path
-        # No link is followed, nor does opening wait for the other end of a pipe.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            descriptor = os.open(path, flags, 0o600)
-        except OSError as error:
-            raise UserError(f"can't lock {path}: {error.strerror}; remove it.") from error
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-            os.close(descriptor)
-            raise UserError(f"can't lock {path}: it is not a file of this user alone; remove it.")
-        return os.fdopen(descriptor, "r+", errors="replace")
+        return own.file(self.path)
 
 
 def runtime_folder() -> Path:
@@ -100,26 +88,7 @@ def runtime_folder() -> Path:
 
     Raises UserError when it is somebody else's, or can't be made.
     """
-    path = Path(tempfile.gettempdir(), f"kernel-pipeline-{os.geteuid()}")
-    try:
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        own = _is_own(path)
-    except OSError as error:
-        raise UserError(f"can't make {path} for locks: {error.strerror}.") from error
-    if not own:
-        raise UserError(
-            f"{path} is not a folder of this user alone, and locks are kept there; remove it, or set TMPDIR "
-            "to a folder of yours that nobody else can write."
-        )
-    return path
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether it is a folder, no link to one, that this user owns and no other can write."""
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
+    return own.folder(
+        Path(tempfile.gettempdir(), f"kernel-pipeline-{os.geteuid()}"),
+        "locks are kept there; remove it, or set TMPDIR to a folder of yours that nobody else can write",
+    )

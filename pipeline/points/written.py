@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pipeline import UserError, unknown
 from pipeline.points.catalog import Entry, Workload
 from pipeline.points.limits import NAME
+from pipeline.store import plain_yaml
 
 OPTION = "workload"
 """What names the file on a command line."""
@@ -67,7 +68,7 @@ def read(path: Path, entry: Entry) -> tuple[str, Workload]:
 
 def _content(path: Path, place: str, entry: Entry) -> Any:
     try:
-        return yaml.safe_load(path.read_text())
+        return plain_yaml.load(path.read_text())
     except OSError as error:
         raise UserError(
             f"{place} can't be read ({error.strerror}); name a file with problems, or one of {entry.name}'s "
@@ -75,6 +76,8 @@ def _content(path: Path, place: str, entry: Entry) -> Any:
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{place} is no text; name a YAML or JSON file with problems.") from error
+    except ValueError as error:
+        raise UserError(f"can't read {place}: {error}; write its values out.") from error
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"can't read {place}{line}: {error.problem}.") from error

@@ -16,6 +16,10 @@ SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are never shown; MLFLOW_TRACKING_URI may hold one."""
 
 
+TRACKER = (*SECRETS, "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME")
+"""Environment variables that only a process which talks to MLflow needs."""
+
+
 @dataclass(frozen=True)
 class Address:
     """A URI in two parts: where, and who asks. ``user`` and ``password`` are decoded, and None where the URI
@@ -62,6 +66,13 @@ def public(uri: str) -> str:
     return f"{scheme}{mark}{host}" if mark else host
 
 
+def masked(text: str) -> str:
+    """A text that is kept, as an error of a provider's is: without the secrets of the environment."""
+    found = [os.environ.get(name) or "" for name in SECRETS]
+    found.append(taken_apart(os.environ.get("MLFLOW_TRACKING_URI") or "").password or "")
+    return _without(text, found)
+
+
 def hidden(text: str, uris: Sequence[str] = ()) -> str:
     """A sentence as it may be shown: without the credentials of the given URIs, of those in the environment,
     and of any other that stands in it."""
@@ -71,9 +82,14 @@ def hidden(text: str, uris: Sequence[str] = ()) -> str:
         for whole in {uri, address.whole} - {""}:
             text = text.replace(whole, public(whole))
         secrets.append(address.password or "")
-    for secret in secrets:
-        # A word of fewer letters stands in other words, too.
-        for spelled in {secret, quote(secret, safe="")} if len(secret) > 3 else ():
-            text = text.replace(spelled, "...")
+    text = _without(text, secrets)
     text = re.sub(r"(\w://)(?!/)\S*@", r"\1", text)
     return re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1...", text)
+
+
+def _without(text: str, secrets: Sequence[str]) -> str:
+    """A text without these words; one of fewer letters than four stands in other words, too."""
+    for secret in secrets:
+        for spelled in {secret, quote(secret, safe="")} if len(secret) > 3 else ():
+            text = text.replace(spelled, "...")
+    return text

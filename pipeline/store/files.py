@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic, sleep
 
 from pipeline import UserError
+
+WAIT_S = 60.0
+"""Many times what a command holds a ledger for."""
+
+POLL_S = 0.02
+FLOCK = "hhqqi4x"
+"""struct flock of 64-bit Linux."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -86,13 +95,19 @@ def sync(path: Path) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a file for this process alone, by a lock file beside it that the operating system lets go of when
-    the process ends in any way. Waits for another process that holds it.
+    the process ends in any way. Waits for another process that holds it, ``WAIT_S`` at most: any account that
+    may read the lock file can hold it, and for ever.
 
     Raises UserError when the lock file can't be made, opened or locked; nothing was written then.
     """
     beside = path.with_name(f".{path.name}.lock")
     try:
         descriptor = _lock(beside)
+    except TimeoutError as error:
+        raise UserError(
+            f"can't write {path}: {error} holds its lock {beside.name} since {WAIT_S:g} s. Nothing was "
+            "written; end that process, or wait for it, and run the command again."
+        ) from error
     except OSError as error:
         raise UserError(
             f"can't write {path}: its lock {beside.name} can't be taken: {error.strerror}. Nothing was "
@@ -104,15 +119,35 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _wait(descriptor: int) -> None:
+    """Take the lock of an open file, byte-range: what every NFS client passes on to its server. Raises
+    TimeoutError with who holds it."""
+    deadline = monotonic() + WAIT_S
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by the system
+            if monotonic() > deadline:
+                raise TimeoutError(_holder(descriptor)) from None
+            sleep(POLL_S)
+
+
+def _holder(descriptor: int) -> str:
+    """The process that holds a lock on an open file, as fcntl(2) knows it."""
+    asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    *_, process = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    return f"process {process}" if process > 0 else "another process"
+
+
 def _lock(beside: Path) -> int:
     """The descriptor of a lock file that this process holds until it is closed."""
     while True:
         beside.parent.mkdir(parents=True, exist_ok=True)
         # A link that someone else put there is not followed.
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
         try:
-            # A byte-range lock: what every NFS client passes on to its server.
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            _wait(descriptor)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), beside.stat()):
                     return descriptor

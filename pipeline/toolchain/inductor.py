@@ -16,13 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline import UserError
+from pipeline.machine import own
 from pipeline.machine.compilers import find_cxx
+from pipeline.machine.lock import runtime_folder
 from pipeline.machine.process import under_warden
 from pipeline.machine.torch import installed_torch
 from pipeline.points.frozen import digest
 from pipeline.store.results import LOCAL
 
 PASSED = "TORCHINDUCTOR_VEC_ISA_OK"
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 COMPILES_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 TRIAL = """
@@ -47,11 +50,23 @@ CPUINFO = Path("/proc/cpuinfo")
 
 def variables() -> dict[str, str]:
     """What the environment of a process that runs torch.compile has to hold: no pool of compilers, which
-    costs more to start than a kernel takes and outlives a worker that is killed; and what is known."""
+    costs more to start than a kernel takes and outlives a worker that is killed; where it caches, unless the
+    caller says; and what is known.
+
+    Raises UserError where the cache's folder is somebody else's: its code is run.
+    """
     found = dict(COMPILES_ALONE)
+    if CACHE not in os.environ:
+        found[CACHE] = str(cache())
     if PASSED not in os.environ and _is_noted():
         found[PASSED] = "1"
     return found
+
+
+def cache() -> Path:
+    """The folder of compiled code, which this user alone can write. Torch's own lies among the temporary
+    files, under a name that any account can take first, with code of its own in it."""
+    return own.folder(runtime_folder() / "inductor", "code that is compiled there is run; remove it")
 
 
 def is_tried() -> bool:
@@ -65,7 +80,7 @@ def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
     exception, it waits for nothing."""
     process = subprocess.Popen(
         under_warden([sys.executable, "-c", TRIAL]),
-        env={**(os.environ if environment is None else environment), **COMPILES_ALONE},
+        env={CACHE: str(cache()), **(os.environ if environment is None else environment), **COMPILES_ALONE},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import platform
+import runpy
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pipeline import ROOT
 
 BASE = "localhost/bootstrapped:base"
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -53,7 +54,7 @@ class Buildah:
         self.env = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("PIP_", "MLFLOW_", "PIPELINE_", "BASE_IMAGE", "BUILD_FLAGS", "RUN_FLAGS"))
+            if not name.startswith(("MLFLOW_", "PIPELINE_", "BASE_IMAGE", "BUILD_FLAGS", "RUN_FLAGS"))
         } | {"CONTAINERS_STORAGE_CONF": str(settings), "BUILDAH_ISOLATION": "chroot", "ENGINE": "buildah"}
 
     def __call__(self, *words: str) -> str:
@@ -130,24 +131,18 @@ def certificates() -> list[str]:
     return ["--volume", f"{bundle.resolve()}:{BUNDLE}:ro"] if bundle.is_file() else []
 
 
-def pip_settings(folder: Path) -> tuple[Path, list[str]]:
-    """pip's settings on this machine as one file, and flags that show a build the folders they name."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+def pip_settings(folder: Path) -> dict[str, str]:
+    """Variables that add a company's settings of pip to this machine's: a cap on versions, more to install,
+    certificates, a second folder to find links in. No image has the files of the cap and of the list."""
+    here = runpy.run_path(str(ROOT / "docker" / "pip_settings.py"))["settings"]()
+    (folder / "wheels").mkdir()
+    (folder / "constraints.txt").write_text("torch<1\n")
+    (folder / "requirements.txt").write_text("of-no-index==1\n")
+    lines = ["[global]", f"constraint = {folder}/constraints.txt", f"cert = {here.get('cert', BUNDLE)}"]
+    (folder / "pip.conf").write_text(
+        "\n".join([*lines, "[install]", f"requirement = {folder}/requirements.txt"]) + "\n"
     )
-    settings = {}
-    for line in listed.stdout.splitlines():
-        name, _, value = line.partition("=")
-        section, _, key = name.rpartition(".")
-        if section in ("global", "install", ":env:"):
-            settings[key.lstrip(".")] = str(ast.literal_eval(value))
-    settings.pop("config-file", None)
-    path = folder / "pip.conf"
-    path.write_text("\n".join(["[global]", *(f"{key} = {value}" for key, value in settings.items())]) + "\n")
-    folders = set()
-    for word in " ".join(settings.values()).split():
-        # An index in a folder has its files beside it.
-        place = Path(word.removeprefix("file://")).parent if word.startswith("file://") else Path(word)
-        if place.is_absolute() and place.is_dir():
-            folders.add(place)
-    return path, [part for place in sorted(folders) for part in ("--volume", f"{place}:{place}:ro")]
+    return {
+        "PIP_CONFIG_FILE": str(folder / "pip.conf"),
+        "PIP_FIND_LINKS": f"{folder}/wheels {here.get('find-links', '')}",
+    }

@@ -44,11 +44,16 @@ class Checkout:
         self.root = self.project.root
         for path in (self.root, *self.root.rglob("*")):
             os.chown(path, UID, GID, follow_symlinks=False)
-        settings, volumes = pip_settings(folder)
+        trusting = {"BUILD_FLAGS": " ".join(certificates())}
+        (folder / "settings").mkdir()
         self.env = {
             # The GPU image's locks name files of the public index, so it takes no other.
-            "gpu": {"BUILD_FLAGS": " ".join([*certificates(), "--build-arg", "NCU_PACKAGE=nsight-compute"])},
-            "cpu": {"BUILD_FLAGS": " ".join([*certificates(), *volumes]), "PIP_CONFIG_FILE": str(settings)},
+            "gpu": {
+                "BUILD_FLAGS": f"{trusting['BUILD_FLAGS']} --build-arg NCU_PACKAGE=nsight-compute",
+                "PIP_CONFIG_FILE": os.devnull,
+            },
+            "cpu": trusting | pip_settings(folder / "settings"),
+            "server": trusting,
         }
 
     def run(self, kind: str, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -105,6 +110,15 @@ def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
         assert {"ok", "verified"} <= {row.outcome.status for row in rows}
         assert all(row.rate is not None and row.rate.gbps > 0 for row in rows if row.outcome.status == "ok")
         assert f"{kernel} @ {project.gpu()}" in shown(checkout.root / "mlflow.db", kernel)
+
+
+@needs_cpu
+def test_the_build_says_which_of_pips_settings_it_leaves_out(
+    reproduced: subprocess.CompletedProcess[str],
+) -> None:
+    (note,) = (line for line in reproduced.stderr.splitlines() if line.startswith("note: the image build"))
+    assert {"constraint", "requirement"} <= set(re.findall(r"[\w-]+", note))
+    assert not {"cert", "find-links"} & set(re.findall(r"[\w-]+", note))
 
 
 @needs_cpu
@@ -193,7 +207,8 @@ def materials(printed: str) -> dict[str, str]:
 SBOM = "/opt/venv/sbom.cdx.json"
 
 LEFT_BEHIND = (
-    "find / -xdev \\( -name '*.whl' -o -name '*.deb' -o -name pip.conf -o -path '*/.cache/*' \\)"
+    "find / -xdev \\( -name '*.whl' -o -name '*.deb' -o -path '*/.cache/*'"
+    " -o -name pip.conf -o -name 'pip-*.pem' -o -name pip-folders \\)"
     " -not -path '/usr/share/python-wheels/*' -not -path '/proc/*' -not -path '/tmp/*' -print;"
     # Folders that a build had mounted stay as empty ones.
     " find /var/lib/apt/lists /opt -mindepth 1 -maxdepth 1 -not -empty"
@@ -261,10 +276,7 @@ def test_the_servers_image_has_the_locked_mlflow_the_driver_a_check_and_a_health
     checkout: Checkout,
 ) -> None:
     name = "kernel-pipeline:server"
-    checkout.buildah(
-        *("bud", "--format", "docker", "--file", str(checkout.root / "docker/server.Dockerfile")),
-        *("--build-arg", f"BASE_IMAGE={BASE}", *certificates(), "--tag", name, str(checkout.root)),
-    )
+    checkout.run("server")
     config = checkout.buildah.image(name)["Docker"]["config"]
     assert config["User"] == "1000:1000"
     assert "/health" in " ".join(config["Healthcheck"]["Test"])

@@ -6,12 +6,13 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("bash", "cut", "env", "git", "id", "sed", "sha256sum", "stat")
+TOOLS = ("bash", "cut", "env", "git", "id", "mktemp", "rm", "sed", "sha256sum", "stat")
 
 
 class Host:
@@ -184,12 +185,138 @@ def test_the_capability_that_counters_need_is_given_on_request_only(host: Host) 
     assert run[-3:] == ["--", "make", "repro"]
 
 
-def test_pips_configuration_serves_the_build_as_a_secret(host: Host, tmp_path: Path) -> None:
+class Pip:
+    """A host whose pip is configured, and an engine that keeps what a build is shown."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host = host
+        self.shown = folder / "shown"
+        self.shown.mkdir()
+        (host.bin / "python3").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+        (host.bin / "python3").chmod(0o755)
+        self.config = folder / "pip.conf"
+        host.install(
+            "docker",
+            "shopt -s globstar\n"
+            "[[ $1 == build ]] || exit 0\n"
+            "for word; do case $word in\n"
+            f'id=pip*) name=${{word#id=}}; name="{self.shown}/${{name%%,*}}"\n'
+            'printf "%s" "$(<"${word#*src=}")" >"$name" ;;\n'
+            f'pip-folders=*) cd "${{word#*=}}"; printf "/%s\\n" **/* >"{self.shown}/folders" ;;\n'
+            "esac done",
+        )
+
+    def build(self, *lines: str, **env: str) -> subprocess.CompletedProcess[str]:
+        # In place of this machine's own, which a file of one's own adds to.
+        index = ["index-url = https://one.example/simple", "extra-index-url = https://two.example/simple"]
+        self.config.write_text("\n".join(["[global]", *index, *lines]) + "\n")
+        return self.host.run("cpu", "true", PIP_CONFIG_FILE=str(self.config), **env)
+
+    def inside(self) -> dict[str, str]:
+        """The settings that pip has in the image."""
+        section, *lines = (self.shown / "pip.conf").read_text().splitlines()
+        assert section == "[global]"
+        return dict(line.split(" = ", 1) for line in lines)
+
+
+@pytest.fixture
+def pip(host: Host, tmp_path: Path) -> Pip:
+    return Pip(host, tmp_path)
+
+
+def test_a_build_gets_pips_settings_and_the_files_that_they_name_and_no_other(
+    pip: Pip, tmp_path: Path
+) -> None:
+    (tmp_path / "caps.txt").write_text("torch<1\n")
+    (tmp_path / "ca.pem").write_text("trusted")
+    (tmp_path / "me.pem").write_text("private")
+    (tmp_path / "wheels" / "sub").mkdir(parents=True)
+    (tmp_path / "wheels" / "sub" / "a.whl").touch()
+    index = tmp_path / "my index"
+    for name in ("simple/a/index.html", "files/b.whl"):
+        (index / name).parent.mkdir(parents=True, exist_ok=True)
+        (index / name).touch()
+    done = pip.build(
+        f"cert = {tmp_path}/ca.pem",
+        f"client-cert = {tmp_path}/me.pem",
+        f"find-links = {tmp_path}/wheels https://two.example/links",
+        "proxy = http://me:hunter2@proxy.example:1",
+        f"constraint = {tmp_path}/caps.txt",
+        "no-color = true",
+        "[install]",
+        "timeout = 7",
+        f"requirement = {tmp_path}/caps.txt",
+        PIP_EXTRA_INDEX_URL=(index / "simple").as_uri(),
+        PIP_DEFAULT_TIMEOUT="8",
+        PIP_QUIET="1",
+    )
+    assert done.returncode == 0, done.stderr
+    wanted = {
+        "index-url": "https://one.example/simple",
+        "extra-index-url": Path(f"/pip-folders{index}/simple").as_uri(),
+        "find-links": f"/pip-folders{tmp_path}/wheels https://two.example/links",
+        "cert": "/etc/pip-cert.pem",
+        "client-cert": "/etc/pip-client-cert.pem",
+        "proxy": "http://me:hunter2@proxy.example:1",
+        "timeout": "8",
+    }
+    assert wanted.items() <= pip.inside().items()
+    assert (pip.shown / "pip-cert").read_text() == "trusted"
+    assert (pip.shown / "pip-client-cert").read_text() == "private"
+    files = {name for name in (pip.shown / "folders").read_text().splitlines() if "." in Path(name).name}
+    assert files == {
+        *(f"{index}/{name}" for name in ("simple/a/index.html", "files/b.whl")),
+        f"{tmp_path}/wheels/sub/a.whl",
+    }
+    left = done.stderr.partition("note: the image build leaves out pip's ")[2].partition(":")[0].split(", ")
+    assert {"constraint", "no-color", "requirement"} <= set(left) - set(pip.inside())
+    assert not {*pip.inside(), "default-timeout", "config-file"} & set(left)
+    assert "hunter2" not in pip.host.log.read_text() + done.stderr
+    prefix = "id=pip.conf,src="
+    (place,) = (word for (build,) in [pip.host.calls("build")] for word in build if word.startswith(prefix))
+    assert not Path(place.removeprefix(prefix)).parent.exists(), "it is removed after the build"
+
+
+def test_every_image_mounts_all_that_a_build_may_be_given() -> None:
+    script = (ROOT / "docker" / "pip_settings.py").read_text()
+    targets = {"/etc/pip.conf", *re.findall(r'"(/etc/[\w.-]+|/pip-folders)"', script)}
+    assert len(targets) == 4
+    for kind in ("cpu", "gpu", "server"):
+        lines = (ROOT / "docker" / f"{kind}.Dockerfile").read_text().replace("\\\n", " ").splitlines()
+        installs = [line for line in lines if line.startswith("RUN") and "install.py" in line]
+        assert len(installs) == 2
+        assert all(set(re.findall(r"target=(\S+)", line)) == targets for line in installs)
+
+
+def test_a_certificate_that_is_not_there_ends_the_build_with_a_sentence(pip: Pip, tmp_path: Path) -> None:
+    done = pip.build(f"cert = {tmp_path}/none.pem", PIP_CERT=f"{tmp_path}/none.pem")
+    assert (done.returncode, pip.host.calls("build")) == (1, [])
+    sentence = f"pip's setting cert names {tmp_path}/none.pem, which is no file: mend it (pip config list)"
+    assert f"error: {sentence}\n" in done.stderr
+
+
+def test_a_folder_that_is_not_there_is_named(pip: Pip, tmp_path: Path) -> None:
+    done = pip.build(PIP_FIND_LINKS=f"{tmp_path}/none")
+    assert done.returncode == 0, done.stderr
+    assert f"note: pip's settings name {tmp_path}/none, which is not there\n" in done.stderr
+
+
+def test_pips_configuration_is_not_passed_over_in_silence_where_there_is_no_pip(host: Host) -> None:
     host.install("docker")
-    settings = tmp_path / "pip.conf"
-    settings.touch()
-    assert host.run("cpu", "make", PIP_CONFIG_FILE=str(settings)).returncode == 0
-    assert ("--secret", f"id=pip.conf,src={settings}") in pairs(host.calls("build")[0])
+    done = host.run("cpu", "make", PIP_CONFIG_FILE="/some/pip.conf")
+    assert (done.returncode, host.calls("build")) == (1, [])
+    assert done.stderr == (
+        "error: PIP_CONFIG_FILE is set, but pip, which reads it, is not here: install python3-pip\n"
+    )
+
+
+def test_the_servers_image_is_built_and_keeps_its_own_account(host: Host) -> None:
+    host.install("docker")
+    assert host.run("server").returncode == 0
+    (build,) = host.calls("build")
+    assert {("--file", "docker/server.Dockerfile"), ("--tag", "kernel-pipeline:server")} <= pairs(build)
+    assert "--target" not in build and not any(word.startswith("UID=") for word in build)
+    assert not host.calls("run")
 
 
 def test_rootless_docker_runs_as_its_own_root(host: Host) -> None:
@@ -247,8 +374,9 @@ def test_the_commands_exit_code_is_kept(host: Host) -> None:
         ([], ["gpu", "make"], "", "no container engine found: install docker, podman or buildah"),
         (["docker"], ["gpu", "make"], "", "docker does not answer: 'docker info' says why"),
         (["docker"], ["gpu", "make"], "podman", "podman is not there: leave ENGINE out or install it"),
-        ([], ["tpu", "make"], "", "no image is called tpu: write gpu or cpu"),
-        ([], [], "", "usage: docker/run gpu|cpu [COMMAND...]"),
+        ([], ["tpu", "make"], "", "no image is called tpu: write gpu, cpu or server"),
+        ([], ["server", "bash"], "", "docker/run server runs nothing: docker/serve starts the server"),
+        ([], [], "", "usage: docker/run gpu|cpu [COMMAND...], or docker/run server"),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence(

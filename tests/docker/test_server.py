@@ -219,8 +219,9 @@ def test_services_are_reached_from_this_machine_alone_watched_and_restarted() ->
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """docker/ with a compose that only writes down how it was called."""
-    shutil.copytree(ROOT / "docker", tmp_path / "docker", ignore=shutil.ignore_patterns(".env"))
+    """docker/ with an engine that only writes down how it was called."""
+    for name in ("docker", "locks"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns(".env"))
     engine = tmp_path / "bin" / "docker"
     engine.parent.mkdir()
     engine.write_text(f'#!/bin/sh\n[ "$2" = version ] || echo "$@" >>{tmp_path}/calls\n')
@@ -249,9 +250,10 @@ def test_make_server_asks_for_a_password_and_says_where_the_server_is(checkout: 
     settings.write_text("POSTGRES_PASSWORD=secret\nMLFLOW_PORT=5050\n")
     started = serve(checkout)
     assert started.returncode == 0, started.stderr
-    assert (checkout / "calls").read_text() == (
-        "compose --file compose.yaml --env-file .env up --build --detach --wait\n"
-    )
+    calls = (checkout / "calls").read_text().splitlines()
+    (build,) = (number for number, call in enumerate(calls) if call.startswith("build "))
+    assert "--file docker/server.Dockerfile --tag kernel-pipeline:server " in calls[build]
+    assert calls[build + 1 :] == ["compose --file compose.yaml --env-file .env up --detach --wait"]
     assert "http://127.0.0.1:5050" in started.stdout and "secret" not in started.stdout
     assert serve(checkout, "down").returncode == 0
     assert (checkout / "calls").read_text().splitlines()[-1].endswith(".env down")

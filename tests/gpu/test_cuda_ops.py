@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from pipeline.machine import device
 from pipeline.toolchain import extension
 from tests.kernels.kernel_cases import MATRICES
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
 CASES = {
     case.loaded.name: case
@@ -49,6 +49,14 @@ def check(name: str, out: torch.Tensor, inputs: Tensors) -> None:
     CASES[name].compare(out, *inputs)
 
 
+def check_launches(name: str, inputs: Tensors, launches: Iterable[tuple[int, int]]) -> None:
+    """Every launch gives the right answer, which is computed once."""
+    compare = CASES[name].comparison(*inputs)
+    for block_size, num_warps in launches:
+        out = cuda(name, inputs, block_size, num_warps)
+        compare(out, block_size=block_size, num_warps=num_warps)
+
+
 @pytest.mark.parametrize(
     ("block_size", "num_warps", "sentence"),
     [
@@ -64,58 +72,46 @@ def test_launch_parameters_are_refused(name: str, block_size: int, num_warps: in
         cuda(name, inputs_of(name, (4, 4)), block_size, num_warps)
 
 
-@pytest.mark.parametrize(("block_size", "num_warps"), [(32, 32), (96, 3), (3 * 1024, 7), (2**20, 32)])
 @pytest.mark.parametrize("columns", [1, 31, 4096, 12289])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_odd_launch_parameters(
-    name: str, block_size: int, num_warps: int, columns: int, dtype: torch.dtype
-) -> None:
-    inputs = inputs_of(name, (5, columns), dtype)
-    check(name, cuda(name, inputs, block_size, num_warps), inputs)
+def test_odd_launch_parameters(name: str, columns: int, dtype: torch.dtype) -> None:
+    launches = ((32, 32), (96, 3), (3 * 1024, 7), (2**20, 32))
+    check_launches(name, inputs_of(name, (5, columns), dtype), launches)
 
 
 # Blocks, clusters of every size, rows that take two passes, and so few that two launches take them; by
 # vectors, with scalars at both ends, and, with 5 elements between rows, an element at a time.
-@pytest.mark.parametrize("num_warps", [1, 4, 16, 32])
-@pytest.mark.parametrize("block_size", [64, 1024, 16384])
 @pytest.mark.parametrize(
     ("rows", "columns"), [(1, 262144), (2, 300007), (3, 100003), (140, 40000), (133, 20001)]
 )
 @pytest.mark.parametrize("padding", [0, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_of_any_length(
-    name: str, num_warps: int, block_size: int, rows: int, columns: int, padding: int, dtype: torch.dtype
-) -> None:
+def test_rows_of_any_length(name: str, rows: int, columns: int, padding: int, dtype: torch.dtype) -> None:
     x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
     inputs = (x[:, :columns], *(parameter[:columns] for parameter in parameters))
-    check(name, cuda(name, inputs, block_size, num_warps), inputs)
+    check_launches(name, inputs, itertools.product((64, 1024, 16384), (1, 4, 16, 32)))
 
 
 # Larger than L2, which gets another eviction priority.
-@pytest.mark.parametrize("num_warps", [4, 16])
-@pytest.mark.parametrize("block_size", [1024, 32768])
 @pytest.mark.parametrize("columns", [70000, 70001])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_large_tensors(name: str, num_warps: int, block_size: int, columns: int, dtype: torch.dtype) -> None:
-    inputs = inputs_of(name, (800, columns), dtype)
-    check(name, cuda(name, inputs, block_size, num_warps), inputs)
+def test_large_tensors(name: str, columns: int, dtype: torch.dtype) -> None:
+    launches = itertools.product((1024, 32768), (4, 16))
+    check_launches(name, inputs_of(name, (800, columns), dtype), launches)
 
 
 # So many rows and elements that rows of odd width get realigned copies of weight and bias: several rows a
 # block, one, a cluster a row, and rows of fewer elements than an access has. Parameters may begin inside 16
 # bytes, too.
-@pytest.mark.parametrize(("block_size", "num_warps"), [(1024, 4), (16384, 16), (64, 1)])
 @pytest.mark.parametrize(
     ("rows", "columns"), [(600000, 7), (5400, 781), (420, 10001), (140, 60001), (130, 262143)]
 )
 @pytest.mark.parametrize("begins", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_many_odd_rows(
-    name: str, block_size: int, num_warps: int, rows: int, columns: int, begins: int, dtype: torch.dtype
-) -> None:
+def test_many_odd_rows(name: str, rows: int, columns: int, begins: int, dtype: torch.dtype) -> None:
     x, *parameters = inputs_of(name, (rows, columns + 1), dtype)
     inputs = (x[:, :columns].contiguous(), *(p[begins:][:columns] for p in parameters))
-    check(name, cuda(name, inputs, block_size, num_warps), inputs)
+    check_launches(name, inputs, ((1024, 4), (16384, 16), (64, 1)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -138,17 +134,8 @@ def test_many_long_rows(name: str, rows: int, columns: int, padding: int, dtype:
     x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
     x[:, columns:] = float("nan")  # read beside a row's last elements, but not its own
     inputs = (x[:, :columns], *(p[:columns].contiguous() for p in parameters))
-    for block_size, num_warps in (
-        (16384, 16),
-        (32768, 16),
-        (16384, 8),
-        (8192, 8),
-        (4096, 4),
-        (6144, 6),
-        (12288, 6),
-        (4096, 2),
-    ):
-        check(name, cuda(name, inputs, block_size, num_warps), inputs)
+    launches = ((16384, 16), (32768, 16), (16384, 8), (8192, 8), (4096, 4), (6144, 6), (12288, 6), (4096, 2))
+    check_launches(name, inputs, launches)
 
 
 # A warp has 2048 elements, or more in shared memory: the sum of so many, squared, is larger than any number.
@@ -158,9 +145,9 @@ def test_rows_of_large_numbers(name: str, rows: int, columns: int, dtype: torch.
     x, *parameters = inputs_of(name, (rows, columns), dtype)
     x = x.sign() * 1e16  # the norms promise no more, and its square is a number, too
     ordered = x.sort(dim=1).values
-    for block_size, num_warps in ((1024, 1), (4096, 2), (16384, 8), (16384, 16), (32768, 4), (32768, 16)):
-        for inputs in ((x, *parameters), (ordered, *parameters)):
-            check(name, cuda(name, inputs, block_size, num_warps), inputs)
+    for inputs in ((x, *parameters), (ordered, *parameters)):
+        launches = ((1024, 1), (4096, 2), (16384, 8), (16384, 16), (32768, 4), (32768, 16))
+        check_launches(name, inputs, launches)
 
 
 @pytest.mark.parametrize("columns", [65536, 100001])
@@ -215,6 +202,7 @@ def test_every_strategy_with_what_it_can_be_told(
     name: str, rows: int, columns: int, dtype: str, gpu: Gpu
 ) -> None:
     inputs = inputs_of(name, (rows, columns), DTYPES[dtype])
+    compare = CASES[name].comparison(*inputs)
     tried = set()
     for plan in explicit_plans(name, Matrix(rows=rows, columns=columns, dtype=dtype), gpu):
         options = {"strategy": plan.strategy, "cluster_size": plan.cluster_size, "stages": plan.stages}
@@ -224,7 +212,7 @@ def test_every_strategy_with_what_it_can_be_told(
             # Whether a cluster fits on the GPU beside so much shared memory is known by its driver alone.
             assert "no persistent cluster of" in str(error), plan
             continue
-        check(name, out, inputs)
+        compare(out, plan=plan)
         tried.add(plan.strategy)
         assert launched["strategy"] == plan.strategy
         assert plan.cluster_size in {0, launched["cluster"][0]}

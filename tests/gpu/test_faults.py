@@ -9,7 +9,7 @@ import pytest
 from pipeline.machine import device
 from tests.planted.tree import Tree, size
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 STATUSES = {
     "right": ("ok", None),
@@ -49,6 +49,7 @@ def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -
             assert error in (outcome.error or ""), provider
 
 
+@pytest.mark.smoke
 def test_what_the_gpus_memory_cannot_hold_is_said_before_it_is_allocated(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "gpu_faults")
     tree.know_ceilings(device.resolve("cuda"))

@@ -10,6 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from kernels.contract import Value
+from tests.gpu_sharing import much_memory
 from tests.kernels.kernel_cases import FLOATS, SMALL, Case, MatrixCase, cases, matrix_cases, with_values
 
 pytestmark = pytest.mark.gpu
@@ -53,6 +54,11 @@ def test_wide_rows(case: MatrixCase, columns: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("case", matrix_cases(on_gpu, slow=True))
 def test_more_elements_than_32_bits_count(case: MatrixCase) -> None:
     """Past element 2**31, and two rows that are further apart than that."""
+    with much_memory():
+        _more_elements_than_32_bits_count(case)
+
+
+def _more_elements_than_32_bits_count(case: MatrixCase) -> None:
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:
         pytest.skip("needs 40 GiB of free GPU memory")
     rows, columns = 2**17 + 5, 2**14 + 3

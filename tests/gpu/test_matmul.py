@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from kernels.matmul.problem import FLOAT8, Problem, tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.kernel_cases import EVERY, gpu
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
 MATMUL = kernels.load("matmul")
 CUDA = torch.device("cuda")
@@ -25,6 +26,14 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 # Less than a tile; a tile and a bit; several clusters and a row; no row at a multiple of 16 bytes.
 SHAPES = [(1, 8, 8), (64, 256, 64), (129, 264, 72), (300, 520, 1000), (257, 511, 333), (1024, 1536, 4096)]
+
+
+@functools.lru_cache(maxsize=1)
+def given(problem: Problem) -> tuple[kernels.Tensors, torch.Tensor]:
+    """The inputs and the right answer, which many parameters are tried with one after another."""
+    inputs = MATMUL.inputs(problem, CUDA, 0)
+    (exact,) = MATMUL.expected(problem, inputs)
+    return inputs, exact
 
 
 def agrees(name: str, problem: Problem, **pinned: Any) -> torch.Tensor:
@@ -37,9 +46,8 @@ def agrees(name: str, problem: Problem, **pinned: Any) -> torch.Tensor:
     made = None if case.provider.parameters is None else case.provider.parameters(**parameters)
     if reason := case.provider.fits(problem, made, gpu()):
         pytest.skip(reason)
-    inputs = MATMUL.inputs(problem, CUDA, 0)
+    inputs, exact = given(problem)
     (out,) = case.call(problem, inputs, parameters)
-    (exact,) = MATMUL.expected(problem, inputs)
     agree(out, exact, tolerance(problem))
     return out
 

@@ -15,7 +15,7 @@ from kernels.matmul_int4.reference import pack
 from kernels.transposed_tiles import Wgmma
 from tests.kernels.kernel_cases import Case, gpu
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
 INT4 = kernels.load("matmul_int4")
 
@@ -46,11 +46,12 @@ def test_every_way_of_the_cuda_kernel(m: int, dtype: str, granularity: str) -> N
     problem = Problem(m=m, n=96, k=2048, dtype=dtype, granularity=granularity)
     one = case("cuda")
     inputs = one.inputs(problem)
+    expected = one.in_form.expected(problem, inputs)
     tried = 0
     for tiles_n, warps_k, split_k in product((1, 2), (4, 8, 16), (1, 2, 4)):
         parameters = {"tiles_n": tiles_n, "warps_k": warps_k, "split_k": split_k}
         if warps_fit(problem, Warps(**parameters), gpu()) is None:
-            one.verify(problem, inputs, parameters)
+            one.verify(problem, inputs, parameters, expected)
             tried += 1
     assert tried >= 2
 
@@ -65,11 +66,12 @@ def test_every_tile_of_hoppers_kernel(m: int, dtype: str, granularity: str) -> N
     if (reason := one.provider.runs_on(gpu())) is not None:
         pytest.skip(reason)
     inputs = one.inputs(problem)
+    expected = one.in_form.expected(problem, inputs)
     tried = 0
     for values in product((16, 32, 64, 128, 256), (128, 256), (1, 2, 4, 8), (2, 3, 4)):
         tiles = dict(zip(("block_m", "block_n", "split_k", "stages"), values, strict=True))
         if wgmma_fits(problem, Wgmma(**tiles), gpu()) is None:
-            one.verify(problem, inputs, tiles)
+            one.verify(problem, inputs, tiles, expected)
             tried += 1
     assert tried >= 8
 

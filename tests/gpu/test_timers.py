@@ -178,6 +178,7 @@ def test_a_call_that_writes_over_its_input_is_made_once_again(timer: str) -> Non
     assert torch.equal(out, before * 1.5)
 
 
+@pytest.mark.alone
 def test_the_command_measures_by_every_timer_and_cupti(tmp_path: Path) -> None:
     words = ["kernel=square", "preset=smoke", "size=[256,1024]", "repeats=2", "device=cuda"]
     done = subprocess.run(

@@ -55,6 +55,7 @@ def test_torch_square_is_pow_and_one_vectorized_kernel(tmp_path: Path) -> None:
     assert "vectorized_elementwise_kernel" in kernel["name"]
 
 
+@pytest.mark.alone
 def test_counters_are_read_or_say_why_not(tmp_path: Path) -> None:
     """What is counted agrees with what the point is: so many bytes, one launch, its own function."""
     found = rows(tmp_path, "counters", "kernel=softmax", "provider=[torch,triton_row,cuda]", "size=4096")

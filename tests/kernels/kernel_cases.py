@@ -257,9 +257,16 @@ class Case:
                 out.double(), wanted, rtol=within.rtol, atol=within.atol, equal_nan=True
             )
 
-    def verify(self, problem: Any, inputs: Tensors, parameters: Mapping[str, Any]) -> None:
-        """Fails unless a call gives what the reference does and leaves alone what it only reads."""
-        expected = self.in_form.expected(problem, inputs)
+    def verify(
+        self,
+        problem: Any,
+        inputs: Tensors,
+        parameters: Mapping[str, Any],
+        expected: Tensors | None = None,
+    ) -> Tensors:
+        """The outputs. Fails unless a call gives what the reference does, or what is expected where that is
+        known, and leaves alone what it only reads."""
+        expected = self.in_form.expected(problem, inputs) if expected is None else expected
         before = [tensor.clone() for tensor in inputs]
         outputs = self.call(problem, inputs, parameters)
         written = len(outputs) if self.kernel.in_place else 0
@@ -267,6 +274,7 @@ class Case:
             assert torch.equal(bits(tensor), bits(old)), "an input was changed"
         del before
         self.check(outputs, expected, problem)
+        return outputs
 
 
 @dataclass(frozen=True)
@@ -314,15 +322,29 @@ class MatrixCase(Case):
 
     def compare(self, out: torch.Tensor, *inputs: torch.Tensor) -> None:
         """``check`` of a matrix of any shape."""
+        self.comparison(*inputs)(out)
+
+    def comparison(self, *inputs: torch.Tensor) -> Callable[..., None]:
+        """``compare`` for several outputs of the same inputs, whose right answer is computed once; a failure
+        names the words that an output is given with."""
+        x = inputs[0]
         exact = self.exact(*inputs)
-        rounded = exact.to(inputs[0].dtype)
+        rounded = exact.to(x.dtype)
         expected = torch.where(rounded.isinf(), rounded.double(), exact)
-        allowed = self.allowed(inputs[0].dtype)
-        torch.testing.assert_close(
-            out.double(), expected, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True
-        )
-        assert out.dtype == inputs[0].dtype
-        assert out.device == inputs[0].device
+        allowed = self.allowed(x.dtype)
+
+        def compare(out: torch.Tensor, **words: Any) -> None:
+            torch.testing.assert_close(
+                out.double(),
+                expected,
+                rtol=allowed.rtol,
+                atol=allowed.atol,
+                equal_nan=True,
+                msg=lambda said: f"{words or ''} {said}",
+            )
+            assert (out.dtype, out.device) == (x.dtype, x.device)
+
+        return compare
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -360,7 +382,10 @@ def params(some: Iterable[Case]) -> list[ParameterSet]:
 
 
 def together(case: Case) -> tuple[pytest.MarkDecorator, ...]:
-    """One process gets all tests that wait for the same library to be built, or for Inductor to be there."""
+    """One process gets all tests that wait for the same library to be built, or for Inductor to be there.
+    Those that a GPU can run are too many for one."""
+    if ON_GPU:
+        return (pytest.mark.slow,) if case.provider.compiled else ()
     if case.provider.extension is not None:
         return (pytest.mark.xdist_group(f"{case.loaded.name}/{case.provider.extension}"),)
     return (pytest.mark.slow, pytest.mark.xdist_group("inductor")) if case.provider.compiled else ()

@@ -1,0 +1,116 @@
+"""A table of tuned configurations from a file that somebody else wrote, or that was damaged."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernels
+from kernels.contract import Gpu
+from kernels.ops import source, tuned
+
+SLUG = "nvidia-h200"
+H200 = Gpu((9, 0), 132, 227 * 1024, 50 * 2**20)
+SOFTMAX = kernels.load("softmax")
+PROBLEMS = [
+    SOFTMAX.kernel.problem(rows=rows, columns=columns, dtype=dtype)
+    for rows, columns in ((4096, 1024), (4096, 1500), (65536, 2000))
+    for dtype in ("bfloat16", "float32")
+]
+HOW = {"exact", "generalised", "guessed", "default", "torch"}
+DELETED = object()
+VALUES = (
+    *(DELETED, None, True, 0, -1, 3, 2**70, 10**400, 0.5, -1.5, math.nan, math.inf, -math.inf),
+    *("", "torch", "no such", [], ["x"], [[]], [None], {}, {"x": 1}, {"dtype=bfloat16": {}}, {"": None}),
+)
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Any]:
+    """A table of today's sources that trusts its rule."""
+    table: dict[str, Any] = json.loads((tuned.PLACES[0] / f"{SLUG}.json").read_text())
+    one = table["kernels"]["softmax"]
+    table |= {"kernels": {"softmax": one}, "rule": tuned.rule_digest(), "l2_bytes": 50 * 2**20}
+    one["sources"] = {
+        name: source.digest(SOFTMAX, name)
+        for name in {each["provider"] for each in one["configurations"].values()}
+    }
+    for region in one["regions"]:
+        region |= {"distance": 3.0 if region["within_l2"] else None, "regret_p90": 9.0}
+    return table
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where each value of a JSON document lies."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(one, (*path, key))
+
+
+def mutated(whole: dict[str, Any], path: tuple[Any, ...], value: Any) -> Any:
+    made = copy.deepcopy(whole)
+    holder: Any = made
+    for key in path[:-1]:
+        holder = holder[key]
+    if value is DELETED:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    return made
+
+
+def chosen(text: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuned.Choice]:
+    """What the user's calls are given; no mutation may raise there."""
+    path.write_text(text)
+    monkeypatch.setenv(tuned.VARIABLE, str(path))
+    tuned._read.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [tuned.choose(SOFTMAX, problem, H200, SLUG) for problem in PROBLEMS]
+
+
+def test_the_whole_table_chooses_by_problem_and_by_rule(
+    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = chosen(json.dumps(whole), tmp_path / "table.json", monkeypatch)
+    assert {"exact", "generalised"} <= {one.how for one in found}
+
+
+def test_no_mutation_of_a_table_raises_in_a_users_call(
+    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {one.name: one.variables() for one in SOFTMAX.kernel.providers}
+    count, raised = 0, []
+    for path in list(places(whole))[1:]:
+        for value in VALUES:
+            text = json.dumps(mutated(whole, path, value))
+            count += 1
+            try:
+                found = chosen(text, tmp_path / "table.json", monkeypatch)
+            except Exception as error:
+                raised.append(f"{path} = {value!r:.40}: {error!r}")
+                continue
+            for choice in found:
+                assert choice.how in HOW
+                for name, one in choice.parameters.items():
+                    variables[choice.provider][name].check(one)
+    assert count > 3000
+    assert not raised, f"{len(raised)} of {count}:\n" + "\n".join(raised[:40])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"format":' * 100_000, "", "\0", '{"format": NaN}'],
+    ids=["lists", "objects", "empty", "zero", "nan"],
+)
+def test_what_is_no_table_is_torch(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chosen(text, tmp_path / "table.json", monkeypatch)
+    assert {one.how for one in found} == {"torch"}

@@ -1,0 +1,174 @@
+"""What other accounts of the machine, and files that others wrote, can do to a command."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline import UserError, merge, prune
+from pipeline.command.options import MergeConfig, PruneConfig
+from pipeline.execution import supervisor
+from pipeline.machine import device, lock
+from pipeline.points import catalog, written
+from pipeline.store import credentials, files, ledger, plain_yaml, results
+from pipeline.toolchain import inductor
+from pipeline.ui import claimed_port
+from tests import factory
+from tests.factory import H200
+
+NOBODY = 65534
+PASSWORD = "correct horse/battery"
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefghijkl", "bcdefghijklm", strict=True)
+)
+NESTED = "timing: " + "[" * 20_000 + "]" * 20_000
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another account")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(lock.tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def read_locked(path: Path, account: int) -> Iterator[int]:
+    """A process of another account, which may only read a file, and holds it."""
+    (ready, say), (wait, end) = os.pipe(), os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(end)
+        os.setuid(account)
+        with path.open() as file:
+            fcntl.lockf(file, fcntl.LOCK_SH)
+            os.write(say, b"!")
+            os.read(wait, 1)
+        os._exit(0)
+    os.close(wait)
+    os.close(say)
+    try:
+        assert os.read(ready, 1) == b"!"
+        yield process
+    finally:
+        os.close(end)
+        os.waitpid(process, 0)
+        os.close(ready)
+
+
+def test_what_torch_compile_keeps_lies_in_a_folder_of_this_user_alone(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(inductor.CACHE, raising=False)
+    folder = Path(inductor.variables()[inductor.CACHE])
+    assert folder.is_relative_to(temporary) and folder.stat().st_mode & 0o777 == 0o700
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv(inductor.CACHE, "elsewhere")
+    assert inductor.CACHE not in inductor.variables(), "the caller's own choice"
+
+
+@pytest.mark.parametrize("kind", ["link", "for others to write", "another's"])
+def test_code_that_another_account_put_there_is_not_run(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.delenv(inductor.CACHE, raising=False)
+    folder = lock.runtime_folder() / "inductor"
+    if kind == "link":
+        (temporary / "theirs").mkdir()
+        folder.symlink_to(temporary / "theirs")
+    else:
+        folder.mkdir()
+        if kind == "another's":
+            if os.geteuid() != 0:
+                pytest.skip("needs root, to act as another account")
+            os.chown(folder, NOBODY, NOBODY)
+        else:
+            folder.chmod(0o777)
+    with pytest.raises(UserError, match=r"inductor is not a folder of this user alone, and code .* is run"):
+        inductor.variables()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_the_uis_lock_follows_no_link_and_waits_for_no_pipe(temporary: Path, kind: str) -> None:
+    (temporary / "precious").write_text("kept")
+    path = lock.runtime_folder() / "ui-5000.lock"
+    if kind == "link":
+        path.symlink_to(temporary / "precious")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(UserError, match="remove it"), claimed_port():
+        pass
+    assert (temporary / "precious").read_text() == "kept"
+
+
+@as_root
+def test_a_lock_that_another_account_holds_is_named_and_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "WAIT_S", 0.1)
+    path, beside = tmp_path / "a.jsonl", tmp_path / ".a.jsonl.lock"
+    beside.touch(mode=0o644)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    with (
+        read_locked(beside, NOBODY) as holder,
+        pytest.raises(UserError, match=rf"process {holder} holds its lock \.a\.jsonl\.lock since 0\.1 s"),
+        files.locked(path),
+    ):
+        pass
+    with files.locked(path):
+        pass
+
+
+def test_a_lock_is_made_so_that_no_other_account_can_hold_it(tmp_path: Path) -> None:
+    with files.locked(tmp_path / "a.jsonl"):
+        assert (tmp_path / ".a.jsonl.lock").stat().st_mode & 0o007 == 0
+
+
+@pytest.mark.parametrize("text", [BOMB, NESTED], ids=["aliases", "nested"])
+def test_yaml_that_is_not_plain_is_skipped_by_merge_and_prune(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    told = "timing: {}\nseed: 0\n"
+    here = factory.write_results(tmp_path / "here", factory.grid(sizes=(256,)))
+    there = factory.write_results(tmp_path / "there", factory.grid(sizes=(256, 1024)))
+    for folder in (here, there):
+        results.config_path(folder, "softmax", H200).write_text(told + text)
+    before = results.config_path(here, "softmax", H200).read_bytes()
+    merge.run(MergeConfig(source=there, output=here, write=True))
+    assert "does not tell how a sweep timed; skipped." in " ".join(capsys.readouterr().out.split())
+    assert results.config_path(here, "softmax", H200).read_bytes() == before
+    prune.run(PruneConfig(kernel="softmax", input=here, parts=["settings"], remove=False))
+
+
+@pytest.mark.parametrize(
+    ("text", "clause"),
+    [(BOMB, r"line 2 has an alias \(\*a\)"), (NESTED, "line 1 is nested more than 20 deep")],
+    ids=["aliases", "nested"],
+)
+def test_a_workloads_file_that_is_not_plain_is_refused_with_its_line(
+    tmp_path: Path, text: str, clause: str
+) -> None:
+    with pytest.raises(ValueError, match=clause):
+        plain_yaml.load(text)
+    (tmp_path / "w.yaml").write_text(text)
+    with pytest.raises(UserError, match=f"{clause}; write its values out"):
+        written.read(tmp_path / "w.yaml", catalog.find("softmax"))
+
+
+def test_a_password_is_kept_from_providers_and_from_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:another-secret@mlflow.example")
+    told = supervisor._environment(device.resolve("cpu"))
+    assert not set(credentials.TRACKER) & told.keys()
+    assert not any(PASSWORD in value or "another-secret" in value for value in told.values())
+    row = factory.measurement(status="runtime_error", error=f"KeyError: {PASSWORD}, another-secret")
+    line = ledger.encode(row).decode()
+    assert "KeyError: ..., ..." in line
+    assert PASSWORD not in line and "another-secret" not in line

@@ -1,0 +1,95 @@
+"""Which tests of a GPU run side by side, which alone, and which are the smoke tests: no GPU is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import ROOT
+
+TESTS = """
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_sharing import much_memory
+
+pytestmark = pytest.mark.gpu
+LOG = Path(__file__).with_name("log")
+
+
+def note(what):
+    with LOG.open("a") as file:
+        file.write(f"{what}\\n")
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    note("+alone")
+    yield
+    note("-alone")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("number", range(3))
+def test_alone(prepared, number):
+    time.sleep(0.1)
+
+
+@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("name", ["softmax", "gelu"])
+def test_beside_others(name, number):
+    note("+shared")
+    time.sleep(0.05)
+    with much_memory():
+        note("+much")
+        time.sleep(0.02)
+        note("-much")
+    note("-shared")
+"""
+
+
+def run(folder: Path, *words: str) -> tuple[str, list[str]]:
+    """What pytest prints for the tests, and what they noted."""
+    (folder / "test_planted.py").write_text(TESTS)
+    (folder / "log").write_text("")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.gpu_sharing", "-p", "no:cacheprovider", "-c"]
+    done = subprocess.run(
+        [*command, os.devnull, "--rootdir", folder, *words, folder / "test_planted.py"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, (folder / "log").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_what_is_alone_overlaps_with_nothing_and_one_process_at_a_time_has_much_memory(
+    tmp_path: Path,
+) -> None:
+    _, notes = run(tmp_path, "-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder")
+    running, together = dict.fromkeys(("alone", "shared", "much"), 0), 0
+    for note in notes:
+        running[note[1:]] += 1 if note[0] == "+" else -1
+        together = max(together, running["shared"])
+        assert running["much"] <= 1
+        assert not (running["alone"] and running["shared"]), notes
+    assert together > 1, "the others run side by side"
+    assert (notes.count("+shared"), notes.count("+alone")) == (24, 1)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("gpu-tests-")]
+
+
+@pytest.mark.slow
+def test_the_first_of_each_test_and_kernel_is_smoke_unless_it_is_alone(tmp_path: Path) -> None:
+    printed, notes = run(tmp_path, "-m", "smoke", "-v")
+    passed = [line.split("::")[1].split()[0] for line in printed.splitlines() if "PASSED" in line]
+    assert passed == ["test_beside_others[softmax-0]", "test_beside_others[gelu-0]"]
+    assert notes.count("+much") == 2
