@@ -346,6 +346,15 @@ class Kernel:
         ``interpreted(problem)``: the problem, made as small as an interpreter needs to do it in seconds.
     largest:
         The largest finite magnitude of an input for which the tolerance is promised.
+    any_order:
+        Whether inputs are as good with the elements of each one, integers too, in any other order: they have
+        no structure as sorted, symmetric or normalised ones have, and what they hold is no index of each
+        other. Then one set of inputs makes others by moving its elements, where ``inputs`` would take too
+        long to make each of them anew.
+    comparison:
+        The function in the reference's file that says whether outputs are right, where more than one answer
+        is: ``f(problem, inputs, outputs, reference)`` returns a sentence that says what is wrong, or None.
+        It takes the place of the tolerance; ``reference`` is what the reference gives, of any shape.
     as_made:
         Whether the tolerance is promised only for inputs as ``inputs`` makes them: finite, and of their size.
     baseline:
@@ -362,6 +371,8 @@ class Kernel:
     in_place: bool = False
     reference: str = "reference.py"
     interpreted: Callable[[Any], Any] = as_it_is
+    any_order: bool = False
+    comparison: str | None = None
     largest: float = math.inf
     as_made: bool = False
     baseline: str = "torch"

@@ -109,7 +109,7 @@ def measure(config: BenchInputsConfig, point: Point, stopwatch: Stopwatch) -> li
             if stopwatch.device.type == "cuda":
                 rotation = Rotation(found.call, (inputs,), found.loaded.kernel.in_place)
                 bytes_ = instance.bytes_of(found, inputs)
-                last = sustained(rotation, bytes_, config.work_s, stopwatch.overhead)
+                last = sustained(rotation, None, bytes_, config.work_s, stopwatch.overhead)
                 lasting[name].append(last.median_us)
                 clocks[name] = last.sm_clock_mhz, last.power_w
     return [

@@ -148,7 +148,8 @@ def measure(
     reference = None
     if where.type == "cuda":
         sets = min(ceil(COLD_FACTOR * last_level_cache(where) / bytes_), MOST_SETS)
-        graphs = capture(Rotation(found.call, ring(inputs, sets), rotation.in_place), max(sets, 20))
+        cold = ring(inputs, sets, found.another(where))
+        graphs = capture(Rotation(found.call, cold, rotation.in_place), max(sets, 20))
         reference = cupti.microseconds_a_call(graphs.turn, graphs.launches)
     rows = []
     for name, measured in repeats.items():

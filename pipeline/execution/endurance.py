@@ -15,7 +15,7 @@ from pipeline.store.turns import Sustained
 from pipeline.timing.energy import Energy, counter
 from pipeline.timing.monitor import Monitor
 from pipeline.timing.statistics import quantile
-from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache, ring
+from pipeline.timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
 from pipeline.timing.timers import Rotation, graph
 from pipeline.timing.timers.events import recorded
 
@@ -38,18 +38,21 @@ class Endurance(Trial):
         can hold."""
         running = self._now
         rotation = Rotation(running.found.call, (running.inputs,), running.in_place)
-        return sustained(rotation, running.bytes, request.seconds, self.stopwatch.overhead)
+        another = running.found.another(self.device)
+        return sustained(rotation, another, running.bytes, request.seconds, self.stopwatch.overhead)
 
 
-def sustained(rotation: Rotation, bytes_: int, seconds: float, overhead: Overhead) -> Sustained:
-    """Replay a call over cold copies of its only inputs for the seconds, and time the turns after that.
-    Inputs and outputs are ``bytes_``.
+def sustained(
+    rotation: Rotation, another: Another | None, bytes_: int, seconds: float, overhead: Overhead
+) -> Sustained:
+    """Replay a call over its only inputs and cold others for the seconds, and time the turns after that.
+    Inputs and outputs are ``bytes_``; ``another`` makes inputs for the ring.
 
     Raises NotCapturableError for a call that no graph can hold.
     """
     (inputs,) = rotation.inputs
     sets = ceil(COLD_FACTOR * last_level_cache(inputs[0].device) / max(bytes_, 1))
-    turns = graph.capture(Rotation(rotation.call, ring(inputs, sets), rotation.in_place), sets)
+    turns = graph.capture(Rotation(rotation.call, ring(inputs, sets, another), rotation.in_place), sets)
     gpu = os.environ["CUDA_VISIBLE_DEVICES"]
     monitor = Monitor(gpu)
     energy: Energy | None = None

@@ -37,6 +37,7 @@ TIE = "~"
 TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
 
 FATE = {
+    "not_judged": "not judged",
     "incorrect": "incorrect",
     "compile_error": "failed to compile",
     "runtime_error": "failed at run time",

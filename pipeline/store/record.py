@@ -24,9 +24,19 @@ from pipeline.points.limits import (
 )
 from pipeline.points.point import Point
 
-Status = Literal["ok", "verified", "incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"]
+Status = Literal[
+    "ok",
+    "verified",
+    "not_judged",
+    "incorrect",
+    "compile_error",
+    "runtime_error",
+    "out_of_memory",
+    "timeout",
+]
 """``ok``: right and timed. ``verified``: right, but this machine can't time it (a Triton kernel under the
-interpreter). All others: no number."""
+interpreter). ``not_judged``: this machine's interpreter can't do it, which is no fault of the provider's. All
+others: no number."""
 
 
 Commit = Annotated[str, StringConstraints(pattern=r"^\w{1,64}$")]
@@ -96,6 +106,9 @@ class Rate(Record):
             self.tflops, self.flops / time_us / 1e6, rel_tol=ROUNDING
         )
 
+
+OF_SOME = ("audit_us", "any_answer", "tolerance_used")
+"""Fields of an outcome that not every one has."""
 
 OF_OTHERS = ("run_delay", "involuntary_switches", "neighbours")
 """Fields of a state that say what others took of the device."""
@@ -217,7 +230,9 @@ class Outcome(Record):
     ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is
     smaller. ``launch`` is what the first call launched, None where the provider does not tell. ``audit_us``
     is what a call took at most as another process saw it, on inputs that were new each time and with what it
-    takes to write these and to copy its outputs; None where no audit was made.
+    takes to write these and to copy its outputs; None where no audit was made. ``any_answer`` is what would
+    have been found right at this problem though it takes no work: zeros, say. ``tolerance_used`` is the share
+    of the tolerance that the output's worst element took.
     """
 
     status: Status
@@ -229,6 +244,8 @@ class Outcome(Record):
     timing: Timing | None = None
     state: State | None = None
     audit_us: Microseconds | None = None
+    any_answer: Text | None = None
+    tolerance_used: NotNegative | None = None
 
     @model_validator(mode="after")
     def _no_number_without_right(self) -> Self:
@@ -335,7 +352,7 @@ class Measurement(Record):
         usual = {"attempts": self.attempts == 1, "earlier": self.earlier is None}
         row = self.model_dump(mode="json", exclude={name for name, is_usual in usual.items() if is_usual})
         outcome = row["outcome"]
-        for part, names in ((outcome, ("audit_us",)), (outcome["state"] or {}, OF_OTHERS)):
+        for part, names in ((outcome, OF_SOME), (outcome["state"] or {}, OF_OTHERS)):
             for name in names:
                 if part.get(name) is None:
                     part.pop(name, None)
