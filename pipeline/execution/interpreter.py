@@ -20,8 +20,9 @@ from pipeline.points import author
 NO_GPU = (
     *("active drivers", "not compiled with CUDA enabled", "No CUDA GPUs are available"),
     *("Found no NVIDIA driver", "no CUDA-capable device is detected"),
+    "'InterpreterBuilder' object has no attribute",
 )
-"""What the exceptions of Triton and torch say where something asks for a GPU."""
+"""What the exceptions of Triton and torch say where something asks for a GPU, or for what only one can do."""
 
 OWN = (AttributeError, NotImplementedError, AssertionError, KeyError)
 """Exceptions that an interpreter raises for what it does not know."""
@@ -146,6 +147,7 @@ def _mend_builder(interpreter: Any) -> None:
 
     convert, nearest = builder.create_fp_to_fp, interpreter._ir.ROUNDING_MODE.RTNE
     create_atomic_rmw.__code__ = create_atomic_rmw.__code__.replace(co_filename=interpreter.__file__)
+    builder.get_bf16 = lambda self, value: handle(rounded(np.array([value])), tl.bfloat16)
     builder.create_dot, builder.cast_impl = create_dot, cast_impl
     builder.create_fp_to_fp, builder.create_atomic_rmw = create_fp_to_fp, create_atomic_rmw
 

@@ -283,7 +283,7 @@ def refuse_changed(given: tuple[Tensors, ...], inputs: Tensors) -> None:
     for x, column in zip(inputs, zip(*given, strict=True), strict=True):
         for one in column:
             if type(one) is not torch.Tensor:
-                raise FaultyError("incorrect", f"made a {type(one).__name__} of its input")
+                raise FaultyError("incorrect", f"made its input one of class {type(one).__name__}")
             if (one.shape, one.stride(), one.dtype) != (x.shape, x.stride(), x.dtype):
                 raise FaultyError("incorrect", f"made its input one of shape {tuple(one.shape)}, {one.dtype}")
         if x.numel() and len({one.data_ptr() for one in column}) < len(column):
