@@ -86,6 +86,14 @@ class Loaded:
         """The right answer, in float64 or exactly."""
         return as_tuple(self.module(self.kernel.reference).reference(*inputs, **self.arguments(problem)))
 
+    def comparison(self) -> Callable[[Any, Tensors, Tensors, Tensors], str | None] | None:
+        """What says whether outputs are right in place of the tolerance; None for a kernel without."""
+        name = self.kernel.comparison
+        if name is None:
+            return None
+        found: Callable[..., str | None] = getattr(self.module(load(self.where).kernel.reference), name)
+        return found
+
     def arguments(self, problem: Any) -> dict[str, Any]:
         """The dimensions that entries are given by name."""
         return {name: getattr(problem, name) for name in self.kernel.arguments}

@@ -29,12 +29,19 @@ LANGUAGES = ("torch", "triton", "gluon", "cuda", "cpp", "numba")
 LANGUAGE_PACKAGES = {"numba": "numba-cuda[cu13]"}
 """What has to be installed for a language, as pip is told; what the others need is always there."""
 
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""The distance from 1 to the next number, by dtype: torch.finfo without torch."""
+EPSILON = {
+    **{"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7},
+    **{"float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3},
+    **{"float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2, "float8_e8m0fnu": 1.0},
+}
+"""The distance from 1 to the next number, by dtype: torch.finfo without torch. A unit in a number's last
+place is between a half and the whole of it, times the number."""
 
 ITEM_BYTES = {
     **{"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2},
     **{"int8": 1, "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1},
+    **{"uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
+    **{"float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1},
 }
 """Bytes of an element, by dtype."""
 
@@ -151,7 +158,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest error allowed against the float64 reference: ``|out - ref| <= atol + rtol * |ref|``."""
+    """Largest error allowed against the float64 reference of the inputs as they are, rounded to their dtype:
+    ``|out - ref| <= atol + rtol * |ref|``, of complex numbers for each part.
+
+    With ``rtol`` ``EPSILON[dtype]`` an output may be off by one unit in its last place, of which its own
+    rounding takes half. A wider one hides mistakes: say beside it what needs it.
+    """
 
     rtol: float
     atol: float
@@ -346,6 +358,15 @@ class Kernel:
         ``interpreted(problem)``: the problem, made as small as an interpreter needs to do it in seconds.
     largest:
         The largest finite magnitude of an input for which the tolerance is promised.
+    any_order:
+        Whether inputs are as good with the elements of each one, integers too, in any other order: they have
+        no structure as sorted, symmetric or normalised ones have, and what they hold is no index of each
+        other. Then one set of inputs makes others by moving its elements, where ``inputs`` would take too
+        long to make each of them anew.
+    comparison:
+        The function in the reference's file that says whether outputs are right, where more than one answer
+        is: ``f(problem, inputs, outputs, reference)`` returns a sentence that says what is wrong, or None.
+        It takes the place of the tolerance; ``reference`` is what the reference gives, of any shape.
     as_made:
         Whether the tolerance is promised only for inputs as ``inputs`` makes them: finite, and of their size.
     baseline:
@@ -362,6 +383,8 @@ class Kernel:
     in_place: bool = False
     reference: str = "reference.py"
     interpreted: Callable[[Any], Any] = as_it_is
+    any_order: bool = False
+    comparison: str | None = None
     largest: float = math.inf
     as_made: bool = False
     baseline: str = "torch"

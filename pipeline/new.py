@@ -206,7 +206,7 @@ def around(wrapped: TritonFunction, origin: str, expression: str | None) -> Oper
         block=short[wrapped.of("block")[0].name],
         # By their places: where Triton only compiles, tensors are looked for among these.
         launch=[*given[: last + 1], *named[last + 1 :]],
-        # The interpreter has no arithmetic of bfloat16, which is right where values are made float32 first.
+        # Many of Triton's functions take no bfloat16, which is right where values are made float32 first.
         dtypes=FLOATS if "float32" in wrapped.text else ("float32", "float16"),
         arguments=numbers,
         function=wrapped.name,

@@ -122,6 +122,7 @@ kernel = Kernel(
     interpreted=interpreted,
     as_made=True,
     baseline="sdpa_flash",
+    any_order=True,
     providers=(
         Provider("manual", "torch.py:manual", fits=any_fits),
         Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),

@@ -60,6 +60,7 @@ kernel = Kernel(
     arguments=("arithmetic",),
     interpreted=interpreted,
     largest=1.0,
+    any_order=True,
     providers=(
         Provider("torch", "torch.py:matmul", fits=torch_fits),
         Provider("torch_compile", "torch_compiled.py:matmul", fits=compiled_fits, compiled=True),

@@ -111,6 +111,7 @@ kernel = Kernel(
     arguments=("step",),
     interpreted=interpreted,
     as_made=True,
+    any_order=True,
     providers=(
         Provider("torch", "torch.py:sparsify"),
         Provider("torch_compile", "torch.py:sparsify", compiled=True),

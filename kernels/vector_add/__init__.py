@@ -61,6 +61,7 @@ kernel = Kernel(
     work=work,
     tolerance=tolerance,
     interpreted=interpreted,
+    any_order=True,
     providers=(
         Provider("torch", "torch.py:add"),
         Provider("triton", "triton.py:add", Tile, compile_weight=elements_a_thread),

@@ -44,6 +44,7 @@ def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
 
     from kernels import as_tuple
     from pipeline.execution import instance, verification
+    from pipeline.execution.judge import expected_of, tolerances_of
 
     on = torch.device(device.kind)
     loaded = instance.standalone(where, point).loaded
@@ -51,12 +52,9 @@ def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
     found = instance.standalone(where, point, interpreted=device.kind == "cpu" and provider.interpreted)
     inputs, copies = (found.inputs(on, seed) for _ in range(2))
     declared = loaded.outputs(found.problem)
-    tolerance = loaded.kernel.tolerance(found.problem)
-    expected = verification.Expected(
-        loaded.expected(found.problem, copies),
-        declared,
-        tolerance if isinstance(tolerance, tuple) else (tolerance,) * len(declared),
-    )
+    tolerances = tolerances_of(loaded, found.problem, declared)
+    before = tuple(x.clone() for x in inputs)
+    expected = expected_of(loaded, found.problem, copies, before, declared, tolerances)
     with verification.poisoned_memory():
         outputs = as_tuple(found.call(*inputs))
     if fault := verification.fault(outputs, declared, inputs, loaded.kernel.in_place):

@@ -16,7 +16,7 @@ from pipeline.timing.energy import Energy, counter
 from pipeline.timing.launch_gap import SetMode
 from pipeline.timing.monitor import Monitor
 from pipeline.timing.statistics import quantile
-from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache, ring
+from pipeline.timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
 from pipeline.timing.timers import Rotation
 from pipeline.timing.timers.capture import capture
 from pipeline.timing.timers.events import recorded
@@ -40,18 +40,22 @@ class Endurance(Trial):
         can hold."""
         running = self._now
         rotation = Rotation(running.found.call, (running.inputs,), running.in_place)
-        return sustained(rotation, running.bytes, request.seconds, self.stopwatch.gap.set_mode)
+        another = self.another(running.found)
+        return sustained(rotation, another, running.bytes, request.seconds, self.stopwatch.gap.set_mode)
 
 
-def sustained(rotation: Rotation, bytes_: int, seconds: float, set_mode: SetMode) -> Sustained:
-    """Replay a call over cold copies of its only inputs for the seconds, and time the turns after that, in
-    the mode of the launch gap that is set before. Inputs and outputs are ``bytes_``.
+def sustained(
+    rotation: Rotation, another: Another | None, bytes_: int, seconds: float, set_mode: SetMode
+) -> Sustained:
+    """Replay a call over its only inputs and cold others for the seconds, and time the turns after that, in
+    the mode of the launch gap that is set before. Inputs and outputs are ``bytes_``; ``another`` makes inputs
+    for the ring.
 
     Raises NotCapturableError for a call that no graph can hold.
     """
     (inputs,) = rotation.inputs
     sets = ceil(COLD_FACTOR * last_level_cache(inputs[0].device) / max(bytes_, 1))
-    turns = capture(Rotation(rotation.call, ring(inputs, sets), rotation.in_place), sets)
+    turns = capture(Rotation(rotation.call, ring(inputs, sets, another), rotation.in_place), sets)
     set_mode()
     gpu = os.environ["CUDA_VISIBLE_DEVICES"]
     monitor = Monitor(gpu)

@@ -115,6 +115,8 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
     reference = folder / kernel.reference
     form = folder / (provider.reference or kernel.reference)
     entries = [(reference, "outputs"), *((form, name) for name in ("inputs", "reference"))]
+    if kernel.comparison is not None:
+        entries.append((reference, kernel.comparison))
     entries += [_definition(kernel.tolerance), (_file(kernel.problem), f"{kernel.problem.__qualname__}.*")]
     if provider.interpreted:
         entries.append(_definition(kernel.interpreted))

@@ -14,10 +14,15 @@ import torch
 import kernels
 from kernels import Tensors
 from kernels.contract import Provider
+from pipeline.execution import interpreter
 from pipeline.points import problems
 from pipeline.points.point import Point
+from pipeline.timing.stopwatch import Another
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
+
+RING_SEED = 1 << 20
+"""The first seed of the inputs of a ring. No secret: other inputs are verified."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,14 @@ class Instance:
     def inputs(self, device: torch.device, seed: int) -> Tensors:
         """Inputs of the problem on a device; without data on ``meta``."""
         return self.loaded.inputs(self.problem, device, seed)
+
+    def another(self, device: torch.device) -> Another | None:
+        """What makes more inputs for a ring, in the form that the provider takes; None where the elements of
+        those that there are may come in any order."""
+        if self.loaded.kernel.any_order:
+            return None
+        formed = kernels.load(self.loaded.address(self.provider.name))
+        return lambda number: formed.inputs(self.problem, device, RING_SEED + number)
 
 
 def bytes_of(found: Instance, inputs: Tensors) -> int:
@@ -58,6 +71,7 @@ def of(where: str, point: Point, interpreted: bool = False) -> Instance:
     problem = problems.make(loaded.kernel.problem, point.problem)
     if interpreted:
         problem = loaded.kernel.interpreted(problem)
+        interpreter.mend()
     library = None
     if provider.extension is not None:
         library = extension.load(Place.of(loaded), provider.extension)

@@ -8,7 +8,9 @@ import gc
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -19,10 +21,12 @@ from kernels.contract import Tolerance
 from pipeline.execution import values, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import (
+    EDITIONS,
     Check,
     Checked,
     CheckOne,
     Done,
+    Draw,
     Fill,
     InputValues,
     Layout,
@@ -36,19 +40,22 @@ from pipeline.execution.protocol import (
 )
 from pipeline.execution.shared_memory import SharedMemory, layouts, memory_available
 from pipeline.execution.verification import Declared, Expected
-from pipeline.points import problems
+from pipeline.points import author, problems
 from pipeline.points.frozen import Record, Values
 from pipeline.points.problems import values_of
-from pipeline.timing.stopwatch import rolled, rolls, span_of, step_of
-
-EDITIONS = 2
-"""Inputs of a problem that differ in all values: the first call gets one, a timed call is verified by the
-other."""
+from pipeline.timing.stopwatch import like_the_first, rolls, shifted, span_of
+from pipeline.timing.timers import spoil_one
 
 MOST_SPREAD = {"cpu": 256 << 20, "cuda": 2 << 30}
 """Bytes of the sets of an audit by kind of device, at most, unless two sets take more."""
 
-REQUESTS = (Prepare, Offer, Check, Spread, Fill, CheckOne, SetMode, Release)
+DRAW_S = 0.5
+"""What making the sets of an audit may take where each is made by the kernel's own inputs, at most, unless
+two sets take longer."""
+
+MOST_SEED = 1 << 31
+
+REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, CheckOne, SetMode, Release)
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,8 @@ class Case:
     problem: Any
     declared: tuple[Declared, ...]
     tolerances: tuple[Tolerance, ...]
+    any_answer: str | None = None
+    edition_s: float = 0.0
     editions: dict[int, Edition] = field(default_factory=dict)
 
 
@@ -76,14 +85,14 @@ class Judge:
 
     def __init__(self, device: str, seed: int, descriptor: int, values: InputValues = "normal") -> None:
         self.device = torch.device(device)
+        self._seed = seed
         self._values = values
-        # The first edition is the same in every run; what comes after it can't be known before.
-        self._seeds = (seed, secrets.randbelow(1 << 31))
         self._memory = SharedMemory(self.device, descriptor)
         self._case: Case | None = None
         self._shared: Shared | None = None
         self._sets: Shared | None = None
-        self._picked: tuple[int, Tensors] | None = None
+        self._drawn: Tensors = ()
+        self._picked = 0
 
     def answer(self, request: Record) -> Record:
         """The answer to any request. Raises whatever the reference does."""
@@ -92,6 +101,7 @@ class Judge:
             Offer: self.offer,
             Check: self.check,
             Spread: self.spread,
+            Draw: self.draw,
             Fill: self.fill,
             CheckOne: self.check_one,
             SetMode: self.set_mode,
@@ -113,13 +123,21 @@ class Judge:
             case = _case_of(loaded, problem, key)
             self._refuse_what_does_not_fit(case)
             self._case = case
+            first = self._edition(0).expected
+            begin = perf_counter()
+            second = self._edition(1).expected
+            self._done()
+            case.edition_s = perf_counter() - begin
+            case.any_answer = verification.any_answer(first, self._edition(0).inputs, second.reference)
         self._shared = self._placed(1)
-        self._sets = self._picked = None
+        self._sets, self._drawn = None, ()
         return Prepared(
             shared=self._shared,
             problem=key[1],
             interpreted=interpreted,
             bytes=sum(x.nbytes for x in self._edition(0).inputs) + _bytes(self._case.declared),
+            any_answer=self._case.any_answer,
+            edition_s=self._case.edition_s,
         )
 
     def offer(self, request: Offer) -> Done:
@@ -130,11 +148,9 @@ class Judge:
             self._memory.span(layout).copy_(_flat(x))
         for layout, reference in zip(self._shared.outputs, edition.expected.reference, strict=False):
             out = self._memory.tensor(layout)
-            if out.is_floating_point() or out.is_complex():
-                out.fill_(float("nan"))
-            else:
-                wrong = reference.reshape(out.shape).to(out.dtype)
-                out.copy_(wrong.logical_not_() if out.dtype == torch.bool else wrong.bitwise_not_())
+            if reference.shape == out.shape:
+                out.copy_(verification.narrowed(reference, out.dtype))
+            spoil_one(out)
         return self._done()
 
     def check(self, request: Check) -> Checked:
@@ -147,33 +163,54 @@ class Judge:
         assert self._case is not None, "a problem is prepared before it is spread"
         one = layouts(self._edition(0).inputs, self._case.declared)[1]
         most = MOST_SPREAD[self.device.type] // max(1, one)
+        if not self._case.loaded.kernel.any_order:
+            begin = perf_counter()
+            self._made(secrets.randbelow(MOST_SEED))
+            self._done()
+            most = min(most, int(DRAW_S / (perf_counter() - begin)))
         self._shared = None
         self._sets = self._placed(max(2, min(request.sets, most) // 2 * 2))
         return self._sets
 
+    def draw(self, request: Draw) -> Done:
+        """Make inputs that no call has seen, for so many sets: each by the kernel's own inputs, or by moving
+        the elements of others where they may come in any order."""
+        assert self._case is not None, "a problem is spread before its sets are drawn"
+        first, sets = self._edition(0).inputs, request.sets
+        self._drawn = ()
+        drawn = tuple(x.new_empty((sets, span_of(x))) for x in first)
+        if self._case.loaded.kernel.any_order:
+            base, shift = self._edition(secrets.randbelow(EDITIONS)).inputs, secrets.randbelow(MOST_SEED)
+            for x, rows in zip(base, drawn, strict=True):
+                rolls(shifted(x, shift), sets, rows, first=0)
+        else:
+            for number in range(sets):
+                made = self._made(secrets.randbelow(MOST_SEED))
+                for x, rows in zip(made, drawn, strict=True):
+                    rows[number].copy_(_flat(x))
+        self._drawn = drawn
+        return self._done()
+
     def fill(self, request: Fill) -> Done:
-        """Write inputs that no call has seen into so many sets, and pick the one that will be checked."""
-        assert self._case is not None and self._sets is not None, "sets are spread before they are filled"
+        """Write the inputs that were drawn into so many sets, and pick the one that will be checked."""
+        assert self._sets is not None and self._drawn, "sets are spread and drawn before they are filled"
         sets = request.sets
-        # The picked one's answer costs as much as that of an edition, and is not known to anybody.
-        edition = self._edition(secrets.randbelow(EDITIONS))
-        shift = secrets.randbelow(1 << 30)
-        base = tuple(rolled(x, shift) for x in edition.inputs)
-        for x, layout in zip(base, self._sets.inputs, strict=True):
-            rolls(x, sets, self._memory.spans(layout, sets), first=0)
+        for rows, layout in zip(self._drawn, self._sets.inputs, strict=True):
+            self._memory.spans(layout, sets).copy_(rows)
         for layout in self._sets.outputs:
             # No number, of floating-point ones.
             self._memory.spans(layout, sets).view(torch.uint8).fill_(0xFF)
-        number = secrets.randbelow(sets)
-        inputs = tuple(rolled(x, number * step_of(span_of(x), sets)) for x in base)
-        self._picked = number, inputs
+        self._picked = secrets.randbelow(sets)
         return self._done()
 
     def check_one(self, request: CheckOne) -> Checked:
         """Whether the picked set holds the right answer, and its inputs as they were."""
-        assert self._case is not None and self._sets is not None and self._picked is not None
-        number, inputs = self._picked
-        return self._checked(_answered(self._case, inputs), self._sets, number)
+        assert self._case is not None and self._sets is not None and self._drawn
+        inputs = tuple(
+            rows[self._picked].as_strided(x.shape, x.stride(), rows[self._picked].storage_offset())
+            for x, rows in zip(self._edition(0).inputs, self._drawn, strict=True)
+        )
+        return self._checked(_answered(self._case, inputs), self._sets, self._picked)
 
     def set_mode(self, request: SetMode) -> Done:
         """Do a little work on the device, by which another process's launch gap becomes the fast one."""
@@ -182,7 +219,8 @@ class Judge:
 
     def release(self, request: Release) -> Done:
         """Let go of all memory."""
-        self._case = self._shared = self._sets = self._picked = None
+        self._case = self._shared = self._sets = None
+        self._drawn = ()
         self._memory.release()
         gc.collect()
         if self.device.type == "cuda":
@@ -193,10 +231,27 @@ class Judge:
         case = self._case
         assert case is not None, "a problem is prepared before its inputs are made"
         if number not in case.editions:
-            inputs = case.loaded.inputs(case.problem, self.device, self._seeds[number])
-            values.fill(inputs, self._values, self._seeds[number])
-            case.editions[number] = _answered(case, inputs)
+            for later in [one for one in case.editions if one >= EDITIONS]:
+                del case.editions[later]
+            # The first edition is the same in every run; what comes after it can't be known before.
+            seed = secrets.randbelow(MOST_SEED) if number else self._seed
+            case.editions[number] = _answered(case, self._made(seed))
         return case.editions[number]
+
+    def _made(self, seed: int) -> Tensors:
+        """Inputs by the kernel. Raises FaultyError for inputs that differ in more than their values from
+        those that were made first."""
+        case = self._case
+        assert case is not None, "a problem is prepared before its inputs are made"
+        made = case.loaded.inputs(case.problem, self.device, seed)
+        values.fill(made, self._values, seed)
+        if case.editions and not like_the_first(made, case.editions[0].inputs):
+            function = case.loaded.module(case.loaded.kernel.reference).inputs
+            raise FaultyError(
+                "runtime_error",
+                author.said_of(function, "gives inputs of other shapes, strides or dtypes for another seed"),
+            )
+        return made
 
     def _placed(self, sets: int) -> Shared:
         """Room in shared memory for so many sets."""
@@ -219,7 +274,12 @@ class Judge:
         inputs = self._seen(shared.inputs[kept], number)
         if error is None and not verification.unchanged(inputs, edition.inputs[kept]):
             error = "changed its input"
-        return Checked(error=error, max_abs_err=verdict.max_abs_err, max_rel_err=verdict.max_rel_err)
+        return Checked(
+            error=error,
+            max_abs_err=verdict.max_abs_err,
+            max_rel_err=verdict.max_rel_err,
+            used=verdict.used,
+        )
 
     def _seen(self, found: tuple[Layout, ...], number: int) -> Tensors:
         return tuple(self._memory.tensor(layout.at(number)).to(self.device) for layout in found)
@@ -247,17 +307,61 @@ class Judge:
 
 def _case_of(loaded: kernels.Loaded, problem: Any, key: tuple[str, Values]) -> Case:
     declared = loaded.outputs(problem)
+    return Case(key, loaded, problem, declared, tolerances_of(loaded, problem, declared))
+
+
+def tolerances_of(
+    loaded: kernels.Loaded, problem: Any, declared: tuple[Declared, ...]
+) -> tuple[Tolerance, ...]:
+    """A kernel's tolerance for each output."""
     tolerance = loaded.kernel.tolerance(problem)
-    tolerances = tolerance if isinstance(tolerance, tuple) else (tolerance,) * len(declared)
-    return Case(key, loaded, problem, declared, tolerances)
+    return tolerance if isinstance(tolerance, tuple) else (tolerance,) * len(declared)
 
 
 def _answered(case: Case, inputs: Tensors) -> Edition:
-    """An edition of these inputs, which a reference may write to."""
+    """An edition of these inputs, which a reference may write to. Raises FaultyError for a reference whose
+    answer can't be compared with."""
     given = tuple(x.clone() for x in inputs) if case.loaded.kernel.in_place else inputs
     return Edition(
-        inputs, Expected(case.loaded.expected(case.problem, given), case.declared, case.tolerances)
+        inputs, expected_of(case.loaded, case.problem, given, inputs, case.declared, case.tolerances)
     )
+
+
+def expected_of(
+    loaded: kernels.Loaded,
+    problem: Any,
+    given: Tensors,
+    inputs: Tensors,
+    declared: tuple[Declared, ...],
+    tolerances: tuple[Tolerance, ...],
+) -> Expected:
+    """What is right for inputs; the reference is ``given`` them, or copies that it may write to. Raises
+    FaultyError for a reference whose answer can't be compared with."""
+    reference = loaded.expected(problem, given)
+    comparison = loaded.comparison()
+    if comparison is not None:
+        return Expected(
+            reference, declared, tolerances, partial(_compared, comparison, problem, inputs, reference)
+        )
+    if fault := verification.unfit(reference, declared):
+        function = loaded.module(loaded.kernel.reference).reference
+        raise FaultyError("runtime_error", author.said_of(function, fault))
+    return Expected(reference, declared, tolerances)
+
+
+def _compared(
+    comparison: Callable[[Any, Tensors, Tensors, Tensors], str | None],
+    problem: Any,
+    inputs: Tensors,
+    reference: Tensors,
+    outputs: Tensors,
+) -> str | None:
+    """What a kernel's comparison says. Raises FaultyError where that is neither a sentence nor None."""
+    said = comparison(problem, inputs, outputs, reference)
+    if said is not None and not isinstance(said, str):
+        fault = f"returned {type(said).__name__}, not a sentence that says what is wrong, or None"
+        raise FaultyError("runtime_error", author.said_of(comparison, fault))
+    return said
 
 
 def _flat(x: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,10 @@ from pipeline.timing.settings import TimingSettings
 MOST_BYTES = 16 << 20
 """Of a message: many times what the samples of the longest measurement take."""
 
+EDITIONS = 2
+"""Inputs of a problem that differ in all values and that the judge keeps: the first call gets one, a timed
+call is verified by the other. Those after them are made for one call each."""
+
 IDLE_S = 0.2
 """Without a request for so long, a process has nothing to do: of a point they follow each other at once."""
 
@@ -104,12 +108,16 @@ class Prepare(Record):
 
 class Prepared(Record):
     """A problem's inputs are in shared memory. ``problem`` is the one that is run: smaller than the point's
-    under an interpreter. ``bytes`` are those of all inputs and outputs."""
+    under an interpreter. ``bytes`` are those of all inputs and outputs, ``any_answer`` is what would be found
+    right though it takes no work, None if nothing would, and ``edition_s`` the seconds that making an edition
+    takes."""
 
     shared: Shared
     problem: Values
     interpreted: bool
     bytes: int
+    any_answer: str | None = None
+    edition_s: NotNegative = 0.0
 
 
 class Offer(Record):
@@ -127,11 +135,13 @@ class Check(Record):
 
 
 class Checked(Record):
-    """What the judge found; ``error`` is None if all is right."""
+    """What the judge found; ``error`` is None if all is right, ``used`` the share of the tolerance that was
+    taken."""
 
     error: str | None
     max_abs_err: float
     max_rel_err: float
+    used: float = 0.0
 
 
 class Spread(Record):
@@ -141,9 +151,15 @@ class Spread(Record):
     sets: int
 
 
+class Draw(Record):
+    """Asks the judge to make other inputs for so many sets, out of the worker's sight; answered with Done."""
+
+    sets: int
+
+
 class Fill(Record):
-    """Asks the judge to write other inputs into so many sets and to spoil their outputs, answered with
-    Done."""
+    """Asks the judge to write the inputs that were drawn into so many sets and to spoil their outputs,
+    answered with Done."""
 
     sets: int
 
@@ -192,7 +208,8 @@ class Rate(Record):
 
 class Begin(Record):
     """Asks the worker to call a provider for the first time and to copy its outputs, and its inputs as they
-    are then, into shared memory; answered with Ran. ``canary`` is what is known of the GPU's."""
+    are then, into shared memory; answered with Ran. ``canary`` is what is known of the GPU's, ``again`` says
+    that it was called at this point before."""
 
     where: str
     point: Point
@@ -200,6 +217,7 @@ class Begin(Record):
     bytes: int
     interpreted: bool
     canary: Canary | None
+    again: bool = False
 
 
 class Ran(Record):

@@ -97,6 +97,7 @@ class Supervisor:
         self._memory = -1
         self._best: dict[tuple[str, Values], float] = {}
         self._audited: set[tuple[str, str]] = set()
+        self._right: set[tuple[str, str, Values]] = set()
 
     def measure(self, where: str, point: Point) -> Outcome:
         """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive
@@ -112,6 +113,8 @@ class Supervisor:
                 # What it shared is gone with it.
                 self.close()
             return Outcome(status=error.status, error=str(error))
+        if outcome.status in ("ok", "verified"):
+            self._right.add((where, point.provider, point.problem))
         if outcome.timing is not None:
             self._audited.add((where, point.provider))
             place = where, point.problem
@@ -222,8 +225,9 @@ class Supervisor:
 
         self.start()
         judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
+        is_known = (where, point.provider, point.problem) in self._right
         examination = Examination(
-            judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us
+            judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us, is_known
         )
         outcome = examination.outcome(where, point, self.canary)
         self._replace_changed(point, examination.ended)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from kernels import Tensors
-from pipeline.execution import instance, verification
+from pipeline.execution import instance, interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.instance import Instance
 from pipeline.execution.launch_recorder import recorded
@@ -27,6 +27,7 @@ from pipeline.execution.protocol import (
     End,
     Ended,
     Go,
+    InputValues,
     Layout,
     Ran,
     Rate,
@@ -38,6 +39,7 @@ from pipeline.execution.protocol import (
     Timed,
 )
 from pipeline.execution.shared_memory import SharedMemory, like
+from pipeline.execution.values import fill
 from pipeline.points.frozen import Record
 from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.ceilings import Rates
@@ -47,7 +49,7 @@ from pipeline.timing.launch_gap import LaunchGap, SetMode
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile, relative_half_width
 from pipeline.timing.stopping.count import Count
-from pipeline.timing.stopwatch import Stopwatch
+from pipeline.timing.stopwatch import Another, Stopwatch
 from pipeline.timing.timers import Rotation, Samples, capture, checked_outputs, cupti
 from pipeline.timing.timers.graph import sampled
 
@@ -64,6 +66,7 @@ class Running:
 
     found: Instance
     inputs: Tensors
+    """Never handed to the provider, which is given others over the same memory."""
     shared: Shared
     bytes: int
     samples: Samples | None = None
@@ -79,13 +82,21 @@ class Running:
 class Trial:
     """Runs providers on one device of this process, step by step as it is asked."""
 
-    def __init__(self, device: str, settings: TimingSettings, descriptor: int, set_mode: SetMode) -> None:
+    def __init__(
+        self,
+        device: str,
+        settings: TimingSettings,
+        descriptor: int,
+        set_mode: SetMode,
+        values: InputValues = "normal",
+    ) -> None:
         self.device = torch.device(device)
         self.settings = settings
+        self.values = values
         self.stopwatch = Stopwatch(self.device, settings, set_mode)
         self._memory = SharedMemory(self.device, descriptor)
         self._running: Running | None = None
-        self._inputs: tuple[tuple[Layout, ...], Tensors] | None = None
+        self._inputs: tuple[tuple[Layout, ...], Tensors, list[tuple[int, int]]] | None = None
         self._before: ProcessState | None = None
 
     def warm_up(self) -> None:
@@ -122,9 +133,16 @@ class Trial:
         running = Running(found, self._inputs_as(request.shared), request.shared, request.bytes)
         self._running = running
         self._take(running.inputs)
-        rotation = Rotation(found.call, (running.inputs,), running.in_place)
+        given = tuple(map(apart, running.inputs))
+        rotation = Rotation(found.call, (given,), running.in_place)
         with recorded(found) as launched:
-            outputs = first_outputs(found, rotation)
+            try:
+                outputs = first_outputs(found, rotation, request.again)
+            except Exception as error:
+                if request.interpreted and (reason := interpreter.reason(error)):
+                    raise FaultyError("not_judged", reason) from error
+                raise
+        refuse_changed((given,), running.inputs)
         self._give(outputs, running.inputs)
         return Ran(launch=launched())
 
@@ -134,16 +152,31 @@ class Trial:
         self.stopwatch.settings = self.settings.model_copy(
             update={} if request.timer is None else {"timer": request.timer}
         )
+        given = tuple(map(apart, running.inputs))
         begin = perf_counter()
         samples, state = self.stopwatch.time(
-            running.found.call, running.inputs, running.bytes, running.in_place
+            running.found.call, given, running.bytes, running.in_place, self.another(running.found)
         )
         took_ms = (perf_counter() - begin) * 1e3
+        refuse_changed(samples.rotation.inputs, running.inputs)
         running.samples = samples
         if not min(samples.samples_us) >= SHORTEST_US:
             raise FaultyError("incorrect", f"took {min(samples.samples_us):.3g} us, which no call takes")
         timing = summary(samples, self.stopwatch.cache(samples), self.stopwatch.gap)
         return Timed(timing=timing, state=state, sets=len(samples.rotation.inputs), took_ms=took_ms)
+
+    def another(self, found: Instance) -> Another | None:
+        """What makes more inputs for a ring, of the values that this process's inputs have."""
+        made = found.another(self.device)
+        if made is None or self.values == "normal":
+            return made
+
+        def filled(number: int) -> Tensors:
+            inputs = made(number)
+            fill(inputs, self.values, number)
+            return inputs
+
+        return filled
 
     def stamp(self, request: Stamp) -> Stamped:
         """What CUPTI stamps of the calls that were timed last, in the mode in which they were timed."""
@@ -180,7 +213,7 @@ class Trial:
             outputs = Rotation(provider, (tensors[:count],), in_place).outputs()
             if not in_place:
                 for place, out in zip(tensors[count:], outputs, strict=True):
-                    place.copy_(out)
+                    place.copy_(out.detach())
             return tensors
 
         places = (*shared.inputs, *shared.outputs)
@@ -236,17 +269,20 @@ class Trial:
         return self._running
 
     def _inputs_as(self, shared: Shared) -> Tensors:
-        """Tensors for the inputs: those of the last point, where they lie as this one's do."""
-        if self._inputs is None or self._inputs[0] != shared.inputs:
-            self._inputs = None
-            self._inputs = shared.inputs, tuple(like(layout, self.device) for layout in shared.inputs)
-        return self._inputs[1]
+        """Tensors for the inputs: those of the last point, where they lie as this one's do, in memory that no
+        provider has moved or resized since."""
+        before = self._inputs
+        if before is None or before[0] != shared.inputs or _memory_of(before[1]) != before[2]:
+            before = self._inputs = None
+            made = tuple(like(layout, self.device) for layout in shared.inputs)
+            before = self._inputs = shared.inputs, made, _memory_of(made)
+        return before[1]
 
     def _take(self, inputs: Tensors) -> None:
         """Write what shared memory holds into inputs."""
         for x, layout in zip(inputs, self._now.shared.inputs, strict=True):
             span = self._memory.span(layout)
-            x.as_strided((span.numel(),), (1,)).copy_(span)
+            x.detach().as_strided((span.numel(),), (1,)).copy_(span)
 
     def _give(self, outputs: Tensors, inputs: Tensors) -> None:
         """Write outputs, and inputs as they are after the call, into shared memory.
@@ -260,10 +296,10 @@ class Trial:
         if fault := verification.fault(outputs, declared, inputs, running.in_place):
             raise FaultyError("incorrect", fault)
         for place, out in zip(running.shared.outputs, outputs, strict=False):
-            self._memory.tensor(place).copy_(out)
+            self._memory.tensor(place).copy_(out.detach())
         for place, x in zip(running.shared.inputs, inputs, strict=True):
             span = self._memory.span(place)
-            span.copy_(x.as_strided((span.numel(),), (1,)))
+            span.copy_(x.detach().as_strided((span.numel(),), (1,)))
         self._synchronize()
 
     def _synchronize(self) -> None:
@@ -294,15 +330,48 @@ def _load_triton() -> None:
         triton_key()
 
 
-def first_outputs(found: Instance, rotation: Rotation) -> Tensors:
-    """What a call gives from memory that held NaN."""
+def apart(x: torch.Tensor) -> torch.Tensor:
+    """Another tensor over the same memory: what a provider does to it, but for its values, ends with it."""
+    return x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+
+
+def refuse_changed(given: tuple[Tensors, ...], inputs: Tensors) -> None:
+    """Raises FaultyError where sets of inputs are not what the provider was given any more: another class or
+    shape, or memory that several of them share, which stays in the cache."""
+    for x, column in zip(inputs, zip(*given, strict=True), strict=True):
+        for one in column:
+            if type(one) is not torch.Tensor:
+                raise FaultyError("incorrect", f"made its input one of class {type(one).__name__}")
+            if (one.shape, one.stride(), one.dtype) != (x.shape, x.stride(), x.dtype):
+                raise FaultyError("incorrect", f"made its input one of shape {tuple(one.shape)}, {one.dtype}")
+        if x.numel() and len({one.data_ptr() for one in column}) < len(column):
+            raise FaultyError("incorrect", "moved its inputs to other memory")
+
+
+def _memory_of(inputs: Tensors) -> list[tuple[int, int]]:
+    """Where the memory of inputs is, and its size."""
+    return [(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()) for x in inputs]
+
+
+def first_outputs(found: Instance, rotation: Rotation, again: bool) -> Tensors:
+    """What a call gives from memory that held NaN or, of integers and flags, the largest; where it was made
+    ``again``, memory that most likely held zeros. What is not written is hardly ever right both times."""
     outputs = found.loaded.outputs(found.problem)
-    if found.provider.compiled or rotation.in_place or not all(d.is_floating_point for _, d in outputs):
-        # torch.compile would compile it once for the flag that poisons memory, and again without it; and of
-        # integers the value that memory is filled with may be the right one.
+    whole = not all(dtype.is_floating_point or dtype.is_complex for _, dtype in outputs)
+    if again and whole and not rotation.in_place:
+        _clear(rotation.outputs())
+        return rotation.outputs()
+    if found.provider.compiled or rotation.in_place:
+        # torch.compile would compile it once for the flag that poisons memory, and again without it.
         return checked_outputs(rotation)
     with verification.poisoned_memory():
         return rotation.outputs()
+
+
+def _clear(outputs: Tensors) -> None:
+    for out in outputs:
+        if isinstance(out, torch.Tensor):
+            out.detach().zero_()
 
 
 def summary(samples: Samples, cache: Literal["cold", "hot"], gap: LaunchGap) -> Timing:

@@ -85,7 +85,7 @@ def main(fd: int, memory: int, compiles: bool) -> None:
         send(connection, ModeWanted())
         receive(connection, ModeSet)
 
-    trial = Endurance(setup.device, setup.settings, memory, set_mode)
+    trial = Endurance(setup.device, setup.settings, memory, set_mode, setup.values)
     trial.warm_up()
     # What the imports left behind lives as long as the process: no collection need look at it again.
     gc.collect()

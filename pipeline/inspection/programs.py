@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -127,7 +128,7 @@ def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Com
         try:
             programs = compiled(where, point, architecture, sources, known)
         except Exception as error:  # whatever a compiler may raise is this point's fate and no other's
-            found.append(CompiledPoint(point, architecture, (), one_line(error)))
+            found.append(CompiledPoint(point, architecture, (), _reason(error, loaded.folder)))
             continue
         reason = None if programs else f"its call launches no kernel of {language.capitalize()}'s"
         found.append(CompiledPoint(point, architecture, tuple(programs), reason))
@@ -175,6 +176,15 @@ def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
     if len(ours) != 1:
         raise UserError(f"the cubin of {symbol} holds no function of that name.")
     return ours[0]
+
+
+def _reason(error: Exception, folder: Path) -> str:
+    """Why a point has no code, as a sentence that names the line of the kernel's files."""
+    told = " ".join(author.told(error, [folder]).split())
+    if isinstance(error, AttributeError | TypeError):
+        # Its call asked for what a tensor without data, or a driver without a GPU, does not have.
+        told = f"its call needs a GPU or data before it launches anything: {told}"
+    return told[:500]
 
 
 def one_line(error: Exception) -> str:

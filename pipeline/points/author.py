@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline import ROOT
 
@@ -17,10 +19,23 @@ def told(error: BaseException, folders: Sequence[Path]) -> str:
     if place is None:
         return text
     file, line = place
-    shown = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
     lines = file.read_text(errors="replace").splitlines()[line - 1 : line]
     source = "".join(f" `{line.strip()}`:" for line in lines)
-    return f"{shown}:{line}:{source} {text}"
+    return f"{_shown(file)}:{line}:{source} {text}"
+
+
+def said_of(function: Callable[..., Any], text: str) -> str:
+    """A clause about a function of a kernel's files, with the place where it is defined:
+    ``kernels/gelu/reference.py:24: `reference` gives 2 outputs``."""
+    inner = inspect.unwrap(function)
+    name, code = getattr(inner, "__name__", repr(inner)), getattr(inner, "__code__", None)
+    if code is None:
+        return f"`{name}` {text}"
+    return f"{_shown(Path(code.co_filename))}:{code.co_firstlineno}: `{name}` {text}"
+
+
+def _shown(file: Path) -> Path:
+    return file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
 
 
 def named(error: BaseException) -> str:

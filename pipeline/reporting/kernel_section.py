@@ -12,7 +12,7 @@ from pipeline.reporting.content import About, Content
 from pipeline.reporting.frames import best_providers
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.plots import Style
-from pipeline.reporting.table import TIE, TIE_NOTE, remarks
+from pipeline.reporting.table import ANY_ANSWER, TIE, TIE_NOTE, any_answer_notes, remarks
 from pipeline.reporting.why import sections
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
@@ -78,6 +78,8 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
             for note, told in ((TIE_NOTE, best["tied"].any()), (OLD_NOTE, best["stale"].map(bool).any()))
             if told
         ),
+        "tolerance": _tolerance_used(rows, about),
+        "any_answer": _any_answer(best),
         "distrusted": sorted(
             {
                 f"{machine_names[row['gpu']]}: {row['invalid_reason'] or 'no reason was recorded'}"
@@ -85,6 +87,23 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
             }
         ),
     }
+
+
+def _any_answer(rows: pd.DataFrame) -> list[str]:
+    """At which problems no ratio is made."""
+    found: list[Any] = rows[["kernel", "extent", "words", "any_answer"]].to_dict("records")
+    return any_answer_notes(found)
+
+
+def _tolerance_used(rows: pd.DataFrame, about: About) -> str:
+    """How much of the tolerance outputs took at most, by whose they are; empty where no row says so."""
+    known = rows[rows["tolerance_used"].notna()]
+    whose = known["provider"].map(
+        lambda name: "ours" if name in about.own else "torch" if name.startswith("torch") else "peers"
+    )
+    most = known.groupby(whose)["tolerance_used"].max().to_dict()
+    shares = [f"{name} {percent(most[name])}" for name in ("torch", "ours", "peers") if name in most]
+    return f"Of the tolerance took at most: {', '.join(shares)}." if shares else ""
 
 
 def _untimed(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -113,7 +132,7 @@ LINE_COLUMNS = [
         "valid",
         "headline",
     ),
-    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied"),
+    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied", "any_answer"),
 ]
 """What a line shows: a frame's other columns would take most of the time."""
 
@@ -143,7 +162,9 @@ def _lines(
                 "label": row["label"],
                 "style": styles[row["provider"]].name,
                 "baseline": row["provider"] == about.baseline,
-                "us": number(row["median_us"]) + OLD * bool(row["stale"]),
+                "us": number(row["median_us"])
+                + OLD * bool(row["stale"])
+                + ANY_ANSWER * isinstance(row["any_answer"], str),
                 "error": f"{100 * row['rel_ci']:.1f} %",
                 "distrusted": row["valid"] is False,
                 "rates": [number(row[name]) if row["headline"] == name else "" for name in rates],

@@ -130,7 +130,11 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
         for one in sorted(found, key=_rank)[: None if len(fastest) <= MOST_ROWS else 1]:
             cells = [extent, f"{words} hot" if cache == lines.HOT else words, *_numbers(one)]
             if baseline:
-                cells.append(speedup(_rank(base)[1] / _rank(one)[1]) if base else "")
+                is_told = base is not None and not {
+                    base.row.outcome.any_answer,
+                    one.row.outcome.any_answer,
+                } - {None}
+                cells.append(speedup(_rank(base)[1] / _rank(one)[1]) if base and is_told else "")
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

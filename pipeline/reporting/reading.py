@@ -38,6 +38,7 @@ FLOATS: Mapping[str, str] = {
     **dict.fromkeys(("median_us", "p20_us", "p80_us", "rel_ci"), "timing"),
     **dict.fromkeys(("gbps", "tflops", "ceiling_fraction"), "rate"),
     "noise_floor": "state",
+    "tolerance_used": "outcome",
 }
 COUNTS: Mapping[str, str] = {"bytes": "rate", "flops": "rate"}
 """The numbers of a row, by the part of the measurement that has them."""
@@ -88,7 +89,7 @@ def kinds_of(row: Measurement) -> tuple[tuple[Any, ...], ...]:
         (row.workload, row.point.problem),
         (row.point.provider, row.point.parameters),
         (parts.settings,),
-        (outcome.status, outcome.error, bound, *of_state),
+        (outcome.status, outcome.error, outcome.any_answer, bound, *of_state),
         (
             *(row.point.provider, parts.source, parts.measurement, parts.environment),
             *(origin.gpu, origin.commit, origin.dirty),
@@ -130,7 +131,7 @@ def read_part(path: Path, begin: int, end: int, wanted: RecordFilter) -> Part:
         if row.key in wanted.keys or row.point in wanted.points:
             found.wanted.append(row)
         timing = row.outcome.timing
-        parts = {"timing": timing, "rate": row.rate, "state": row.outcome.state}
+        parts = {"timing": timing, "rate": row.rate, "state": row.outcome.state, "outcome": row.outcome}
         for name, part in FLOATS.items():
             value = getattr(parts[part], name, None)
             numbers[name].append(np.nan if value is None else value)

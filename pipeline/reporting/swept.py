@@ -127,6 +127,7 @@ def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | Non
         outcome.status
         for entry, point, outcome in found
         if outcome.error is not None
+        and outcome.status != "not_judged"
         and entry.loaded.kernel.provider(point.provider).is_own
         and not {outcome.status, "all"} & set(allowed)
     )

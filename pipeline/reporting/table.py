@@ -36,7 +36,11 @@ WAS = "was us"
 TIE = "~"
 TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
 
+ANY_ANSWER = "?"
+"""Marks the time at a problem that tells nothing."""
+
 FATE = {
+    "not_judged": "not judged",
     "incorrect": "incorrect",
     "compile_error": "failed to compile",
     "runtime_error": "failed at run time",
@@ -64,6 +68,19 @@ class Remark:
         example = "for example " if self.varies else ""
         reason = textwrap.shorten(self.reason or "", MOST_CHARACTERS, placeholder=" …")
         return f"{self.provider}: {points} {FATE[self.status]}: {example}{reason}"
+
+
+def any_answer_notes(rows: Iterable[Row]) -> list[str]:
+    """What the mark behind a provider means: at which problems no ratio is made, and why."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if isinstance(row["any_answer"], str):
+            problem = " ".join(filter(None, (row["kernel"], row["extent"], row["words"])))
+            found.setdefault(row["any_answer"], {})[problem] = None
+    return [
+        f"{ANY_ANSWER} any answer passes at {', '.join(problems)}: {answer} would be found right, too."
+        for answer, problems in found.items()
+    ]
 
 
 def remarks(rows: Iterable[Row]) -> list[Remark]:
@@ -119,6 +136,7 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
         _edit_notes(shown)
         + _baseline_notes(shown, baselines)
         + _invalid_notes(shown)
+        + any_answer_notes(shown)
         + _remark_notes(rows, where)
     )
     return Group(*parts, *(Text(note) for note in notes))
@@ -197,7 +215,9 @@ def _table(rows: Sequence[Row], baselines: Mapping[str, str]) -> Table:
         table.add_row(
             *map(Text, (row["kernel"], row["extent"], row["label"] + " (baseline)" * is_baseline)),
             Text(row["words"]),
-            number(row["median_us"]) + "!" * (row["valid"] is False),
+            number(row["median_us"])
+            + "!" * (row["valid"] is False)
+            + ANY_ANSWER * isinstance(row["any_answer"], str),
             *([number(row["earlier_us"])] if was_edited else ()),
             *(number(row[name]) if row["headline"] == name else "" for name in names),
             percent(row["ceiling_fraction"]),

@@ -107,8 +107,8 @@ class _Gathered:
             "configuration": _of_configurations(list(self.kinds["configuration"])),
             "fate": dict(
                 zip(
-                    ("status", "error", "bound", "valid", "invalid_reason"),
-                    list(zip(*self.kinds["fate"], strict=True))[1:] or [[]] * 5,
+                    ("status", "error", "any_answer", "bound", "valid", "invalid_reason"),
+                    list(zip(*self.kinds["fate"], strict=True))[1:] or [[]] * 6,
                     strict=True,
                 )
             ),

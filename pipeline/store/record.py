@@ -26,9 +26,19 @@ from pipeline.points.limits import (
 )
 from pipeline.points.point import Point
 
-Status = Literal["ok", "verified", "incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"]
+Status = Literal[
+    "ok",
+    "verified",
+    "not_judged",
+    "incorrect",
+    "compile_error",
+    "runtime_error",
+    "out_of_memory",
+    "timeout",
+]
 """``ok``: right and timed. ``verified``: right, but this machine can't time it (a Triton kernel under the
-interpreter). All others: no number."""
+interpreter). ``not_judged``: this machine's interpreter can't do it, which is no fault of the provider's. All
+others: no number."""
 
 
 Commit = Annotated[str, StringConstraints(pattern=r"^\w{1,64}$")]
@@ -222,7 +232,9 @@ class Outcome(Record):
     ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is
     smaller. ``launch`` is what the first call launched, None where the provider does not tell. ``audit_us``
     is what a call took at most as another process saw it, on inputs that were new each time and with what it
-    takes to write these and to copy its outputs; None where no audit was made.
+    takes to write these and to copy its outputs; None where no audit was made. ``any_answer`` is what would
+    have been found right at this problem though it takes no work: zeros, say. ``tolerance_used`` is the share
+    of the tolerance that the output's worst element took.
     """
 
     status: Status
@@ -234,6 +246,8 @@ class Outcome(Record):
     timing: Timing | None = None
     state: State | None = None
     audit_us: Microseconds | None = None
+    any_answer: Text | None = None
+    tolerance_used: NotNegative | None = None
 
     @model_validator(mode="after")
     def _no_number_without_right(self) -> Self:

@@ -33,6 +33,9 @@ from pipeline.timing.timers.wall import WallTimer
 
 Call = Callable[..., Any]
 
+Another = Callable[[int], Tensors]
+"""Makes inputs of the same problem, others for each number from 1 on."""
+
 COLD_FACTOR = 3
 """A cold measurement's inputs and outputs together exceed the last cache at least this many times."""
 
@@ -43,6 +46,13 @@ over; on a CPU, partly from the cache."""
 FEW_COPIES = 8
 """So many are written one by one: of what is large there are few, and joining it would take as much memory
 again."""
+
+MAKE_S = 0.05
+"""The time for which the inputs of a ring are made anew."""
+
+FEWEST_MADE = 3
+"""Kinds of sets in a ring of several, however long making them takes: of two the last and the first could be
+equal."""
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers by the bytes of an element."""
@@ -102,16 +112,24 @@ class Stopwatch:
         self.gap.release()
         capture.release()
 
-    def time(self, call: Call, inputs: Tensors, bytes_: int, in_place: bool = False) -> tuple[Samples, State]:
+    def time(
+        self,
+        call: Call,
+        inputs: Tensors,
+        bytes_: int,
+        in_place: bool = False,
+        another: Another | None = None,
+    ) -> tuple[Samples, State]:
         """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they
-        were taken. A call that is ``in_place`` writes over its inputs.
+        were taken. A call that is ``in_place`` writes over its inputs; ``another`` makes more of them where
+        their elements may not come in any order.
 
         Samples that were taken while the device was held back are taken again once, after a rest, and then
         marked; those whose canary says that the launch gap was not in its fast mode, too.
         """
-        samples, state = self._once(call, inputs, bytes_, in_place)
+        samples, state = self._once(call, inputs, bytes_, in_place, another)
         if state.throttle:
-            samples, state = self._once(call, inputs, bytes_, in_place)
+            samples, state = self._once(call, inputs, bytes_, in_place, another)
         if state.throttle:
             why = f"the GPU was held back while it was timed, twice: {state.throttle}"
             state = state.model_copy(update={"valid": False, "invalid_reason": why})
@@ -127,11 +145,13 @@ class Stopwatch:
         cold = samples.touched_bytes >= COLD_FACTOR * last_level_cache(self.device)
         return "cold" if cold and self.settings.cache == "cold" else "hot"
 
-    def _once(self, call: Call, inputs: Tensors, bytes_: int, in_place: bool) -> tuple[Samples, State]:
+    def _once(
+        self, call: Call, inputs: Tensors, bytes_: int, in_place: bool, another: Another | None
+    ) -> tuple[Samples, State]:
         if self._monitor is None:
-            return self._on_cpu(call, inputs, in_place), State(threads=torch.get_num_threads())
+            return self._on_cpu(call, inputs, in_place, another), State(threads=torch.get_num_threads())
         before = self._rested(self._monitor)
-        samples = self._on_gpu(call, inputs, bytes_, in_place)
+        samples = self._on_gpu(call, inputs, bytes_, in_place, another)
         after = self._monitor.read()
         self._busy_until = perf_counter()
         reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
@@ -145,23 +165,26 @@ class Stopwatch:
             sleep(LOOK_S)
         return state
 
-    def _on_cpu(self, call: Call, inputs: Tensors, in_place: bool) -> Samples:
-        rotation = Rotation(call, ring(inputs, self._sets_of(inputs)), in_place)
+    def _on_cpu(self, call: Call, inputs: Tensors, in_place: bool, another: Another | None) -> Samples:
+        rotation = Rotation(call, ring(inputs, self._sets_of(inputs), another), in_place)
         return CpuTimer().measure(rotation, self._stopping())
 
-    def _on_gpu(self, call: Call, inputs: Tensors, bytes_: int, in_place: bool) -> Samples:
+    def _on_gpu(
+        self, call: Call, inputs: Tensors, bytes_: int, in_place: bool, another: Another | None
+    ) -> Samples:
         settings, stop = self.settings, self._stopping()
         sets = self._sets(bytes_)
         self._wake()
         if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
             try:
-                return GraphTimer(self.gap).measure(Rotation(call, ring(inputs, sets), in_place), stop)
+                rotation = Rotation(call, ring(inputs, sets, another), in_place)
+                return GraphTimer(self.gap).measure(rotation, stop)
             except NotCapturableError:
                 torch.cuda.synchronize()
         flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
         if settings.timer in ("wall", "wall_no_sync"):
-            wall = WallTimer(synchronize=settings.timer == "wall")
-            return wall.measure(Rotation(call, ring(inputs, self._sets_of(inputs)), in_place), stop)
+            rotation = Rotation(call, ring(inputs, self._sets_of(inputs), another), in_place)
+            return WallTimer(synchronize=settings.timer == "wall").measure(rotation, stop)
         timer: Timer = DoBenchTimer() if settings.timer == "do_bench" else EventTimer(flush)
         return timer.measure(Rotation(call, (inputs,), in_place), stop)
 
@@ -197,23 +220,53 @@ class Stopwatch:
         return Either(Confidence(settings.target_rel_ci, settings.min_samples), budget)
 
 
-def ring(inputs: Tensors, sets: int) -> tuple[Tensors, ...]:
-    """The inputs and ``sets - 1`` copies of them elsewhere in memory, aligned as torch aligns a tensor.
+def ring(inputs: Tensors, sets: int, another: Another | None) -> tuple[Tensors, ...]:
+    """The inputs and ``sets - 1`` others elsewhere in memory, with their strides, aligned as torch aligns a
+    tensor. No two neighbours are equal, where inputs can differ.
 
-    Floating-point copies hold the same values, each set in another order, so that no two calls of a turn
-    have the same answer. Of what is no floating-point number, which may be an index, the order stays.
+    Without ``another`` the others hold the same values, each set in another order. With it they are made
+    anew: as many as that takes ``MAKE_S`` for, at least ``FEWEST_MADE``; those after them are copies of these
+    in turn.
     """
-    columns = [(x, *_copies(x, sets - 1)) for x in inputs]
+    blocks = [_block(x, sets - 1) for x in inputs]
+    if another is None:
+        for x, block in zip(inputs, blocks, strict=True):
+            rolls(x, sets - 1, block)
+    elif sets > 1:
+        _made_anew(inputs, blocks, another)
+    columns = [
+        (x, *(row.as_strided(x.shape, x.stride(), row.storage_offset()) for row in block))
+        for x, block in zip(inputs, blocks, strict=True)
+    ]
     return tuple(zip(*columns, strict=True))
 
 
-def _copies(x: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Copies of a tensor with its own strides, made by one launch."""
+def _block(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Memory for so many copies of what a tensor spans, a row each."""
     span = span_of(x)
     apart = ceil(span * x.itemsize / ALIGNMENT) * ALIGNMENT // x.itemsize
-    block = torch.empty((count, apart), dtype=x.dtype, device=x.device)
-    rolls(x, count, out=block[:, :span])
-    return [row.as_strided(x.shape, x.stride(), row.storage_offset()) for row in block]
+    return torch.empty((count, apart), dtype=x.dtype, device=x.device)[:, :span]
+
+
+def _made_anew(inputs: Tensors, blocks: list[torch.Tensor], another: Another) -> None:
+    """Fill the sets after the first, a row each."""
+    rest = len(blocks[0])
+    made, begin = 0, perf_counter()
+    while made < rest and (made + 1 < FEWEST_MADE or perf_counter() - begin < MAKE_S):
+        for x, block in zip(another(made + 1), blocks, strict=True):
+            block[made].copy_(_spanned(x))
+        made += 1
+        if blocks[0].is_cuda:
+            torch.cuda.synchronize()
+    kinds = made + 1
+    for x, block in zip(inputs, blocks, strict=True):
+        for kind in range(kinds):
+            of = _spanned(x) if kind == 0 else block[kind - 1]
+            copies = block[kinds - 1 + kind :: kinds]
+            copies.copy_(of.expand(copies.shape))
+        if rest > made and rest % kinds == 0:
+            # The last set would be the first one again, which comes after it.
+            block[-1].copy_(block[0])
 
 
 def span_of(x: torch.Tensor) -> int:
@@ -228,25 +281,36 @@ def step_of(span: int, sets: int) -> int:
     return max(1, span // sets)
 
 
-def rolled(x: torch.Tensor, elements: int) -> torch.Tensor:
+def like_the_first(made: Tensors, first: Tensors) -> bool:
+    """Whether inputs lie in memory as those of another seed do."""
+    return [(x.dtype, x.shape, x.stride()) for x in made] == [(x.dtype, x.shape, x.stride()) for x in first]
+
+
+def _spanned(x: torch.Tensor) -> torch.Tensor:
+    """All that a tensor spans, in one dimension."""
+    return x.as_strided((span_of(x),), (1,))
+
+
+def _as_integers(x: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers, for not every dtype can be joined."""
+    return x.view(BITS[x.itemsize]) if x.itemsize in BITS else x
+
+
+def shifted(x: torch.Tensor, elements: int) -> torch.Tensor:
     """A copy of a tensor whose values lie so many elements earlier in memory, those before the first at the
-    end; of one that is not of floating-point numbers as it is."""
-    flat = x.as_strided((span_of(x),), (1,))
-    if x.is_floating_point():
-        return flat.view(BITS[x.itemsize]).roll(-elements).view(x.dtype).as_strided(x.shape, x.stride())
-    return flat.clone().as_strided(x.shape, x.stride())
+    end."""
+    moved = _as_integers(_spanned(x)).roll(-elements)
+    return moved.view(x.dtype).as_strided(x.shape, x.stride())
 
 
 def rolls(x: torch.Tensor, count: int, out: torch.Tensor, first: int = 1) -> None:
-    """Write ``count`` copies of what a tensor spans into the rows of ``out``, row i ``rolled`` by
+    """Write ``count`` copies of what a tensor spans into the rows of ``out``, row i ``shifted`` by
     ``first + i`` steps."""
     span = out.shape[1]
-    flat = x.as_strided((span,), (1,))
-    if not x.is_floating_point() or span < 2:
-        out.copy_(flat.expand(count, span))
+    if span < 2:
+        out.copy_(_spanned(x).expand(count, span))
         return
-    # As integers, for not every floating-point dtype can be joined.
-    flat, out = flat.view(BITS[x.itemsize]), out.view(BITS[x.itemsize])
+    flat, out = _as_integers(_spanned(x)), _as_integers(out)
     step = step_of(span, first + count)
     if count <= FEW_COPIES:
         for row, place in zip(out, range(first * step, (first + count) * step, step), strict=True):

@@ -216,11 +216,15 @@ class Contest:
         return verdicts(self.estimates(against), self.rule)
 
     def failure(self, match: Match) -> tuple[Rival, Outcome] | None:
-        """The first rival that had no time in the match's last round, with what it had instead."""
+        """The first rival that had no time in the match's last round, or one that says nothing, with what it
+        had instead."""
         for rival in match.rivals:
             outcomes = [turn.outcome for turn in self.of(rival)]
             if outcomes and outcomes[-1].timing is None:
                 return rival, outcomes[-1]
+            if outcomes and (answer := outcomes[-1].any_answer) is not None:
+                why = f"any answer passes at this problem: {answer} would be found right, too"
+                return rival, Outcome(status="not_judged", error=why)
         return None
 
     def of(self, rival: Rival) -> list[Turn]:

@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 STATUSES = {
     "right": ("ok", None),
     "tells_openmp": ("ok", None),
-    "right_once": ("incorrect", "after timing: "),
-    "writes_once": ("incorrect", "after timing: "),
-    "remembers": ("incorrect", "after timing: "),
+    "right_once": ("incorrect", "on other inputs: "),
+    "writes_once": ("incorrect", "on other inputs: "),
+    "remembers": ("incorrect", "on other inputs: "),
     "never_writes": ("incorrect", "first call: "),
     "synchronizes": ("ok", None),
     "allocates": ("out_of_memory", "out of memory"),

@@ -17,6 +17,7 @@ from kernels import Loaded
 from pipeline import UserError, new
 from pipeline.command.options import NewConfig
 from pipeline.command.words import for_hydra
+from pipeline.execution import verification
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from tests.planted.tree import ROOT, Tree, cpu_tree
@@ -405,3 +406,14 @@ def test_help_lists_its_options(command: Command) -> None:
     assert done.returncode == 0
     assert "  from=null\n" in done.stdout
     assert "lists what a kernel takes" not in done.stdout
+
+
+def test_the_tolerance_tells_gelus_two_forms_apart_and_takes_torchs_own(tmp_path: Path) -> None:
+    loaded = made(tmp_path / "start")
+    for dtype in loaded.kernel.dimensions()["dtype"].values or ():
+        problem = loaded.kernel.problem(elements=1 << 20, dtype=dtype)
+        (x,) = loaded.inputs(problem, torch.device("cpu"), 0)
+        exact, within = torch.nn.functional.gelu(x.double()), loaded.kernel.tolerance(problem)
+        erf, tanh = (torch.nn.functional.gelu(x, approximate=form) for form in ("none", "tanh"))
+        assert verification.compare(erf, exact, x.dtype, within).error is None
+        assert verification.compare(tanh, exact, x.dtype, within).error is not None

@@ -11,6 +11,9 @@ import torch
 from kernels import Tensors, as_tuple
 from pipeline.timing.stopping import Stopping
 
+SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by the bytes of an element."""
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -73,14 +76,19 @@ def spoil(outputs: Tensors) -> None:
     """Write over outputs, so that what a call does not write can't be right: NaN, and where there is none the
     complement of what was there."""
     for out in outputs:
-        if not isinstance(out, torch.Tensor):
-            continue
-        if out.is_floating_point() or out.is_complex():
-            out.fill_(float("nan"))
-        elif out.dtype == torch.bool:
-            out.logical_not_()
-        else:
-            out.bitwise_not_()
+        if isinstance(out, torch.Tensor):
+            spoil_one(out.detach())
+
+
+def spoil_one(out: torch.Tensor) -> None:
+    """Write over one output."""
+    if out.is_floating_point() or out.is_complex():
+        out.fill_(float("nan"))
+    elif out.dtype == torch.bool:
+        out.logical_not_()
+    else:
+        # As signed ones, for torch has no complement of most unsigned ones.
+        out.view(SIGNED[out.itemsize]).bitwise_not_()
 
 
 def checked_outputs(rotation: Rotation, index: int = 0) -> Tensors:

@@ -21,6 +21,7 @@ from pipeline.execution.protocol import (
     Begin,
     Check,
     CheckOne,
+    Draw,
     End,
     Fill,
     Go,
@@ -83,6 +84,7 @@ def test_torch_compile_compiles_once_a_shape(memory: int) -> None:
         trial.begin(begin(judge, "square", square("torch_compile", size)))
         trial.time(Time())
         trial.arm(Arm(shared=judge.spread(Spread(sets=4))))
+        judge.draw(Draw(sets=4))
         judge.fill(Fill(sets=4))
         trial.go(Go(sets=4))
         assert judge.check_one(CheckOne()).error is None
@@ -125,6 +127,7 @@ def test_right_outputs_stay_right_through_every_step(memory: int, where: str, po
     assert shared.sets == 6
     trial.arm(Arm(shared=shared))
     for sets in (3, 6, 3):
+        judge.draw(Draw(sets=sets))
         judge.fill(Fill(sets=sets))
         assert judge.check_one(CheckOne()).error is not None, "nothing is right before the calls"
         trial.go(Go(sets=sets))

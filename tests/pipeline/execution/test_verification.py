@@ -7,7 +7,7 @@ import torch
 
 from kernels.contract import Tolerance
 from pipeline.execution import verification as verify
-from pipeline.execution.verification import Expected
+from pipeline.execution.verification import Declared, Expected
 
 EXACT = Tolerance(rtol=0.0, atol=0.0)
 INF, NAN = math.inf, math.nan
@@ -186,11 +186,33 @@ def test_too_few_or_too_many_outputs_are_wrong(outputs: tuple[torch.Tensor, ...]
     assert verdict.error == f"returned {len(outputs)} outputs, not 2"
 
 
-def test_a_reference_may_be_in_another_shape_than_the_output_is_declared() -> None:
-    reference = torch.arange(6, dtype=torch.float64)
-    shaped = Expected((reference,), (((2, 3), torch.float32),), (EXACT,))
-    assert verify.compare_all((reference.float().reshape(2, 3),), shaped).error is None
-    assert verify.compare_all((reference.float(),), shaped).error == "shape is (6,), not (2, 3)"
+@pytest.mark.parametrize(
+    ("reference", "declared", "fault"),
+    [
+        (torch.zeros(2, 3), ((2, 3), torch.float32), None),
+        (torch.zeros(6), ((2, 3), torch.float32), "an output of shape (6,), where outputs() declares (2, 3)"),
+        (torch.zeros(1), ((), torch.float32), "an output of shape (1,), where outputs() declares ()"),
+        (
+            torch.zeros(2) * 1j,
+            ((2,), torch.float32),
+            "an output as torch.complex64, where outputs() declares",
+        ),
+        (torch.tensor([2.0**53 - 1], dtype=torch.float64), ((1,), torch.int64), None),
+        (torch.tensor([2.0**53]).double(), ((1,), torch.int64), "let it give integers"),
+        (torch.tensor([2**60]), ((1,), torch.int64), None),
+        (3.0, ((), torch.float32), "an output that is float, not a tensor"),
+    ],
+)
+def test_a_reference_has_the_shape_that_is_declared_and_holds_what_the_output_does(
+    reference: torch.Tensor, declared: Declared, fault: str | None
+) -> None:
+    said = verify.unfit((reference,), (declared,))
+    assert said is None if fault is None else said is not None and fault in said
+
+
+def test_a_reference_has_as_many_outputs_as_are_declared() -> None:
+    one = ((2,), torch.float32)
+    assert verify.unfit((torch.zeros(2),), (one, one)) == "gives 1 outputs, where outputs() declares 2"
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.bool])

@@ -1,0 +1,67 @@
+"""What a sweep on a GPU makes of outputs of every dtype, of a kernel that compares by itself, and of
+structured inputs in the ring."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.execution import instance
+from pipeline.machine import device
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.timing.stopwatch import ALIGNMENT, ring
+from tests.planted.kinds import DTYPES
+from tests.planted.tree import PLANTED, Tree
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+def statuses(tree: Tree, kernel: str) -> dict[tuple[str, str], tuple[str, str | None]]:
+    """What became of each provider, by dtype."""
+    return {
+        (row.point.provider, str(row.point.problem["dtype"])): (row.outcome.status, row.outcome.error)
+        for row in tree.rows(kernel)
+    }
+
+
+def test_right_is_right_and_wrong_is_wrong_in_every_dtype(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "kinds")
+    tree.know_ceilings(device.resolve("cuda"))
+    done = tree.sweep("kernel=kinds", "device=cuda", f"dtype=[{','.join(DTYPES)}]")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = statuses(tree, "kinds")
+    for dtype in DTYPES:
+        assert found["torch", dtype] == ("ok", None)
+        for provider in ("off_by_one", "inverted", "unwritten", "half_written"):
+            assert found[provider, dtype][0] == "incorrect", (provider, dtype)
+        real = "incorrect" if dtype.startswith("complex") else "ok"
+        assert found["real_alone", dtype][0] == real
+
+
+def test_a_kernel_that_compares_by_itself(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "top")
+    tree.know_ceilings(device.resolve("cuda"))
+    done = tree.sweep("kernel=top", "device=cuda")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = statuses(tree, "top")
+    right = {provider for (provider, dtype), (status, _) in found.items() if status == "ok"}
+    assert right == {"torch", "by_sort", "twice_the_first"}, "the last has no ties in float32"
+    assert found["twice_the_first", "bfloat16"] == ("incorrect", "first call: some places are named twice")
+
+
+@pytest.mark.parametrize("sets", [2, 3, 300, 5000])
+def test_a_ring_that_the_kernel_makes_has_no_equal_neighbours(sets: int) -> None:
+    where, cuda = str(PLANTED / "top"), torch.device("cuda")
+    problem = Values({"rows": 3, "columns": 1000, "largest": 8, "dtype": "float32"})
+    found = instance.of(where, Point(kernel="top", provider="torch", problem=problem))
+    made = ring(found.inputs(cuda, 0), sets, found.another(cuda))
+    assert len({x.data_ptr() for (x,) in made}) == sets
+    assert {(x.data_ptr() - made[1][0].data_ptr()) % ALIGNMENT for (x,) in made[1:]} == {0}
+    assert not any(torch.equal(a, b) for (a,), (b,) in pairwise([*made, made[0]]))
