@@ -249,7 +249,7 @@ def _first_right(answers: Iterator[torch.Tensor], number: int, expected: Expecte
     the first."""
     shape, dtype = expected.declared[number]
     for answer in answers:
-        if answer.dtype.is_complex and not dtype.is_complex:
+        if (answer.dtype.is_complex and not dtype.is_complex) or (not answer.numel() and prod(shape)):
             continue
         # One number stands for all elements.
         flat = answer.expand(prod(shape)) if answer.numel() == 1 else answer
@@ -264,9 +264,10 @@ def _first_right(answers: Iterator[torch.Tensor], number: int, expected: Expecte
 
 
 def _mean(reference: torch.Tensor) -> torch.Tensor:
-    """The mean of an output, rounded where it is one of integers or flags."""
-    if not reference.numel():
-        return reference.reshape(-1)
+    """The mean of an output, rounded where it is one of integers or flags. That of a single number would be
+    the answer itself: none."""
+    if reference.numel() < 2:
+        return reference.new_empty(0).reshape(-1)
     if reference.is_floating_point() or reference.is_complex():
         return reference.mean().reshape(1)
     return reference.double().mean().round().to(torch.int64).reshape(1)

@@ -1,5 +1,5 @@
-"""What a sweep on a GPU makes of outputs of every dtype, of a kernel that compares by itself, and of
-structured inputs in the ring."""
+"""What a sweep on a GPU makes of outputs of every dtype and of a kernel that compares by itself; the ring's
+inputs."""
 
 from __future__ import annotations
 
