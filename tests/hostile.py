@@ -12,9 +12,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from pipeline import UserError
 from pipeline.points.frozen import digest
-from pipeline.store.record import Measurement
-from pipeline.store.rows import encode
+from pipeline.points.point import Point
+from pipeline.store import provenance
+from pipeline.store.provenance import RunProvenance
+from pipeline.store.record import Measurement, Parts
+from pipeline.store.rows import Reader, UnknownRunError, encode
 from tests import factory
 
 ESCAPE, SCRIPT, MARKUP = "\x1b]0;owned\x07\x1b[2J", "<script>alert(1)</script>", "[/x]"
@@ -39,16 +43,20 @@ GARBAGE = (
 )
 
 
-def base(gpu: str = factory.H200, kernel: str = "softmax") -> list[dict[str, Any]]:
-    """Lines with all that a line may hold."""
-    rows = [
+def rows_of(gpu: str = factory.H200, kernel: str = "softmax") -> list[Measurement]:
+    """Measurements with all that one may hold."""
+    return [
         factory.measurement(kernel, "torch", 1024, gpu=gpu),
         factory.measurement(kernel, "torch", 4096, "bfloat16", gpu=gpu, valid=False),
         factory.measurement(kernel, "triton_online", 4096, gpu=gpu),
         factory.measurement(kernel, "cuda", 1024, gpu=gpu, status="runtime_error", error="why"),
         factory.measurement(kernel, "quack", 1024, gpu=gpu, workload="few_rows", rows=1),
     ]
-    return [json.loads(encode(row)) for row in rows]
+
+
+def base(gpu: str = factory.H200, kernel: str = "softmax") -> list[dict[str, Any]]:
+    """Their lines."""
+    return [json.loads(encode(row)) for row in rows_of(gpu, kernel)]
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -75,15 +83,13 @@ def changed(line: dict[str, Any], at: tuple[Any, ...], value: Any, *, name: bool
 
 
 def consistent(line: dict[str, Any]) -> dict[str, Any]:
-    """The line with the key of its point and the rates of its time, where it has them."""
+    """The line with the key of its point, where it has one."""
     try:
-        time = line["outcome"]["timing"] and line["outcome"]["timing"]["median_us"]
-        if time:
-            line["rate"]["gbps"] = line["rate"]["bytes"] / time / 1e3
-            line["rate"]["tflops"] = line["rate"]["flops"] / time / 1e6
-        line["parts"]["point"] = digest(line["point"])
-        line["key"] = digest(line["parts"])
-    except (KeyError, TypeError, ValueError, ArithmeticError):
+        shared = rows_of()[0].parts
+        parts = {**line["parts"], "measurement": shared.measurement, "settings": shared.settings}
+        point = Point.model_validate(line["point"])
+        line["key"] = Parts(point=digest(point.model_dump()), **parts).key
+    except (KeyError, TypeError, ValueError):
         pass
     return line
 
@@ -141,11 +147,9 @@ KNOWN = {
     "a provider with markup": _at("point", "provider", value=MARKUP),
     "a workload that is a path": _at("workload", value="../../escaped"),
     "a kernel that is a path": _at("point", "kernel", value="../../escaped"),
-    "a machine that is a path": _at("origin", "gpu", value="../../escaped"),
     "another kernel": _at("point", "kernel", value="gelu"),
-    "another machine": _at("origin", "gpu", value=factory.H100),
-    "year 1": _at("origin", "measured_at", value="0001-01-01T00:00:00Z"),
-    "no time zone": _at("origin", "measured_at", value="2026-01-01T00:00:00"),
+    "year 1": _at("measured_at", value="0001-01-01T00:00:00Z"),
+    "no time zone": _at("measured_at", value="2026-01-01T00:00:00"),
     "nested deeply": b'{"key":' * 500 + b"1" + b"}" * 500,
     "nested deeper": b"[" * 200_000,
     "infinity in a field": _at("outcome", "state", "power_w", value=float("inf")),
@@ -169,15 +173,26 @@ SHOWN = {
 
 
 def write(path: Path, some: list[bytes]) -> None:
-    """A ledger of these lines."""
+    """A file of these lines, beside a ledger the lines of the runs that they name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\n".join(some) + b"\n")
+    if path.parent.parent.name == "timings":
+        factory.write_provenance(path, rows_of(path.stem, path.parent.name))
+
+
+class AnyRun(dict[str, RunProvenance]):
+    """Knows every run, by that of the first of the rows."""
+
+    def get(self, run: str, default: Any = None) -> RunProvenance:
+        """What the rows' run shares."""
+        first = rows_of()[0]
+        return provenance.run_of(first.origin, first.parts, first.point.kernel)
 
 
 def is_measurement(line: bytes) -> bool:
     """Whether the line can be read."""
     try:
-        Measurement.model_validate(json.loads(line))
-    except (ValueError, TypeError, RecursionError):
+        Reader(Path("ledger"), Measurement, AnyRun()).row(line)
+    except (ValueError, TypeError, RecursionError, UserError, UnknownRunError):
         return False
     return True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import kernels
@@ -22,6 +23,7 @@ from pipeline import ROOT
 from pipeline.build import build_kernel
 from pipeline.machine import device
 from pipeline.points.point import Point
+from pipeline.store.ledger import read_rows
 from pipeline.store.record import Measurement
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -172,10 +174,7 @@ class Project:
 
     def rows(self, kernel: str, folder: Path | None = None) -> dict[Point, Measurement]:
         """A ledger's rows by their points; fails on a torn one, and if a point is there twice."""
-        rows = [
-            Measurement.model_validate_json(line)
-            for line in self.ledger(kernel, folder).read_text().splitlines()
-        ]
+        rows = read_rows(self.ledger(kernel, folder), pytest.fail)
         found = {row.point: row for row in rows}
         assert len(found) == len(rows), "a point is there twice"
         return found

@@ -27,6 +27,7 @@ from pipeline.points.point import Point
 from pipeline.store import finals, results, turns
 from pipeline.store.environment import UNKEYED
 from pipeline.store.record import Measurement
+from pipeline.store.rows import Reader
 from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200
 from tests.mlflow_store import run_ids, shown
@@ -312,8 +313,9 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project, before: dict[str,
     project.kill_sweep(when=lambda: ledger.stat().st_size > size)
     wait_until(lambda: not project.processes())  # the worker must not outlive its sweep
     text = ledger.read_bytes()
+    reader = Reader(ledger, Measurement)
     whole = [line for line in text[size:].splitlines() if line.endswith(b"}")]
-    survivors = {row.point: row for row in map(Measurement.model_validate_json, whole)}
+    survivors = {row.point: row for row in map(reader.row, whole)}
     assert 0 < len(survivors) < lines, "killed in the middle"
 
     # What a crash may do beside: half a line.

@@ -247,9 +247,9 @@ class Judge:
         values.fill(made, self._values, seed)
         if case.editions and not like_the_first(made, case.editions[0].inputs):
             function = case.loaded.module(case.loaded.kernel.reference).inputs
+            where = author.said_of(function, "gives")
             raise FaultyError(
-                "runtime_error",
-                author.said_of(function, "gives inputs of other shapes, strides or dtypes for another seed"),
+                "runtime_error", f"{where} inputs of other shapes, strides or dtypes for another seed"
             )
         return made
 

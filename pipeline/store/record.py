@@ -85,11 +85,11 @@ class Timing(Record):
     p80_us: Microseconds
     min_us: Microseconds
     rel_ci: NotNegative
+    overhead_us: Quantity | None = None
     n_samples: Count
     samples_us: tuple[Microseconds, ...]
     canary_us: tuple[Microseconds, Microseconds] | None = None
     excess_us: NotNegative = 0.0
-    overhead_us: Quantity | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

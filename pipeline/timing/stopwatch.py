@@ -135,8 +135,10 @@ class Stopwatch:
             state = state.model_copy(update={"valid": False, "invalid_reason": why})
         canary, known = samples.canary, self.gap.known
         if canary is not None and known is not None and self.gap.is_late(canary, median(samples.samples_us)):
-            times = f"{canary.us:.3f} us, {known.fast_us:.3f} in the fast mode"
-            state = state.distrusted(f"launches were late: the canary took {times}")
+            state = state.distrusted(
+                f"launches were late: the canary took {canary.us:.3f} us, "
+                f"{known.fast_us:.3f} in the fast mode"
+            )
         return samples, state
 
     def cache(self, samples: Samples) -> Literal["cold", "hot"]:

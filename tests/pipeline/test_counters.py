@@ -421,7 +421,7 @@ def test_where_ncu_may_not_count_the_rows_say_why(
         assert row["status"] == "unavailable"
         assert reason in row["reason"]
         assert fix in row["fix"]
-        assert row["duration_us"] is None
+        assert row.get("duration_us") is None
 
 
 def test_without_a_gpu_the_stage_completes(
@@ -478,7 +478,7 @@ def test_a_report_that_is_named_is_read_though_all_is_counted(
     report = tmp_path / "made.before.ncu-rep"
     report.touch()
     (second,) = command(tmp_path, monkeypatch, "provider=triton_row", f"report={report}")
-    assert second == first | {"report": None}
+    assert second == {name: value for name, value in first.items() if name != "report"}
     assert sessions(tmp_path) == 1
     assert report.exists()
     kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
@@ -521,7 +521,7 @@ def test_where_no_kernel_was_launched_the_rows_say_what_failed(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     (row,) = command(tmp_path, monkeypatch, "provider=triton_row", "num_warps=4")
     assert (row["status"], row["reason"]) == ("error", "RuntimeError: no such launch")
-    assert row["report"] is None and ".ncu-rep" not in capsys.readouterr().out
+    assert "report" not in row and ".ncu-rep" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

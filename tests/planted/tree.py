@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from pipeline.machine import device, environment
 from pipeline.points.point import Point
 from pipeline.store import results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
+from pipeline.store.ledger import read_rows
 from pipeline.store.record import Measurement
 
 ROOT = Path(__file__).parents[2]
@@ -149,8 +152,7 @@ class Tree:
 
     def rows(self, kernel: str, output: str = "outputs") -> list[Measurement]:
         """The ledger's lines, which must all be readable."""
-        lines = self.ledger(kernel, output).read_text().splitlines()
-        return [Measurement.model_validate(json.loads(line)) for line in lines]
+        return read_rows(self.ledger(kernel, output), pytest.fail)
 
     def workers(self) -> list[int]:
         """Processes that measure for this tree and are alive."""

@@ -15,7 +15,7 @@ from pipeline.cluster import sweeping
 from pipeline.cluster.team import ClusterTeam
 from pipeline.store import results
 from pipeline.store.ceilings import Rates
-from pipeline.store.record import Measurement
+from pipeline.store.ledger import read_rows
 from tests import factory
 from tests.pipeline.cluster.planted import Planted, described, member
 from tests.pipeline.test_config import parsed
@@ -52,8 +52,7 @@ def test_every_model_measures_all_points_into_a_ledger_of_its_own(
     config = parsed([*OPTIONS, f"output={tmp_path}", "tracking=none"], monkeypatch)
     sweep.run([config])
     for gpu, at in ((factory.H100, {"node1/cuda:0"}), (factory.H200, {"node2/cuda:0", "node3/cuda:0"})):
-        lines = results.ledger_path(tmp_path, "softmax", gpu).read_text().splitlines()
-        rows = [Measurement.model_validate(json.loads(line)) for line in lines]
+        rows = read_rows(results.ledger_path(tmp_path, "softmax", gpu), pytest.fail)
         assert sorted(row.point.problem["columns"] for row in rows) == [8, 16, 32]
         assert {row.origin.gpu for row in rows} == {gpu}
         assert {row.origin.device for row in rows} <= at

@@ -14,7 +14,6 @@ from pipeline.execution.protocol import Begin, Check, Checked, Offer, Prepare
 from pipeline.execution.trial import Trial
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.store.ceilings import NO_OVERHEAD
 from pipeline.timing.settings import TimingSettings
 from tests.planted.kinds import DTYPES
 from tests.planted.tree import PLANTED
@@ -26,7 +25,7 @@ WHERE = str(PLANTED / "kinds")
 def both() -> Iterator[tuple[Judge, Trial]]:
     """A judge and a worker in this process."""
     memory = os.memfd_create("test")
-    yield Judge("cpu", 0, memory), Trial("cpu", TimingSettings(), memory)
+    yield Judge("cpu", 0, memory), Trial("cpu", TimingSettings(), memory, pytest.fail)
     os.close(memory)
 
 
@@ -44,7 +43,7 @@ def checked(both: tuple[Judge, Trial], where: str, point: Point) -> list[Checked
                 shared=prepared.shared,
                 bytes=prepared.bytes,
                 interpreted=False,
-                overhead=NO_OVERHEAD,
+                canary=None,
                 again=edition > 0,
             )
         )

@@ -1,6 +1,5 @@
 """Measurements as a table of data: the best is the best that can be trusted, and of its own problem."""
 
-import json
 from datetime import timedelta
 
 import pandas as pd
@@ -19,7 +18,6 @@ from pipeline.reporting.frames import (
     x_name,
 )
 from pipeline.store.ceilings import Rates
-from pipeline.store.ledger import encode
 from tests.factory import H100, H200, MEASURED_AT, ceilings, flat, grid, measurement
 
 
@@ -71,7 +69,7 @@ def test_the_best_configuration_is_the_fastest_of_its_provider():
     rows = grid(gpus=(H100, H200), providers=("torch", "cuda"), dtypes=("float32", "bfloat16"))
     best = best_configurations(frame([*rows, measurement(provider="cpp", status="incorrect")]))
     fastest: dict[tuple, float] = {}
-    for row in map(flat, map(json.loads, map(encode, rows))):
+    for row in map(flat, rows):
         group = (row["gpu"], row["dtype"], row["columns"], row["provider"])
         fastest[group] = min(fastest.get(group, 1e9), row["median_us"])
     keys = ["gpu", "words", "x", "provider"]
