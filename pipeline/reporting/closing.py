@@ -87,12 +87,12 @@ def provenance(folder: Path, since: datetime) -> Provenance:
 def _origins(path: Path) -> Iterator[Mapping[str, str]]:
     """Where the rows of a ledger came from. What is no row is none: who reads all of it says so.
 
-    A row ends with its origin. The samples before it, most of a ledger, are not read for it.
+    A row ends with its run and its time. The samples before, most of a ledger, are not read for these.
     """
     for line in files.content(path).splitlines():
-        _, found, last = line.rpartition(b'"origin":')
+        _, found, last = line.rpartition(b',"run":')
         with suppress(ValueError, KeyError, TypeError):
-            origin = json.loads(last.rstrip()[:-1]) if found else {}
+            origin = json.loads(b'{"run":' + last) if found else {}
             yield {name: str(origin[name]) for name in ("run", "measured_at")}
 
 

@@ -309,7 +309,7 @@ def test_what_was_measured_after_two_seconds_is_apart(figures: Figures) -> None:
 def few_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the committed results those of softmax at two widths."""
     folder = tmp_path_factory.mktemp("few") / "results"
-    for part in ("ceilings", "environment"):
+    for part in ("ceilings", "environment", "provenance"):
         shutil.copytree(ROOT / "results" / part, folder / part)
     for part in ("timings", "finals"):
         for ledger in (ROOT / "results" / part / "softmax").glob("*.jsonl"):

@@ -91,9 +91,9 @@ def test_the_report_sets_gpu_against_gpu(tmp_path: Path) -> None:
     ]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:5] == ["softmax", "float32", "NVIDIA H200", "NVIDIA SLOW", "2"]
-    assert cells[5:] == ["2.20", "2.13", "96 %", "1 of 2", "1.12", "1.12", "1.25"]
+    assert cells[5:] == ["2.20", "2.14", "96 %", "1 of 2", "1.12", "1.12", "1.25"]
     page = (tmp_path / "reports/report.html").read_text()
-    assert "cuda 512x4w" in page and "by ceilings 2.13" in page, "one by one, and drawn"
+    assert "cuda 512x4w" in page and "by ceilings 2.14" in page, "one by one, and drawn"
     assert page.count("<figcaption>NVIDIA SLOW / NVIDIA H200") == 1
 
 
