@@ -212,8 +212,9 @@ class Trial:
         def call(*tensors: torch.Tensor) -> Tensors:
             outputs = Rotation(provider, (tensors[:count],), in_place).outputs()
             if not in_place:
-                for place, out in zip(tensors[count:], outputs, strict=True):
-                    place.copy_(out.detach())
+                with torch.no_grad():
+                    for place, out in zip(tensors[count:], outputs, strict=True):
+                        place.copy_(out)
             return tensors
 
         places = (*shared.inputs, *shared.outputs)
@@ -278,12 +279,15 @@ class Trial:
             before = self._inputs = shared.inputs, made, _memory_of(made)
         return before[1]
 
+    # Not by detach(): an object of the provider's may have one of its own.
+    @torch.no_grad()
     def _take(self, inputs: Tensors) -> None:
         """Write what shared memory holds into inputs."""
         for x, layout in zip(inputs, self._now.shared.inputs, strict=True):
             span = self._memory.span(layout)
-            x.detach().as_strided((span.numel(),), (1,)).copy_(span)
+            x.as_strided((span.numel(),), (1,)).copy_(span)
 
+    @torch.no_grad()
     def _give(self, outputs: Tensors, inputs: Tensors) -> None:
         """Write outputs, and inputs as they are after the call, into shared memory.
 
@@ -296,10 +300,10 @@ class Trial:
         if fault := verification.fault(outputs, declared, inputs, running.in_place):
             raise FaultyError("incorrect", fault)
         for place, out in zip(running.shared.outputs, outputs, strict=False):
-            self._memory.tensor(place).copy_(out.detach())
+            self._memory.tensor(place).copy_(out)
         for place, x in zip(running.shared.inputs, inputs, strict=True):
             span = self._memory.span(place)
-            span.copy_(x.detach().as_strided((span.numel(),), (1,)))
+            span.copy_(x.as_strided((span.numel(),), (1,)))
         self._synchronize()
 
     def _synchronize(self) -> None:
@@ -368,10 +372,11 @@ def first_outputs(found: Instance, rotation: Rotation, again: bool) -> Tensors:
         return rotation.outputs()
 
 
+@torch.no_grad()
 def _clear(outputs: Tensors) -> None:
     for out in outputs:
         if isinstance(out, torch.Tensor):
-            out.detach().zero_()
+            out.zero_()
 
 
 def summary(samples: Samples, cache: Literal["cold", "hot"], gap: LaunchGap) -> Timing:

@@ -249,7 +249,7 @@ def _first_right(answers: Iterator[torch.Tensor], number: int, expected: Expecte
     the first."""
     shape, dtype = expected.declared[number]
     for answer in answers:
-        if (answer.dtype.is_complex and not dtype.is_complex) or (not answer.numel() and 0 not in shape):
+        if (answer.dtype.is_complex and not dtype.is_complex) or (0 not in shape and not answer.numel()):
             continue
         # One number stands for all elements.
         flat = answer.expand(prod(shape)) if answer.numel() == 1 else answer

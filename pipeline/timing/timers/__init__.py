@@ -72,12 +72,13 @@ def input_bytes(rotation: Rotation) -> int:
     return len(rotation.inputs) * sum(x.nbytes for x in rotation.inputs[0])
 
 
+@torch.no_grad()
 def spoil(outputs: Tensors) -> None:
     """Write over outputs, so that what a call does not write can't be right: NaN, and where there is none the
     complement of what was there."""
     for out in outputs:
         if isinstance(out, torch.Tensor):
-            spoil_one(out.detach())
+            spoil_one(out)
 
 
 def spoil_one(out: torch.Tensor) -> None:
