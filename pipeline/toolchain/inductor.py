@@ -8,9 +8,12 @@ compiles its own headers, five seconds, and keeps them in its cache for every ke
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +29,7 @@ from pipeline.store.results import LOCAL
 
 PASSED = "TORCHINDUCTOR_VEC_ISA_OK"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+MEND = "code that is compiled there is run; remove it"
 COMPILES_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 TRIAL = """
@@ -65,8 +69,15 @@ def variables() -> dict[str, str]:
 
 def cache() -> Path:
     """The folder of compiled code, which this user alone can write. Torch's own lies among the temporary
-    files, under a name that any account can take first, with code of its own in it."""
-    return own.folder(runtime_folder() / "inductor", "code that is compiled there is run; remove it")
+    files, under a name that any account can take first, with code of its own in it; what torch keeps there
+    all the same, precompiled headers, is this user's alone, too."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        user = f"uid_{os.getuid()}"
+    user = re.sub(r'[\\/:*?"<>|]', "_", user)
+    own.folder(Path(tempfile.gettempdir(), f"torchinductor_{user}"), MEND)
+    return own.folder(runtime_folder() / "inductor", MEND)
 
 
 def is_tried() -> bool:
