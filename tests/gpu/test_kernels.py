@@ -86,8 +86,13 @@ def test_replays_in_a_cuda_graph(case: Case) -> None:
     inputs = case.inputs(problem)
     case.call(problem, inputs, parameters)  # Compiles and loads, which a capture forbids.
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = case.call(problem, inputs, parameters)
+    try:
+        with torch.cuda.graph(graph):
+            out = case.call(problem, inputs, parameters)
+    except RuntimeError as error:
+        if case.provider.is_own or case.provider.compiled:
+            raise
+        pytest.skip(f"torch's own, which events time: {error}")
     others = case.inputs(problem, seed=1)
     for tensor, other in zip(inputs, others, strict=True):
         tensor.copy_(other)

@@ -300,7 +300,8 @@ class MatrixCase(Case):
 
     def launch(self, **wanted: int) -> dict[str, int]:
         """The launch of ``SMALL`` with what is wanted instead, as far as the provider obeys."""
-        return {name: wanted.get(name, SMALL[name]) for name in self.provider.variables()}
+        variables = self.provider.variables()
+        return {name: wanted.get(name, SMALL.get(name, one.default)) for name, one in variables.items()}
 
     def run(self, *inputs: torch.Tensor, **wanted: int) -> torch.Tensor:
         """The provider's output, launched as ``launch`` says; skips the test of a dtype that it never
