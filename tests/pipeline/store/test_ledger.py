@@ -299,7 +299,7 @@ def test_who_waited_for_a_lock_that_was_removed_takes_the_one_that_is_there(tmp_
 
         waiting = Thread(target=wait)
         waiting.start()
-        while not blocked(path):
+        while not waits(path):
             time.sleep(0.01)
         shutil.rmtree(path.parent)
         holder.stdin.close()
@@ -320,12 +320,10 @@ except BlockingIOError:
 """
 
 
-def blocked(path: Path) -> bool:
-    """Whether a process waits for a file's lock, as the kernel lists it."""
-    number = path.with_name(f".{path.name}.lock").stat().st_ino
-    return any(
-        "->" in line and f":{number} " in line for line in Path("/proc/locks").read_text().splitlines()
-    )
+def waits(path: Path) -> bool:
+    """Whether this process has opened a file's lock, which another one holds."""
+    beside = path.with_name(f".{path.name}.lock")
+    return any(one.is_symlink() and one.readlink() == beside for one in Path("/proc/self/fd").iterdir())
 
 
 @given(cut=st.integers(min_value=0), data=st.data())
