@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,15 @@ BOMB = "a: &a [x, x]\n" + "".join(
 )
 NESTED = "timing: " + "[" * 20_000 + "]" * 20_000
 
+HOLD = """
+import fcntl, os, sys
+file = open(sys.argv[1])
+os.setuid(int(sys.argv[2]))
+fcntl.lockf(file, fcntl.LOCK_SH)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another account")
 
 
@@ -42,25 +52,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def read_locked(path: Path, account: int) -> Iterator[int]:
     """A process of another account, which may only read a file, and holds it."""
-    (ready, say), (wait, end) = os.pipe(), os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.close(end)
-        os.setuid(account)
-        with path.open() as file:
-            fcntl.lockf(file, fcntl.LOCK_SH)
-            os.write(say, b"!")
-            os.read(wait, 1)
-        os._exit(0)
-    os.close(wait)
-    os.close(say)
-    try:
-        assert os.read(ready, 1) == b"!"
-        yield process
-    finally:
-        os.close(end)
-        os.waitpid(process, 0)
-        os.close(ready)
+    command = [sys.executable, "-I", "-S", "-c", HOLD, str(path), str(account)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process.pid
+        process.stdin.close()
 
 
 def test_what_torch_compile_keeps_lies_in_a_folder_of_this_user_alone(
