@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from pipeline.points import forms
 from pipeline.points.forms import ByString, Form, Imported, Keyword, Name, Private, chain, digest_of
-from pipeline.points.naming import Attribute, Facts, Given, Naming, Parameter, hands_on
+from pipeline.points.naming import Attribute, Facts, Given, NamedParameter, Naming, hands_on
 from pipeline.points.syntax import Import, Module, scope
 
 METHODS = "*"
@@ -133,11 +133,11 @@ class _Walk:
                 self._write(module, [self._form(module, one) for one in module.effects])
         opened = [one for line in self._written for one in line]
         naming = Naming(
-            [one for one in opened if isinstance(one, Attribute | Given | Parameter)], self._facts
+            [one for one in opened if isinstance(one, Attribute | Given | NamedParameter)], self._facts
         )
         labels = [naming.label(target.name) for target in self._numbers]
         filled = [
-            [naming.of(one) if isinstance(one, Attribute | Given | Parameter) else one for one in line]
+            [naming.of(one) if isinstance(one, Attribute | Given | NamedParameter) else one for one in line]
             for line in self._written
         ]
         return Closure(
@@ -226,7 +226,7 @@ class _Walk:
                 self._mention(module, target)
                 return self._tokens(target)
             case forms.Parameter(name=name, method=method, function=function):
-                return [Parameter(name, method, None if function is None else (module.name, function))]
+                return [NamedParameter(name, method, None if function is None else (module.name, function))]
             case Imported(statement=statement, attributes=attributes):
                 target = self._imported(module, statement, attributes)
                 self._facts.passed.add((target.module, target.name))

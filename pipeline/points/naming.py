@@ -32,7 +32,7 @@ class Attribute(NamedTuple):
     binds: bool
 
 
-class Parameter(NamedTuple):
+class NamedParameter(NamedTuple):
     """A parameter's name, of a ``method``, a ``function`` of a module's top level, or another (neither)."""
 
     name: str
@@ -96,7 +96,7 @@ class Naming:
         of_others = {one.name for one in attributes if one.owner and self._root(one.owner) in self._opaque}
         self._literal = self._wild & of_others
         self._prefixes = tuple(flag for flag in facts.flags if flag.startswith("_"))
-        parameters = [one for one in opened if isinstance(one, Parameter)]
+        parameters = [one for one in opened if isinstance(one, NamedParameter)]
         self._methods = {(one.method, one.name) for one in parameters}
         escaping = {one.name for one in parameters if self._escapes(one)}
         given = [one for one in opened if isinstance(one, Given) and one.to != "shown"]
@@ -115,12 +115,12 @@ class Naming:
             else:
                 self._kept.add(one.name)
 
-    def of(self, one: Attribute | Given | Parameter) -> object:
+    def of(self, one: Attribute | Given | NamedParameter) -> object:
         """What stands for a name."""
         match one:
             case Attribute():
                 return one.name if self._is_kept(one) else self._number(self._attribute_key(one))
-            case Parameter(name=name, method=method):
+            case NamedParameter(name=name, method=method):
                 escapes = self._escapes(one)
                 return [
                     name if escapes and name in self._kept else None,
@@ -157,7 +157,7 @@ class Naming:
             or one.name.startswith(self._prefixes)
         )
 
-    def _escapes(self, one: Parameter) -> bool:
+    def _escapes(self, one: NamedParameter) -> bool:
         """Whether a function may be called otherwise than by its own name."""
         if one.function is not None:
             return one.function in self._facts.passed
