@@ -187,7 +187,7 @@ def measurement(
     commit: str = COMMIT,
     dirty: bool = False,
     source: str = "5" * 16,
-    measurement: str = "1",
+    measurement: str = "6",
     settings: str = SETTINGS,
     cache: str = "cold",
     run: str | None = None,

@@ -168,7 +168,7 @@ def test_who_is_to_blame_is_found_and_the_command_fails(
         ("cuda", "memcheck"): ("found", 2, 0),
         ("cuda", "racecheck"): ("clean", 0, 0),
     }
-    findings = {(row["provider"], row["tool"]): row["findings"] for row in rows}
+    findings = {(row["provider"], row["tool"]): row.get("findings", []) for row in rows}
     assert findings["cuda", "memcheck"] == [
         "Invalid __global__ write of size 4 bytes "
         "at void softmax_rows<float>(float *, const float *)+0x90 in cuda.cu:39 (2 times)"

@@ -160,7 +160,7 @@ def test_old_rows_and_those_not_to_be_trusted_are_not_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = some({"torch": (20.0,), "cuda 1024x4w": (10.0,)}, (1024,))
-    old = factory.measurement(KERNEL, "cuda", 1024, median_us=1.0, block_size=2048, num_warps=8)
+    old = factory.measurement(KERNEL, "cuda", 1024, median_us=1.0, run="old", block_size=2048, num_warps=8)
     hot = row("cuda", 1024, 1.0, block_size=4096, num_warps=8, cache="hot")
     doubted = row("cuda", 1024, 1.0, block_size=512, num_warps=8, valid=False)
     path = written(tmp_path, [*good, old, hot, doubted], monkeypatch)
