@@ -166,7 +166,7 @@ def test_old_rows_and_those_not_to_be_trusted_are_not_in_it(
     path = written(tmp_path, [*good, old, hot, doubted], monkeypatch)
     (problem,) = json.loads(path.read_text())["kernels"][KERNEL]["problems"]
     assert problem["near"] == {"cuda 1024x4w": 1.0}
-    assert "1 timed row is old and was left out" in capsys.readouterr().out
+    assert "1 timed row is old: the source of softmax/cuda changed" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("gpu")
