@@ -183,7 +183,7 @@ class Examination:
             try:
                 audit_us = self._audit(timed.timing)
             except BusyError as busy:
-                state = state.model_copy(update={"valid": False, "invalid_reason": str(busy)})
+                state = state.distrusted(str(busy))
         return Outcome(
             status="ok",
             timing=timed.timing,
