@@ -217,7 +217,7 @@ def measured(
                 with ahead as worker:
                     if canary is None and chosen.kind == "cuda":
                         output = results.folder_for(config.output.parent, chosen.kind)
-                        canary = calibration.ceilings_for(worker, environment, output).canary
+                        canary = calibration.canary_for(worker, environment, output)
                     worker.canary = canary
                     for place, one in enumerate(some):
                         if place == len(some) // 2 and turn < passes - 1:

@@ -69,7 +69,7 @@ def run(config: BenchInputsConfig) -> None:
             )
             for kind in KINDS
         }
-        canary = calibration.ceilings_for(workers["normal"], fingerprint(chosen), output).canary
+        canary = calibration.canary_for(workers["normal"], fingerprint(chosen), output)
         for worker in workers.values():
             worker.canary = canary
         for point in points:

@@ -81,7 +81,7 @@ def run(config: TimersConfig) -> None:
         DeviceLock(chosen, config.wait_s, warn),
         Supervisor(chosen, config.timing, config.seed, config.point_timeout_s) as worker,
     ):
-        worker.canary = calibration.ceilings_for(worker, fingerprint(chosen), output).canary
+        worker.canary = calibration.canary_for(worker, fingerprint(chosen), output)
         for point in points:
             rows += measured(config, point, worker)
     show(rows, f"{config.entry.name}/{points[0].provider} on {chosen.slug}")

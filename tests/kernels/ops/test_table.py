@@ -84,6 +84,7 @@ def test_the_whole_table_chooses_by_problem_and_by_rule(
     assert {"exact", "generalised"} <= {one.how for one in found}
 
 
+@pytest.mark.slow
 def test_no_mutation_of_a_table_raises_in_a_users_call(
     whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

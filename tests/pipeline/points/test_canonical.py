@@ -82,7 +82,16 @@ def code(request: pytest.FixtureRequest) -> Code:
     return _kernels() if request.param == "kernels" else _measuring(request.param)
 
 
-@pytest.mark.parametrize("what", ["locals", "privates", "modules", "places", "order", "words", "everything"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("locals", "privates", "modules", "places", "order", "words")
+        ),
+        "everything",
+    ],
+)
 def test_what_nobody_outside_sees_changes_no_digest(code: Code, tmp_path: Path, what: str) -> None:
     before = code.closure(code.trees, tmp_path / "before")
     trees = copy.deepcopy(code.trees)
