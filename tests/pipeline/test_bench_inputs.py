@@ -44,6 +44,7 @@ def test_every_dtype_holds_them(dtype: torch.dtype) -> None:
     assert x.dtype == dtype and set(x.float().tolist()) <= set(range(-4, 5))
 
 
+@pytest.mark.slow
 def test_each_kind_has_a_row_and_stands_beside_normal_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

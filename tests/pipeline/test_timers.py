@@ -44,6 +44,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(str(ended.value.code))
 
 
+@pytest.mark.slow
 def test_rows_and_plot_of_a_kernel_outside_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
