@@ -168,12 +168,11 @@ def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterat
         ledger = results.ledger_path(folder, entry.name, chosen.slug)
         settings = settings_beside(ledger) or (TimingSettings(), 0)
         for row in results.own_rows(ledger, warn):
-            timing, state = row.outcome.timing, row.outcome.state
+            timing = row.outcome.timing
             if (
                 timing is not None
                 and timing.timer in ("graph", "perf_counter")
                 and SHORTEST_US <= timing.median_us <= LONGEST_US
-                and (state is None or state.valid)
                 and problems.declares(entry.loaded.kernel, row.point)
                 and plan.unavailable(entry.loaded.kernel.provider(row.point.provider), target) is None
             ):

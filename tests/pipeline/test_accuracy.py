@@ -108,7 +108,9 @@ def test_points_of_a_sweep_are_measured_by_fresh_workers(tmp_path: Path) -> None
     assert done.returncode in (0, 1), done.stderr  # a busy machine's times are far apart
     (path,) = (tmp_path / "accuracy").glob("*.json")
     rows = [AccuracyRow.model_validate(one) for one in json.loads(path.read_text())]
-    assert [len(one.times_us) for one in rows] == [3, 3]
+    # Each time of each point, but for those that a busy machine makes doubtful, which are said.
+    lost = done.stdout.count("had to wait for a core")
+    assert sum(len(one.times_us) for one in rows) + lost >= 2 * 3
     assert f"Rows: {path}" in done.stdout
 
 

@@ -416,7 +416,7 @@ class Work:
         """The rows of the providers, and by file those of CUDA functions."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows():
-            name = row["source"] or row["point"]["provider"]
+            name = row.get("source") or row["point"]["provider"]
             found.setdefault(name, []).append(row)
         return {name: some for name, some in found.items() if not providers or name in providers}
 
@@ -483,7 +483,7 @@ def test_a_kernel_of_several_files_of_any_names_is_taken_apart(
     found = work.shown()
     assert found.keys() == {"left", "right", "fused", "odd-name.cu", "halves.cu"}
     assert {row["language"] for row in work.rows()} == {"triton", "cuda", "inductor"}
-    assert all(row["error"] is None for row in work.rows()), work.rows()
+    assert all(row.get("error") is None for row in work.rows()), work.rows()
     texts = work.texts()
     assert all(len(texts[Path(row["artifact"]).name]) > 300 for row in work.rows())
     (inductor_row,) = found["fused"]
@@ -608,7 +608,7 @@ def test_a_clone_knows_by_the_builds_report_that_its_rows_are_of_libraries_not_b
     report.write_text(json.dumps(told))
     unreported = run(cuda, folder=clone)
     assert unreported.nothing and libraries() == {"odd-name.so"}
-    assert unreported.rows() == [row for row in first.rows() if row["source"]]
+    assert unreported.rows() == [row for row in first.rows() if row.get("source")]
 
     # Nor does it tell of what has changed since.
     report.write_text(reported)
@@ -621,7 +621,7 @@ def test_a_clone_knows_by_the_builds_report_that_its_rows_are_of_libraries_not_b
     # Functions that are to be shown are taken apart, and so built.
     shown = run("provider=grids", folder=clone)
     assert shown.cuda == [("halves.cu", "90")] and libraries() == {"odd-name.so", "halves.so"}
-    assert shown.rows() == [row for row in first.rows() if row["source"] == "halves.cu"]
+    assert shown.rows() == [row for row in first.rows() if row.get("source") == "halves.cu"]
 
     # A report that is wrong is no basis of any row.
     told["made_of"]["halves.cu"]["inputs"] = {}
@@ -694,7 +694,7 @@ def test_a_source_that_does_not_compile_leaves_the_others(
     done = said_here("provider=[left,blocks,grids]", "n=64", kernel=str(planted))
     assert done.code == 0, done.err
     assert "The functions of odd-name.cu were left out: two_of_each/odd-name.cu does not compile:" in done.out
-    found = {row["source"] or row["point"]["provider"] for row in rows(tmp_path, "two_of_each")}
+    found = {row.get("source") or row["point"]["provider"] for row in rows(tmp_path, "two_of_each")}
     assert found == {"left", "halves.cu"}
     alone = said_here("provider=blocks", kernel=str(planted))
     assert alone.code == 2

@@ -21,7 +21,7 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
-from pipeline.store import results
+from pipeline.store import provenance, results
 from pipeline.store.files import write_atomically
 from pipeline.store.ledger import encode
 from pipeline.store.record import Measurement, Origin, Outcome
@@ -57,6 +57,7 @@ rows = [
 light()
 path = results.ledger_path(output, "softmax", cpu.slug)
 write_atomically(path, b"".join(map(encode, rows)))
+provenance.cover(path, ((row.origin, row.parts, row.point.kernel) for row in rows))
 sys.argv = [
     "pipeline.sweep",
     *("kernel=softmax", "preset=smoke", "device=cpu", "tracking=none", "seed=0", "allow=all"),
