@@ -93,7 +93,7 @@ def test_what_was_profiled_is_not_profiled_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kernel", ["softmax", "layernorm"])
 def test_code_is_joined_to_the_points_that_launch_it(tmp_path: Path, kernel: str) -> None:
     found = rows(tmp_path, "codegen", f"kernel={kernel}", "provider=[triton_row,cuda]", "size=64")
-    joined = [row for row in found if row.get("native") and row.get("launch_known", True)]
+    joined = [row for row in found if row.get("native") and row.get("launch_known")]
     assert {provider(row) for row in joined} == {"triton_row", "cuda"}
     for row in joined:
         assert row["key"] and row["registers"] > 0 and row["threads"] % 32 == 0
