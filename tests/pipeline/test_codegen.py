@@ -494,7 +494,9 @@ def test_a_kernel_of_several_files_of_any_names_is_taken_apart(
     threads = {name: found[name][0]["threads"] for name in ("odd-name.cu", "halves.cu")}
     assert threads == {"odd-name.cu": 128, "halves.cu": library.USUAL_THREADS}
     for name in threads:
-        of_functions = [(row.get("point"), row.get("key"), row.get("launch_known", False)) for row in found[name]]
+        of_functions = [
+            (row.get("point"), row.get("key"), row.get("launch_known", False)) for row in found[name]
+        ]
         assert of_functions == [(None, None, False)]
     left = (tmp_path / "artifacts" / found["left"][0]["artifact"]).read_text()
     assert left.splitlines()[0].startswith("two_of_each/left float32 128p, sm_90: _left (triton ")

@@ -28,6 +28,7 @@ from pipeline.reporting.pages import TEMPLATES
 from pipeline.store import evidence, ledger, results
 from pipeline.store.ceilings import rate
 from pipeline.store.evidence import ProfileRow
+from pipeline.store.record import Measurement
 from tests import factory, hostile
 from tests.factory import H100, H200
 from tests.mlflow_store import log
@@ -286,8 +287,8 @@ def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], 
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Path, bytes]:
-    """The options of a sweep, its ledger, and in it the line that says it has nothing to measure."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Path, Measurement]:
+    """The options of a sweep, its ledger, and in it the row that says it has nothing to measure."""
     output = tmp_path_factory.mktemp("sweep")
     words = ["kernel=square", "preset=smoke", "tracking=none", "provider=torch_square", "device=cpu"]
     words += ["rows=64", "columns=64", "dtype=float32", f"output={output}"]
@@ -297,26 +298,28 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
     here = device.resolve("cpu")
     (point,) = plan(config.entry, "smoke", Target("cpu"), config.pin, config.provider).points
     parts = Identity(config.entry.loaded, fingerprint(here), config.timing, config.seed).parts(point)
-    row = factory.measurement("square", "torch_square", gpu=here.slug, median_us=12.3)
+    row = factory.measurement("square", "torch_square", gpu=here.slug, median_us=12.3, run="here")
     work = factory.work_of(point)
     row = row.model_copy(update={"point": point, "parts": parts, "key": parts.key})
     assert row.outcome.timing is not None
     row = row.model_copy(update={"rate": rate(row.outcome.timing.median_us, work, None)})
-    return config, results.ledger_path(output, "square", here.slug), ledger.encode(row).strip()
+    return config, results.ledger_path(output, "square", here.slug), row
 
 
 @pytest.mark.slow
 @settings(CHEAP, max_examples=8)
 @given(data=st.data())
 def test_any_ledger_can_be_swept_into(
-    measured: tuple[SweepConfig, Path, bytes],
+    measured: tuple[SweepConfig, Path, Measurement],
     data: st.DataObject,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config, path, line = measured
+    config, path, row = measured
+    line = ledger.encode(row).strip()
     some = data.draw(hostile.lines(path.stem, "square"))
     wrong = [hostile.in_time(json.loads(line), us) for us in hostile.TIMES.values()]
     hostile.write(path, [line, *some, *hostile.KNOWN.values(), *wrong])
+    factory.write_provenance(path, [row])
     sweep.run([config])
     text = " ".join(said(capsys).split())
     assert "1 of 1 are in" in text

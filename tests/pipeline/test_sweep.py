@@ -188,9 +188,10 @@ def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_provider
     ledger = swept.ledger("quick")
     gone = [line.replace('"blocks"', '"removed"') for line in ledger.read_text().splitlines()]
     rows = [json.loads(line) for line in gone if '"removed"' in line]
+    shared = swept.rows("quick")[0].parts
     for row in rows:
-        row["parts"]["point"] = digest(row["point"])
-        row["key"] = digest(row["parts"])
+        point = digest(Point.model_validate(row["point"]).model_dump())
+        row["key"] = shared.model_copy(update={**row["parts"], "point": point}).key
     ledger.write_text(ledger.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
     assert len(swept.rows("quick")) == 6
     edit(swept, "sums.py", "return x + x", "return 2 * x")
@@ -293,6 +294,7 @@ def beside(tree: Tree) -> list[str]:
 DESCRIBED = [
     "ceilings/cpu.json",
     "environment/cpu.json",
+    "provenance/cpu.jsonl",
     "timings/quick/cpu.jsonl",
     "timings/quick/cpu.yaml",
 ]
