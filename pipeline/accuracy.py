@@ -6,8 +6,9 @@
 
 Takes points between 1 us and 10 ms from the rows of the machine at hand. Each of ``workers`` fresh workers
 measures all of them. Two more do so while providers that switch the mode of the launch gap run before each
-point. A last one reads CUPTI's durations of the graphs that it has timed. Prints what was found at each point
-and exits with 1 if less than nine tenths of the points hold:
+point. A last one reads CUPTI's durations of the graphs that it has timed. Each reading is written at once, so
+the same command goes on where it was stopped; another ``output`` measures anew. Prints what was found at each
+point and exits with 1 if less than nine tenths of the points hold:
 
     spread      nine of ten workers lie within the larger of 1 % and 0.02 us of their median
     switched    the median moves by no more when providers switch the mode
@@ -17,15 +18,17 @@ and exits with 1 if less than nine tenths of the points hold:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import ceil
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
+from pydantic import ValidationError
 from rich import box
 from rich.table import Table
 
@@ -34,9 +37,8 @@ from pipeline import UserError
 from pipeline.command.options import AccuracyConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
-from pipeline.execution.identity import settings_beside
+from pipeline.execution.identity import Identity, settings_beside
 from pipeline.execution.libraries import built
-from pipeline.execution.readings import Readings
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.device import Device
@@ -45,13 +47,14 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog, notation, plan, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Record
+from pipeline.points.limits import Text
 from pipeline.points.plan import Target
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
 from pipeline.reporting.progress import Progress
 from pipeline.store import results
 from pipeline.store.ceilings import Canary
-from pipeline.store.files import write_atomically
+from pipeline.store.files import append, content
 from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.sampling import Candidate, sample
 
@@ -68,6 +71,27 @@ SHARE = 0.9
 """Nine of ten workers, and nine of ten points."""
 
 SWITCHED_WORKERS = 2
+
+Kind = Literal["fresh", "switched", "stamped"]
+"""A fresh worker's reading; one with mode switchers before each point; CUPTI's of the last worker."""
+
+
+class Reading(Record):
+    """What one worker found at a point: its time in microseconds, or CUPTI's duration of the graphs that it
+    timed, with a call's share of their replays and that share with CUPTI's records on.
+
+    ``key`` is that of a measurement of the point, and ``worker`` counts those that are fresh, or that mode
+    switchers run in. Readings whose key is not today's do not count.
+    """
+
+    key: Text
+    point: Point
+    kind: Kind
+    worker: int
+    time_us: float | None = None
+    gross_us: float | None = None
+    recorded_us: float | None = None
+    duration_us: float | None = None
 
 
 class AccuracyRow(Record):
@@ -147,14 +171,13 @@ def run(config: AccuracyConfig) -> None:
         )
     drawn = sample(found, config.points, config.sample_seed)
     switchers = _switchers(config.switchers, chosen)
+    path = results.folder_for(config.output.parent, chosen.kind) / config.output.name / f"{chosen.slug}.jsonl"
     with DeviceLock(chosen, config.wait_s, warn):
-        rows = measured(drawn, switchers, chosen, config)
-    path = results.folder_for(config.output.parent, chosen.kind) / config.output.name / f"{chosen.slug}.json"
-    write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
+        rows = measured(drawn, switchers, chosen, config, path)
     print_wide(console, table(rows, chosen))
     for line in summary(rows):
         say(line)
-    say(f"Rows: {path}")
+    say(f"Readings: {path}")
     if sum(row.holds for row in rows) < SHARE * len(drawn):
         warn(f"That is less than nine tenths of the {len(drawn)} points.")
         sys.exit(1)
@@ -193,77 +216,120 @@ def measured(
     switchers: Sequence[tuple[str, Point]],
     chosen: Device,
     config: AccuracyConfig,
+    path: Path,
 ) -> list[AccuracyRow]:
-    """The rows of the points that all fresh workers could measure; the others are warned of."""
+    """The rows of the points that at least two fresh workers could measure; the others are warned of. Appends
+    the readings that ``path`` does not have yet."""
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     sound = [one for one in drawn if (one.entry.name, one.row.point.provider) not in broken]
-    by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
-    for one in sorted(sound, key=lambda one: (one.entry.name, tuple(one.row.point.problem.values()))):
-        by_settings[one.timing, one.seed].append(one)
-    switched_workers = SWITCHED_WORKERS if switchers else 0
-    passes = config.workers + switched_workers + 1
+    sound.sort(key=lambda one: (one.entry.name, tuple(one.row.point.problem.values())))
     environment = fingerprint(chosen)
+    keys = {
+        one.row.point: Identity(one.entry.loaded, environment, one.timing, one.seed).parts(one.row.point).key
+        for one in sound
+    }
+    readings = {
+        (reading.key, reading.kind, reading.worker): reading
+        for reading in read_readings(path)
+        if reading.key in keys.values()
+    }
+    passes: list[tuple[Kind, int]] = [
+        *(("fresh", worker) for worker in range(config.workers)),
+        *(("switched", worker) for worker in range(SWITCHED_WORKERS if switchers else 0)),
+        ("stamped", 0),
+    ]
+    by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
+    for one in sound:
+        by_settings[one.timing, one.seed].append(one)
+    missing = [
+        (settings, kind, worker, todo)
+        for settings, some in by_settings.items()
+        for kind, worker in passes
+        if (todo := [one for one in some if (keys[one.row.point], kind, worker) not in readings])
+    ]
+    total = sum(len(todo) for *_, todo in missing)
+    if readings and total:
+        say(f"{len(readings)} readings are in {path}; {total} are missing.")
+    starts: list[Callable[[], Supervisor]] = [
+        partial(_supervisor, chosen, timing, seed, config) for (timing, seed), *_ in missing
+    ]
     canary: Canary | None = None
-    rows = []
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(console, f"accuracy on {chosen.slug}", passes * len(sound)))
-        for (timing, seed), some in by_settings.items():
-            times: dict[Point, list[float]] = defaultdict(list)
-            switched: dict[Point, list[float]] = defaultdict(list)
-            stamped: dict[Point, Readings] = {}
-            ahead = stack.enter_context(_supervisor(chosen, timing, seed, config))
-            for turn in range(passes):
-                with ahead as worker:
-                    if canary is None and chosen.kind == "cuda":
-                        output = results.folder_for(config.output.parent, chosen.kind)
-                        canary = calibration.canary_for(worker, environment, output)
-                    worker.canary = canary
-                    for place, one in enumerate(some):
-                        if place == len(some) // 2 and turn < passes - 1:
-                            # The next worker imports what it needs meanwhile, and touches no GPU.
-                            ahead = stack.enter_context(_supervisor(chosen, timing, seed, config))
-                            ahead.launch()
-                        where, point = one.entry.loaded.where, one.row.point
-                        if turn == passes - 1:
-                            stamped[point] = worker.readings(where, point, ("auto",), 1, is_stamped=True)
-                        else:
-                            into = times if turn < config.workers else switched
-                            if into is switched:
-                                worker.measure(*switchers[place % len(switchers)])
-                            _note(into, point, worker, where)
-                        progress.advance(str(point))
-            rows += [
-                _row(one.row.point, times, switched, stamped) for one in some if len(times[one.row.point]) > 1
-            ]
-    return rows
+        progress = stack.enter_context(Progress(console, f"accuracy on {chosen.slug}", total))
+        ahead = stack.enter_context(starts[0]()) if starts else None
+        for turn, (_, kind, number_of, todo) in enumerate(missing):
+            assert ahead is not None
+            with ahead as worker:
+                if canary is None and chosen.kind == "cuda":
+                    output = results.folder_for(config.output.parent, chosen.kind)
+                    canary = calibration.canary_for(worker, environment, output)
+                worker.canary = canary
+                for place, one in enumerate(todo):
+                    if place == len(todo) // 2 and turn + 1 < len(missing):
+                        # The next worker imports what it needs meanwhile, and touches no GPU.
+                        ahead = stack.enter_context(starts[turn + 1]())
+                        ahead.launch()
+                    if kind == "switched":
+                        worker.measure(*switchers[place % len(switchers)])
+                    found = _read(worker, one, kind)
+                    if found is not None:
+                        reading = found.model_copy(update={"key": keys[one.row.point], "worker": number_of})
+                        append(path, reading.model_dump_json(exclude_defaults=True).encode() + b"\n")
+                        readings[reading.key, kind, number_of] = reading
+                    progress.advance(str(one.row.point))
+    return list(
+        filter(None, (_row(keys[one.row.point], one.row.point, list(readings.values())) for one in sound))
+    )
+
+
+def read_readings(path: Path) -> Iterator[Reading]:
+    """The readings of a file, in their order. Lines that are none, as a kill leaves one, are skipped."""
+    if path.exists():
+        for line in content(path).splitlines():
+            try:
+                yield Reading.model_validate_json(line)
+            except ValidationError:
+                continue
 
 
 def _supervisor(chosen: Device, timing: TimingSettings, seed: int, config: AccuracyConfig) -> Supervisor:
     return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True, compiles=True)
 
 
-def _note(into: dict[Point, list[float]], point: Point, worker: Supervisor, where: str) -> None:
-    """Measure a point and keep its time, if it has one that is to be trusted."""
+def _read(worker: Supervisor, one: Candidate, kind: Kind) -> Reading | None:
+    """A reading without its key, or None, with a warning, where there is nothing to be trusted."""
+    where, point = one.entry.loaded.where, one.row.point
+    if kind == "stamped":
+        stamps = worker.readings(where, point, ("auto",), 1, is_stamped=True).stamped
+        return Reading(
+            key="",
+            point=point,
+            kind=kind,
+            worker=0,
+            gross_us=stamps and stamps.gross_us,
+            recorded_us=stamps and stamps.recorded_us,
+            duration_us=stamps and stamps.duration_us,
+        )
     outcome = worker.measure(where, point)
     if outcome.timing is None:
         warn(f"{point}: {outcome.status}: {outcome.error}")
     elif outcome.state is not None and not outcome.state.valid:
         warn(f"{point}: {outcome.state.invalid_reason}")
     else:
-        into[point].append(outcome.timing.median_us)
+        return Reading(key="", point=point, kind=kind, worker=0, time_us=outcome.timing.median_us)
+    return None
 
 
-def _row(
-    point: Point,
-    times: Mapping[Point, list[float]],
-    switched: Mapping[Point, list[float]],
-    stamped: Mapping[Point, Readings],
-) -> AccuracyRow:
-    stamps = stamped[point].stamped if point in stamped else None
+def _row(key: str, point: Point, readings: Sequence[Reading]) -> AccuracyRow | None:
+    own = [one for one in readings if one.key == key]
+    times = [one.time_us for one in own if one.kind == "fresh" and one.time_us is not None]
+    if len(times) < 2:
+        return None
+    stamps = next((one for one in own if one.kind == "stamped"), None)
     return AccuracyRow(
         point=point,
-        times_us=tuple(times[point]),
-        switched_us=tuple(switched.get(point, ())),
+        times_us=tuple(times),
+        switched_us=tuple(one.time_us for one in own if one.kind == "switched" and one.time_us is not None),
         gross_us=stamps and stamps.gross_us,
         recorded_us=stamps and stamps.recorded_us,
         duration_us=stamps and stamps.duration_us,

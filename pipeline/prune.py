@@ -131,7 +131,7 @@ class Today:
             return ["point"]
         provider = self.loaded.kernel.provider(row.point.provider)
         if provider.name not in self._sources:
-            self._sources[provider.name] = identity.source(self.loaded, provider)
+            self._sources[provider.name] = identity.source(self.loaded, provider).digest
         now: dict[str, set[str]] = {
             "source": {self._sources[provider.name]},
             "measurement": self.measurements(row.parts.settings),

@@ -260,7 +260,9 @@ def source_of(kernel: str, provider: str) -> str:
     """The digest of what a provider runs now; empty for one that is not there."""
     entry = entry_of(kernel)
     try:
-        return "" if entry is None else identity.source(entry.loaded, entry.loaded.kernel.provider(provider))
+        if entry is None:
+            return ""
+        return identity.source(entry.loaded, entry.loaded.kernel.provider(provider)).digest
     except (KeyError, UserError):
         return ""
 

@@ -120,12 +120,19 @@ class Examination:
         self.is_audited = is_audited
         self.is_known = is_known
         self.ended = Ended()
+        self._prepared: Prepared | None = None
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The files outside of the kernel's folder that were read."""
+        by_judge = () if self._prepared is None else self._prepared.read
+        return tuple(dict.fromkeys([*by_judge, *self.ended.read]))
 
     def outcome(self, where: str, point: Point, canary: Canary | None) -> Outcome:
         """What happened at a point of the kernel that ``where`` names. Raises GoneError for a process that
         did not survive it."""
         try:
-            prepared = self.judge(Prepare(where=where, point=point), Prepared)
+            self._prepared = prepared = self.judge(Prepare(where=where, point=point), Prepared)
         except FailedError as error:
             return Outcome(status=error.failed.status, error=error.failed.error)
         interpreted = prepared.problem if prepared.problem != point.problem else None

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ from pipeline.toolchain import extension
 OUTSIDE = "_kernel"
 """What the modules of a kernel outside of the repository are called here: its own package is named after the
 folder's place, which decides nothing."""
+
+
+@dataclass(frozen=True)
+class ProviderSource:
+    """What a provider runs: its digest, and the Python files in it with all that they may open."""
+
+    digest: str
+    files: frozenset[Path]
 
 
 class Identity:
@@ -83,7 +92,7 @@ class Identity:
                 declared = self.loaded.kernel.provider(provider)
             except KeyError:
                 return ""
-            self._sources[provider] = source(self.loaded, declared)
+            self._sources[provider] = source(self.loaded, declared).digest
         return self._sources[provider]
 
     def felt(self, provider: str) -> str:
@@ -104,8 +113,8 @@ def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
         return None
 
 
-def source(loaded: kernels.Loaded, provider: Provider) -> str:
-    """The digest of what a provider runs: its entry, the inputs, the reference, the tolerance and the
+def source(loaded: kernels.Loaded, provider: Provider) -> ProviderSource:
+    """What a provider runs: its entry, the inputs, the reference, the tolerance and the
     problem's methods, with every definition that these reach in the kernel's folder and in ``kernels/``; of
     C++ and CUDA its files and those of ours that they include, with the compiler's flags.
 
@@ -128,8 +137,9 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
     if loaded.is_outside:
         roots[OUTSIDE] = folder
     try:
+        python, files = _python(entries, roots, folder, {*kernel.arguments, *_fields(provider)})
         of_text: dict[str, Any] = {
-            **_python(entries, roots, folder, {*kernel.arguments, *_fields(provider)}),
+            **python,
             "called": provider.function if not provider.file.endswith(".py") else None,
             "arguments": kernel.arguments,
             "in_place": kernel.in_place,
@@ -144,14 +154,14 @@ def source(loaded: kernels.Loaded, provider: Provider) -> str:
         raise UserError(f"{loaded.name}/{provider.name}: {error}") from error
     except SyntaxError as error:
         raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}.") from error
-    return digest(of_text)
+    return ProviderSource(digest(of_text), files)
 
 
 def _python(
     entries: Sequence[tuple[Path, str]], roots: Mapping[str, Path], folder: Path, given: set[str]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], frozenset[Path]]:
     """What Python definitions reach, modules from outside of the folder included that nobody installed, and
-    the files that may be opened beside them."""
+    the files that may be opened beside them; and all these files."""
     followed = {**roots}
     while True:
         found = closure.closure(entries, followed, given=given)
@@ -161,9 +171,11 @@ def _python(
         followed |= outside
     beside = {folder: opened.files(folder, found.files)}
     for name in followed.keys() - roots.keys():
-        place = followed[name]
-        beside[place] = opened.files(place if place.is_dir() else place.parent, found.files)
-    return {"python": found.digest, "opened": [beside[place] for place in sorted(beside) if beside[place]]}
+        place = followed[name] if followed[name].is_dir() else followed[name].parent
+        beside[place] = opened.files(place, found.files)
+    files = {*found.files, *(place / name for place, names in beside.items() for name in names)}
+    opened_too = [beside[place] for place in sorted(beside) if beside[place]]
+    return {"python": found.digest, "opened": opened_too}, frozenset(path.resolve() for path in files)
 
 
 def _fields(provider: Provider) -> set[str]:

@@ -20,6 +20,7 @@ from kernels import Tensors
 from kernels.contract import Tolerance
 from pipeline.execution import values, verification
 from pipeline.execution.faults import FaultyError
+from pipeline.execution.files_read import listening
 from pipeline.execution.protocol import (
     EDITIONS,
     Check,
@@ -111,6 +112,7 @@ class Judge:
 
     def prepare(self, request: Prepare) -> Prepared:
         """Find room for a problem's inputs and outputs. Raises FaultyError if there is none."""
+        read = listening()
         loaded = kernels.load(request.where)
         kernel = loaded.kernel
         problem = problems.make(kernel.problem, request.point.problem)
@@ -138,6 +140,7 @@ class Judge:
             bytes=sum(x.nbytes for x in self._edition(0).inputs) + _bytes(self._case.declared),
             any_answer=self._case.any_answer,
             edition_s=self._case.edition_s,
+            read=read.outside(loaded.folder),
         )
 
     def offer(self, request: Offer) -> Done:

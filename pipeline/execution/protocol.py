@@ -110,7 +110,7 @@ class Prepared(Record):
     """A problem's inputs are in shared memory. ``problem`` is the one that is run: smaller than the point's
     under an interpreter. ``bytes`` are those of all inputs and outputs, ``any_answer`` is what would be found
     right though it takes no work, None if nothing would, and ``edition_s`` the seconds that making an edition
-    takes."""
+    takes. ``read`` are the files outside of the kernel's folder that inputs and reference have read."""
 
     shared: Shared
     problem: Values
@@ -118,6 +118,7 @@ class Prepared(Record):
     bytes: int
     any_answer: str | None = None
     edition_s: NotNegative = 0.0
+    read: tuple[str, ...] = ()
 
 
 class Offer(Record):
@@ -297,10 +298,12 @@ class End(Record):
 
 class Ended(Record):
     """What the provider left changed in the worker's process, in words: functions that time or that timing
-    calls, and anything else. A worker that was changed is replaced."""
+    calls, and anything else. A worker that was changed is replaced. ``read`` are the files outside of the
+    kernel's folder that it has read."""
 
     replaced: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
 
 
 class Echo(Record):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from pipeline import ROOT, UserError
-from pipeline.execution import finalist, readings
+from pipeline.execution import files_read, finalist, readings
 from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.finalist import Extra
 from pipeline.execution.partner import FailedError, GoneError, Partner
@@ -83,6 +83,7 @@ class Supervisor:
         values: InputValues = "normal",
     ) -> None:
         self.device = device
+        self._is_here = root == ROOT
         self.heeds_load = heeds_load and device.kind == "cpu"
         self.timeout_s = timeout_s
         self._words = ["compiles"] * compiles
@@ -230,6 +231,9 @@ class Supervisor:
             judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us, is_known
         )
         outcome = examination.outcome(where, point, self.canary)
+        if self._is_here:
+            unkeyed = files_read.unkeyed(examination.read, where, point.provider)
+            outcome = outcome.model_copy(update={"unkeyed": unkeyed})
         self._replace_changed(point, examination.ended)
         return outcome
 

@@ -16,6 +16,7 @@ import torch
 from kernels import Tensors
 from pipeline.execution import instance, interpreter, verification
 from pipeline.execution.faults import FaultyError
+from pipeline.execution.files_read import listening
 from pipeline.execution.instance import Instance
 from pipeline.execution.launch_recorder import recorded
 from pipeline.execution.process_state import ProcessState
@@ -125,6 +126,7 @@ class Trial:
 
     def begin(self, request: Begin) -> Ran:
         """Call the provider for the first time."""
+        listening()  # from before the provider's module is imported
         if self._before is None:
             self._before = ProcessState()
         self.stopwatch.know(request.canary)
@@ -241,10 +243,12 @@ class Trial:
 
     def end(self, request: End) -> Ended:
         """Let go of the provider, and say what it has left changed."""
+        read = () if self._running is None else listening().outside(self._running.found.loaded.folder)
         self._running = None
         if self._before is None:
-            return Ended()
-        return Ended(replaced=tuple(self._before.replaced()), changed=tuple(self._before.changed()))
+            return Ended(read=read)
+        replaced, changed = tuple(self._before.replaced()), tuple(self._before.changed())
+        return Ended(replaced=replaced, changed=changed, read=read)
 
     def rate(self, request: Rate) -> Rates:
         """The device's own limits."""

@@ -67,7 +67,7 @@ def elsewhere(names: Iterable[str], folder: Path) -> dict[str, Path]:
         if place is None:
             inside = (path for path in sorted(folder.glob("**/")) if not _is_hidden(path.relative_to(folder)))
             place = _found(name, tuple(map(str, inside)))
-        if place is not None and not any(place.is_relative_to(one) for one in _installed()):
+        if place is not None and not any(place.is_relative_to(one) for one in installed()):
             found[name] = place
     return found
 
@@ -85,7 +85,9 @@ def _found(name: str, paths: tuple[str, ...]) -> Path | None:
 
 
 @cache
-def _installed() -> tuple[Path, ...]:
-    """Where installed packages and Python's own library lie."""
+def installed() -> tuple[Path, ...]:
+    """Where installed packages and Python's own library lie, on ``PYTHONPATH`` too."""
     paths = sysconfig.get_paths()
-    return tuple(Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    own = (Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    others = (Path(path).resolve() for path in sys.path if any(Path(path).glob("*.dist-info")))
+    return tuple(dict.fromkeys([*own, *others]))

@@ -27,6 +27,7 @@ COLUMNS = [
     *("key", "kernel", "provider", "problem", "parameters", "workload"),
     *("extent", "words", "configuration", "label", "x", "headline", "rank"),
     *OUTCOME,
+    "incomparable",
     "earlier_us",
     *(name for group in GROUPS.values() for name in group.model_fields),
 ]
@@ -105,6 +106,7 @@ def flat(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
     for one in measurements:
         row = _named(one, ranks)
         row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
+        row["incomparable"] = one.outcome.incomparable
         row["earlier_us"] = None if one.earlier is None else one.earlier.median_us
         parts = {
             "timing": one.outcome.timing,

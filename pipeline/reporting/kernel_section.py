@@ -12,7 +12,7 @@ from pipeline.reporting.content import About, Content
 from pipeline.reporting.frames import best_providers
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.plots import Style
-from pipeline.reporting.table import ANY_ANSWER, TIE, TIE_NOTE, any_answer_notes, remarks
+from pipeline.reporting.table import INCOMPARABLE, TIE, TIE_NOTE, incomparable_notes, remarks
 from pipeline.reporting.why import sections
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
@@ -79,7 +79,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
             if told
         ),
         "tolerance": _tolerance_used(rows, about),
-        "any_answer": _any_answer(best),
+        "incomparable": _incomparable(best),
         "distrusted": sorted(
             {
                 f"{machine_names[row['gpu']]}: {row['invalid_reason'] or 'no reason was recorded'}"
@@ -89,10 +89,10 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
     }
 
 
-def _any_answer(rows: pd.DataFrame) -> list[str]:
+def _incomparable(rows: pd.DataFrame) -> list[str]:
     """At which problems no ratio is made."""
-    found: list[Any] = rows[["kernel", "extent", "words", "any_answer"]].to_dict("records")
-    return any_answer_notes(found)
+    found: list[Any] = rows[["kernel", "extent", "words", "incomparable"]].to_dict("records")
+    return incomparable_notes(found)
 
 
 def _tolerance_used(rows: pd.DataFrame, about: About) -> str:
@@ -132,7 +132,7 @@ LINE_COLUMNS = [
         "valid",
         "headline",
     ),
-    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied", "any_answer"),
+    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied", "incomparable"),
 ]
 """What a line shows: a frame's other columns would take most of the time."""
 
@@ -164,7 +164,7 @@ def _lines(
                 "baseline": row["provider"] == about.baseline,
                 "us": number(row["median_us"])
                 + OLD * bool(row["stale"])
-                + ANY_ANSWER * isinstance(row["any_answer"], str),
+                + INCOMPARABLE * isinstance(row["incomparable"], str),
                 "error": f"{100 * row['rel_ci']:.1f} %",
                 "distrusted": row["valid"] is False,
                 "rates": [number(row[name]) if row["headline"] == name else "" for name in rates],

@@ -131,8 +131,8 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
             cells = [extent, f"{words} hot" if cache == lines.HOT else words, *_numbers(one)]
             if baseline:
                 is_told = base is not None and not {
-                    base.row.outcome.any_answer,
-                    one.row.outcome.any_answer,
+                    base.row.outcome.incomparable,
+                    one.row.outcome.incomparable,
                 } - {None}
                 cells.append(speedup(_rank(base)[1] / _rank(one)[1]) if base and is_told else "")
             rows.append(f"| {' | '.join(cells)} |")

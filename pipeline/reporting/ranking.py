@@ -15,7 +15,7 @@ PLACE = ("kernel", "gpu", "words", "extent")
 RANKED = (*PLACE, "rank", "provider", "status", "valid", "median_us")
 """The columns that decide what is best."""
 
-COMPARED = (*PLACE, "provider", "median_us", "noise_floor", "rel_ci", "any_answer")
+COMPARED = (*PLACE, "provider", "median_us", "noise_floor", "rel_ci", "incomparable")
 """The columns that a comparison with the baseline takes."""
 
 
@@ -37,14 +37,14 @@ def best_providers(rows: Sequence[Row]) -> list[int]:
 
 def against_baseline(best: Sequence[Row], baselines: Mapping[str, str]) -> list[tuple[float, bool]]:
     """Of each of the best configurations how many times faster it is than the kernel's baseline provider on
-    the same GPU and problem, NaN where that was not timed, and where any answer to the problem passes; and
+    the same GPU and problem, NaN where that was not timed and where either is not comparable; and
     whether this is no difference, because it is within the noise floor or the confidence interval of
     either."""
     base = {_place(row): row for row in best if row["provider"] == baselines.get(row["kernel"])}
     found = []
     for row in best:
         rival = base.get(_place(row))
-        if rival is None or isinstance(row["any_answer"], str) or isinstance(rival["any_answer"], str):
+        if rival is None or isinstance(row["incomparable"], str) or isinstance(rival["incomparable"], str):
             found.append((math.nan, False))
             continue
         ratio = rival["median_us"] / row["median_us"]

@@ -89,7 +89,7 @@ def kinds_of(row: Measurement) -> tuple[tuple[Any, ...], ...]:
         (row.workload, row.point.problem),
         (row.point.provider, row.point.parameters),
         (parts.settings,),
-        (outcome.status, outcome.error, outcome.any_answer, bound, *of_state),
+        (outcome.status, outcome.error, outcome.incomparable, bound, *of_state),
         (
             *(row.point.provider, parts.source, parts.measurement, parts.environment),
             *(origin.gpu, origin.commit, origin.dirty),

@@ -36,8 +36,8 @@ WAS = "was us"
 TIE = "~"
 TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
 
-ANY_ANSWER = "?"
-"""Marks the time at a problem that tells nothing."""
+INCOMPARABLE = "?"
+"""Marks a time of which no ratio is made."""
 
 FATE = {
     "not_judged": "not judged",
@@ -70,16 +70,15 @@ class Remark:
         return f"{self.provider}: {points} {FATE[self.status]}: {example}{reason}"
 
 
-def any_answer_notes(rows: Iterable[Row]) -> list[str]:
-    """What the mark behind a provider means: at which problems no ratio is made, and why."""
+def incomparable_notes(rows: Iterable[Row]) -> list[str]:
+    """What the mark behind a provider means: at which problems no ratio is made of it, and why."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
-        if isinstance(row["any_answer"], str):
+        if isinstance(row["incomparable"], str):
             problem = " ".join(filter(None, (row["kernel"], row["extent"], row["words"])))
-            found.setdefault(row["any_answer"], {})[problem] = None
+            found.setdefault(row["incomparable"], {})[problem] = None
     return [
-        f"{ANY_ANSWER} any answer passes at {', '.join(problems)}: {answer} would be found right, too."
-        for answer, problems in found.items()
+        f"{INCOMPARABLE} no ratio at {', '.join(problems)}: {reason}." for reason, problems in found.items()
     ]
 
 
@@ -136,7 +135,7 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
         _edit_notes(shown)
         + _baseline_notes(shown, baselines)
         + _invalid_notes(shown)
-        + any_answer_notes(shown)
+        + incomparable_notes(shown)
         + _remark_notes(rows, where)
     )
     return Group(*parts, *(Text(note) for note in notes))
@@ -217,7 +216,7 @@ def _table(rows: Sequence[Row], baselines: Mapping[str, str]) -> Table:
             Text(row["words"]),
             number(row["median_us"])
             + "!" * (row["valid"] is False)
-            + ANY_ANSWER * isinstance(row["any_answer"], str),
+            + INCOMPARABLE * isinstance(row["incomparable"], str),
             *([number(row["earlier_us"])] if was_edited else ()),
             *(number(row[name]) if row["headline"] == name else "" for name in names),
             percent(row["ceiling_fraction"]),

@@ -107,7 +107,7 @@ class _Gathered:
             "configuration": _of_configurations(list(self.kinds["configuration"])),
             "fate": dict(
                 zip(
-                    ("status", "error", "any_answer", "bound", "valid", "invalid_reason"),
+                    ("status", "error", "incomparable", "bound", "valid", "invalid_reason"),
                     list(zip(*self.kinds["fate"], strict=True))[1:] or [[]] * 6,
                     strict=True,
                 )

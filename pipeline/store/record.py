@@ -234,7 +234,8 @@ class Outcome(Record):
     is what a call took at most as another process saw it, on inputs that were new each time and with what it
     takes to write these and to copy its outputs; None where no audit was made. ``any_answer`` is what would
     have been found right at this problem though it takes no work: zeros, say. ``tolerance_used`` is the share
-    of the tolerance that the output's worst element took.
+    of the tolerance that the output's worst element took. ``unkeyed`` names files that were read
+    and that the row's key does not hold.
     """
 
     status: Status
@@ -248,6 +249,16 @@ class Outcome(Record):
     audit_us: Microseconds | None = None
     any_answer: Text | None = None
     tolerance_used: NotNegative | None = None
+    unkeyed: Text | None = None
+
+    @property
+    def incomparable(self) -> str | None:
+        """Why no ratio is made of the time, None where it says something about the kernel."""
+        if self.any_answer is not None:
+            return f"any answer passes: {self.any_answer} would be found right, too"
+        if self.unkeyed is not None:
+            return f"it depends on files that are not in the key: {self.unkeyed}"
+        return None
 
     @model_validator(mode="after")
     def _no_number_without_right(self) -> Self:

@@ -222,8 +222,7 @@ class Contest:
             outcomes = [turn.outcome for turn in self.of(rival)]
             if outcomes and outcomes[-1].timing is None:
                 return rival, outcomes[-1]
-            if outcomes and (answer := outcomes[-1].any_answer) is not None:
-                why = f"any answer passes at this problem: {answer} would be found right, too"
+            if outcomes and (why := outcomes[-1].incomparable) is not None:
                 return rival, Outcome(status="not_judged", error=why)
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import ROOT
-from pipeline.accuracy import AccuracyRow, summary
+from pipeline.accuracy import AccuracyRow, read_readings, summary
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 
@@ -89,29 +88,32 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_points_of_a_sweep_are_measured_by_fresh_workers(tmp_path: Path) -> None:
+def test_fresh_workers_measure_points_of_a_sweep_and_a_stopped_command_goes_on(
+    tmp_path: Path,
+) -> None:
     swept = command(
-        *(
-            "pipeline.sweep",
-            "kernel=square",
-            "preset=smoke",
-            "device=cpu",
-            "provider=[torch_square,torch_mul]",
-        ),
-        *("tracking=none", f"output={tmp_path}"),
+        *("pipeline.sweep", "kernel=square", "preset=smoke", "device=cpu", "tracking=none"),
+        *("provider=[torch_square,torch_mul]", f"output={tmp_path}"),
     )
     assert swept.returncode == 0, swept.stderr
-    done = command(
-        *("pipeline.accuracy", "kernel=square", "device=cpu", "points=2", "workers=3"),
-        *(f"input={tmp_path}", f"output={tmp_path}/accuracy"),
-    )
+    words = ["pipeline.accuracy", "kernel=square", "device=cpu", "points=2", "workers=3"]
+    words += [f"input={tmp_path}", f"output={tmp_path}/accuracy"]
+    done = command(*words)
     assert done.returncode in (0, 1), done.stderr  # a busy machine's times are far apart
-    (path,) = (tmp_path / "accuracy").glob("*.json")
-    rows = [AccuracyRow.model_validate(one) for one in json.loads(path.read_text())]
+    (path,) = (tmp_path / "accuracy").glob("*.jsonl")
     # Each time of each point, but for those that a busy machine makes doubtful, which are said.
     lost = done.stdout.count("had to wait for a core")
-    assert sum(len(one.times_us) for one in rows) + lost >= 2 * 3
-    assert f"Rows: {path}" in done.stdout
+    times = [one for one in read_readings(path) if one.kind == "fresh"]
+    assert len(times) + lost >= 2 * 3
+    assert all(one.time_us for one in times)
+    assert f"Readings: {path}" in done.stdout
+    # Killed while it wrote the last line: that reading alone is taken again.
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]) + lines[-1][:-20])
+    again = command(*words)
+    kept = len(lines) - 1
+    assert f"{kept} readings are in {path}; {2 * 4 - kept} are missing." in " ".join(again.stdout.split())
+    assert len(list(read_readings(path))) >= len(lines)
 
 
 def test_a_machine_without_rows_is_told_what_to_do_first(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ NOW = settings_digest(TIMING, 3)
 
 def row(provider: str, size: int, **parts: str) -> Measurement:
     """A row that is as new as can be, but for some parts."""
-    source = identity.source(LOADED, LOADED.kernel.provider(provider))
+    source = identity.source(LOADED, LOADED.kernel.provider(provider)).digest
     today = {"source": source, "measurement": versions.measurement("cuda", "auto"), "settings": NOW}
     environment = parts.pop("environment", None)
     made = factory.measurement("softmax", provider, size, **today | parts)  # type: ignore[arg-type]

@@ -370,8 +370,8 @@ def test_the_page_tells_commits_and_machines(page):
 
 def test_what_is_stale_about_a_row_is_told():
     softmax = entry_of("softmax").loaded
-    triton = identity.source(softmax, softmax.kernel.provider("triton_row"))
-    quack = identity.source(softmax, softmax.kernel.provider("quack"))
+    triton = identity.source(softmax, softmax.kernel.provider("triton_row")).digest
+    quack = identity.source(softmax, softmax.kernel.provider("quack")).digest
     on_gpu, on_cpu = (versions.measurement(kind, "auto") for kind in ("cuda", "cpu"))
     of = {
         (): measurement("softmax", "triton_row", 256, source=triton, measurement=on_gpu),
@@ -398,7 +398,7 @@ def test_what_is_stale_about_a_row_is_told():
 
 def test_times_that_are_old_are_marked(report_on, tmp_path):
     softmax = entry_of("softmax").loaded
-    source = identity.source(softmax, softmax.kernel.provider("triton_row"))
+    source = identity.source(softmax, softmax.kernel.provider("triton_row")).digest
     measured = versions.measurement("cuda", "auto")
     rows = [
         measurement("softmax", "triton_row", 256, median_us=7.0, source=source, measurement=measured),

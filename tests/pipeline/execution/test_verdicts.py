@@ -201,6 +201,50 @@ def zeros(x):
     assert measured(worker, full, "right").any_answer == "the answer to other inputs"
 
 
+def test_files_that_are_read_and_not_in_the_key_are_told_and_no_others_are(
+    worker: Supervisor, tmp_path: Path
+) -> None:
+    (tmp_path / "weights.txt").write_text("2")
+    providers = """from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+def outside(x):
+    return x * int((HERE.parent / ("weights" + ".txt")).read_text())
+
+
+def inside(x):
+    return x * int((HERE / ("factor" + ".txt")).read_text())
+
+
+def written(x):
+    (HERE.parent / "own.txt").write_text("2")
+    return x * int((HERE.parent / "own.txt").read_text())
+
+
+def right(x):
+    return x * 2
+"""
+    where = written(tmp_path, "reading", providers, "    return x.double() * 2")
+    (tmp_path / "reading/factor.txt").write_text("2")
+    worker.close()  # the next process finds the files there
+    told = measured(worker, where, "outside")
+    assert told.status == "ok"
+    assert told.unkeyed is not None
+    assert told.unkeyed.endswith("/weights.txt")
+    assert told.incomparable == f"it depends on files that are not in the key: {told.unkeyed}"
+    for provider in ("inside", "written", "right"):
+        worker.close()
+        assert measured(worker, where, provider).unkeyed is None, provider
+    worker.close()
+    read = f"    return x.double() * int(open({str(tmp_path)!r} + '/weights.txt').read())"
+    judged = written(tmp_path, "judged", "def right(x):\n    return x * 2\n", read)
+    assert measured(worker, judged, "right").unkeyed == told.unkeyed, "the reference counts, too"
+
+
 def test_what_a_call_does_to_its_input_objects_ends_with_it(worker: Supervisor, tmp_path: Path) -> None:
     providers = """import torch
 

@@ -1,0 +1,116 @@
+"""Files that a kernel's code opens in this process, as Python's audit events (PEP 578) tell."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import kernels
+from pipeline import ROOT
+from pipeline.execution.identity import source
+from pipeline.points.opened import installed
+from pipeline.toolchain import inductor
+
+SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/opt/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
+"""What belongs to the machine, not to the kernel."""
+
+OURS = str(ROOT / "pipeline") + os.sep
+
+
+class FilesRead:
+    """Paths that a kernel's code, or a library that it called, has read or loaded in this process.
+
+    Left out are installed packages, the machine's own files, caches, and files written since the process
+    began. ``listening`` makes the only one of a process: an audit hook stays.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[str, None] = {}
+        self._began_s = time.time()
+        self._libraries = tuple(f"{path}{os.sep}" for path in installed())
+        self._others = (*SYSTEM, *self._libraries, OURS, *(f"{path}{os.sep}" for path in _caches()))
+        sys.addaudithook(self._hear)
+
+    def outside(self, folder: Path) -> tuple[str, ...]:
+        """Those so far, in order, but for a kernel's folder: the key holds all files there that its code may
+        open. A compiled module stands as its source."""
+        return tuple(path for path in self._paths if not Path(path).is_relative_to(folder.resolve()))
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("open", "ctypes.dlopen"):
+            with suppress(Exception):  # whatever is wrong with the path, its opener is told
+                if event != "open" or _reads(*arguments[1:]):
+                    self._note(os.fsdecode(arguments[0]))
+        elif event == "import" and arguments[1]:
+            self._note(arguments[1])
+
+    def _note(self, path: str) -> None:
+        found = os.path.realpath(path)
+        if found.endswith(".pyc"):
+            found = importlib.util.source_from_cache(found)
+        if found in self._paths or found.startswith(self._others) or not Path(found).is_file():
+            return
+        if Path(found).stat().st_ctime < self._began_s and self._is_of_kernel():
+            self._paths[found] = None
+
+    def _is_of_kernel(self) -> bool:
+        """Whether the code that opens a file belongs to a kernel: the nearest that is in no library."""
+        for frame in _frames(sys._getframe(3)):
+            name = frame.f_code.co_filename
+            if not name.startswith(("<", *SYSTEM, *self._libraries)):
+                return not name.startswith(OURS)
+        return False
+
+
+@cache
+def listening() -> FilesRead:
+    """The one of this process, from the first call on."""
+    return FilesRead()
+
+
+def _caches() -> Iterator[str]:
+    """Folders of what was compiled before."""
+    for variable, usual in (
+        ("XDG_CACHE_HOME", "~/.cache"),
+        ("TRITON_CACHE_DIR", "~/.triton"),
+        (inductor.CACHE, "~/.cache"),
+    ):
+        yield os.path.realpath(os.environ.get(variable) or Path(usual).expanduser())
+
+
+def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
+    while innermost is not None:
+        yield innermost
+        innermost = innermost.f_back
+
+
+@cache
+def _keyed(where: str, provider: str) -> frozenset[Path]:
+    loaded = kernels.load(where)
+    return source(loaded, loaded.kernel.provider(provider)).files
+
+
+def _reads(mode: str | None, flags: int) -> bool:
+    """Whether a file is opened to read it: by the mode where Python's ``open`` does, by flags otherwise."""
+    if mode is not None:
+        return "r" in mode or "+" in mode
+    return flags & os.O_ACCMODE != os.O_WRONLY
+
+
+def unkeyed(paths: tuple[str, ...], where: str, provider: str) -> str | None:
+    """Those of the paths that the key of a provider does not hold, as a row names them; None if it holds
+    all."""
+    if not paths:
+        return None
+    keyed, home = _keyed(where, provider), str(Path.home())
+    left = [path.replace(home, "~", 1) for path in paths if Path(path) not in keyed]
+    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+    return f"{', '.join(left[:3])}{more}" if left else None
