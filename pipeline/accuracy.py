@@ -76,7 +76,7 @@ Kind = Literal["fresh", "switched", "stamped"]
 """A fresh worker's reading; one with mode switchers before each point; CUPTI's of the last worker."""
 
 
-class Reading(Record):
+class AccuracyReading(Record):
     """What one worker found at a point: its time in microseconds, or CUPTI's duration of the graphs that it
     timed, with a call's share of their replays and that share with CUPTI's records on.
 
@@ -282,12 +282,12 @@ def measured(
     )
 
 
-def read_readings(path: Path) -> Iterator[Reading]:
+def read_readings(path: Path) -> Iterator[AccuracyReading]:
     """The readings of a file, in their order. Lines that are none, as a kill leaves one, are skipped."""
     if path.exists():
         for line in content(path).splitlines():
             try:
-                yield Reading.model_validate_json(line)
+                yield AccuracyReading.model_validate_json(line)
             except ValidationError:
                 continue
 
@@ -296,12 +296,12 @@ def _supervisor(chosen: Device, timing: TimingSettings, seed: int, config: Accur
     return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True, compiles=True)
 
 
-def _read(worker: Supervisor, one: Candidate, kind: Kind) -> Reading | None:
+def _read(worker: Supervisor, one: Candidate, kind: Kind) -> AccuracyReading | None:
     """A reading without its key, or None, with a warning, where there is nothing to be trusted."""
     where, point = one.entry.loaded.where, one.row.point
     if kind == "stamped":
         stamps = worker.readings(where, point, ("auto",), 1, is_stamped=True).stamped
-        return Reading(
+        return AccuracyReading(
             key="",
             point=point,
             kind=kind,
@@ -316,11 +316,11 @@ def _read(worker: Supervisor, one: Candidate, kind: Kind) -> Reading | None:
     elif outcome.state is not None and not outcome.state.valid:
         warn(f"{point}: {outcome.state.invalid_reason}")
     else:
-        return Reading(key="", point=point, kind=kind, worker=0, time_us=outcome.timing.median_us)
+        return AccuracyReading(key="", point=point, kind=kind, worker=0, time_us=outcome.timing.median_us)
     return None
 
 
-def _row(key: str, point: Point, readings: Sequence[Reading]) -> AccuracyRow | None:
+def _row(key: str, point: Point, readings: Sequence[AccuracyReading]) -> AccuracyRow | None:
     own = [one for one in readings if one.key == key]
     times = [one.time_us for one in own if one.kind == "fresh" and one.time_us is not None]
     if len(times) < 2:
