@@ -35,7 +35,7 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
                     many times as long the baseline, torch.compile and the fastest peer take; with
                     ``problems=largest`` only of each dtype's problem of the most operations
     gpus            all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their
-                    times, what the ceilings explain, and what the one's best costs on the other
+                    times beside that of their ceilings, by what bounds the problems
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
 table these providers. ``workload=[quick,decode]`` takes the problems of several, by their numbers. The same
@@ -337,24 +337,27 @@ class Figures:
             yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{markdown(header, rows, 4)}"
 
     def gpus(self) -> Iterator[str]:
-        """All kernels on each pair of GPUs."""
-        found: dict[tuple[str, str], list[gpus.GpuPair]] = {}
-        for pair in gpus.pairs(gpus.common_problems(self._swept)):
-            found.setdefault((pair.a, pair.b), []).append(pair)
-        header = ["kernel", "dtype", "problems", "b's time over a's", "by ceilings", "explained"]
-        header += ["a's best on b", "b's best on a"]
+        """All kernels on each pair of GPUs, by what bounds their problems."""
+        common, others = gpus.compared(self._swept, self._finals)
+        names = {slug: self._name(slug) for slug in _gpus(self.loaded.gpus)}
+        found: dict[tuple[str, str], list[gpus.GpuGroup]] = {}
+        for group in gpus.groups(common):
+            found.setdefault((group.a, group.b), []).append(group)
+        header = ["bound by", "kernels", "problems", "b's time over a's", "by ceilings"]
         for (a, b), some in found.items():
             rows = [
                 [
-                    *(one.kernel, one.words, str(one.problems), speedup(one.ratio)),
-                    *(speedup(one.by_ceilings), gpus_section.percentage(one.explained)),
-                    *(speedup(one.a_on_b), speedup(one.b_on_a)),
+                    *(one.bound, ", ".join(one.kernels), str(one.problems)),
+                    *(speedup(one.ratio), speedup(one.by_ceilings)),
                 ]
                 for one in some
             ]
-            yield f"*a is {self._name(a)}, b is {self._name(b)}.*\n\n{markdown(header, rows, 2)}"
-        if not found and (alone := _gpus(self.loaded.gpus)):
-            yield f"*Only {self._name(alone[0])} has results: there is no other GPU to set beside it.*"
+            yield f"*a is {names[a]}, b is {names[b]}.*\n\n{markdown(header, rows, 2)}"
+        yield from gpus_section.left_out(others, names)
+        if len(names) == 1:
+            yield f"*Only {names.popitem()[1]} has results: there is no other GPU to set beside it.*"
+        elif alone := gpus_section.alone(common, self._swept.assign(stale=True), names):
+            yield f"*{alone}*"
 
     def best(self, request: Request) -> Iterator[str]:
         """The fastest provider at each problem."""
@@ -572,8 +575,11 @@ class Figures:
     @cached_property
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The fastest of each provider at each problem, by the sweeps and by the newest finals."""
-        burst = [row for row in self._held if row.power == "burst"]
-        return best_configurations(self._swept), best_configurations(frame_of_finals(burst))
+        return best_configurations(self._swept), best_configurations(self._finals)
+
+    @cached_property
+    def _finals(self) -> pd.DataFrame:
+        return frame_of_finals(row for row in self._held if row.power == "burst")
 
     @cached_property
     def _swept(self) -> pd.DataFrame:

@@ -172,6 +172,7 @@ def compose(
         field = preferred(swept, head_to_heads_of_finals(held, swept, rivals))
         of_finals = frame_of_finals(row for row in held if row.power == "burst")
         summaries = summary.summaries(field, rows, of_finals, baselines)
+        common, others = gpus.compared(rows, of_finals)
         overview_drawn = processes.submit(overview, summaries, names)
         return Content(
             results=found,
@@ -181,7 +182,8 @@ def compose(
             field=field,
             summaries=summaries,
             overview=overview_drawn.result(),
-            common_problems=gpus.common_problems(rows),
+            common_problems=common,
+            other_sources=others,
             finals=held,
             history=history.parts(everything_held),
             about=about,

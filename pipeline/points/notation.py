@@ -17,9 +17,14 @@ JOIN = "x"
 """What stands between two short values."""
 
 
-def points(count: int) -> str:
+def plural(count: int, word: str) -> str:
     """``1 point``, ``2 points``."""
-    return f"{count} point{'s' * (count != 1)}"
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def points(count: int) -> str:
+    """So many points in words."""
+    return plural(count, "point")
 
 
 def configuration(point: Point) -> str:

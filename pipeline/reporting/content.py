@@ -12,7 +12,7 @@ import pandas as pd
 from pipeline.reporting.charts import Chart
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.field import HeadToHead
-from pipeline.reporting.gpus import CommonProblem
+from pipeline.reporting.gpus import CommonProblem, OtherSources
 from pipeline.reporting.history import KernelHistory
 from pipeline.reporting.plots import Style
 from pipeline.reporting.summary import Summary
@@ -52,7 +52,8 @@ class Content:
     ``results`` has of the measurements those that evidence is about, and ``machines`` are names by slug.
     ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
     configuration with its speedup. ``field`` are the problems at which ours met others, ``summaries`` what
-    follows of them, ``common_problems`` GPUs at common problems. ``finals`` are the newest of each problem,
+    follows of them, ``common_problems`` GPUs at common problems and ``other_sources`` those at which no
+    provider is the same. ``finals`` are the newest of each problem,
     ``history`` those of every run. ``plots``, ``rooflines`` and ``ladders`` are drawings of each
     kernel that was timed, ``landscapes`` the maps of each.
     ``overview`` is the figure of the summaries, empty without one.
@@ -68,6 +69,7 @@ class Content:
     about: Mapping[str, About]
     summaries: Sequence[Summary]
     common_problems: Sequence[CommonProblem]
+    other_sources: Sequence[OtherSources]
     overview: str
     plots: Mapping[str, Sequence[Plot]]
     rooflines: Mapping[str, str]

@@ -27,8 +27,7 @@ COLUMNS = [
     *("key", "kernel", "provider", "problem", "parameters", "workload"),
     *("extent", "words", "configuration", "label", "x", "headline", "rank"),
     *OUTCOME,
-    "incomparable",
-    "earlier_us",
+    *("incomparable", "source", "earlier_us"),
     *(name for group in GROUPS.values() for name in group.model_fields),
 ]
 """The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and
@@ -106,7 +105,7 @@ def flat(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
     for one in measurements:
         row = _named(one, ranks)
         row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
-        row["incomparable"] = one.outcome.incomparable
+        row |= {"incomparable": one.outcome.incomparable, "source": one.parts.source}
         row["earlier_us"] = None if one.earlier is None else one.earlier.median_us
         parts = {
             "timing": one.outcome.timing,
@@ -139,7 +138,14 @@ def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
         | _named(one, ranks)
         | one.rate.model_dump(mode="json")
         | one.origin.model_dump(mode="json")
-        | {"status": "ok", "valid": True, "median_us": one.median_us, "rel_ci": 0.0, "noise_floor": 0.0}
+        | {
+            "source": one.parts.source,
+            "status": "ok",
+            "valid": True,
+            "median_us": one.median_us,
+            "rel_ci": 0.0,
+            "noise_floor": 0.0,
+        }
         for one in rows
     ]
     return pd.DataFrame(found, columns=COLUMNS)

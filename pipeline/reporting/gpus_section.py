@@ -1,47 +1,69 @@
-"""GPU against GPU as the report shows it: a table and charts a kernel."""
+"""GPU against GPU as the report shows it: a line a bound, and a table and charts a kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
+from pipeline.points import notation
 from pipeline.reporting.charts import Chart, Mark, Series
 from pipeline.reporting.content import Plot
-from pipeline.reporting.gpus import CommonProblem, GpuPair
-from pipeline.reporting.numbers import number, percent, speedup
+from pipeline.reporting.gpus import CommonProblem, GpuGroup, OtherSources
+from pipeline.reporting.numbers import number, speedup
 from pipeline.reporting.plots import Limit, Style
 
 STYLE = Style("pair", "#0072b2", "#4aa8e8", "o", "-")
 """How a pair of GPUs is drawn."""
 
 
-def _cells(one: CommonProblem | GpuPair) -> list[str]:
-    """What both tables say of two GPUs: the ratio, what the ceilings explain, what the other's best costs."""
-    return [
-        speedup(one.ratio),
-        speedup(one.by_ceilings),
-        percentage(one.explained),
-        speedup(one.a_on_b),
-        speedup(one.b_on_a),
-    ]
+def _cells(one: CommonProblem) -> list[str]:
+    """What both tables say of two GPUs at a problem: the ratio, that of the ceilings, what the other's best
+    costs."""
+    return [speedup(one.ratio), speedup(one.by_ceilings), speedup(one.a_on_b), speedup(one.b_on_a)]
 
 
-def overview(some: Sequence[GpuPair], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A line a kernel, words and pair."""
+def overview(some: Sequence[GpuGroup], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A line a pair and bound."""
     return [
         {
-            "kernel": one.kernel,
-            "words": one.words,
             "gpus": f"{one.a} {one.b}",
             "a": names[one.a],
             "b": names[one.b],
+            "bound": one.bound,
+            "kernels": ", ".join(one.kernels),
             "problems": one.problems,
-            "cells": _cells(one),
-            "differing": f"{one.differing} of {one.problems}",
-            "worst": speedup(one.worst),
+            "cells": [speedup(one.ratio), speedup(one.by_ceilings)],
         }
         for one in some
     ]
+
+
+def left_out(some: Sequence[OtherSources], names: Mapping[str, str]) -> list[str]:
+    """A sentence a pair: at how many problems of which kernels nothing can be compared."""
+    found: dict[tuple[str, str], list[OtherSources]] = {}
+    for one in some:
+        found.setdefault((one.a, one.b), []).append(one)
+    return [
+        f"Not comparable on {names[a]} and {names[b]}: other sources. "
+        + ", ".join(f"{one.kernel} ({notation.plural(one.problems, 'problem')})" for one in group)
+        + "."
+        for (a, b), group in found.items()
+    ]
+
+
+def alone(common: Sequence[CommonProblem], rows: pd.DataFrame, names: Mapping[str, str]) -> str:
+    """The line in place of the table where several GPUs have rows and no two can be compared; empty where two
+    can, or where there are not two."""
+    gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
+    if common or len(gpus) < 2:
+        return ""
+    current = [slug for slug in gpus if not rows.loc[rows["gpu"] == slug, "stale"].map(bool).all()]
+    if len(current) == 1:
+        others = " and ".join(names[slug] for slug in gpus if slug not in current)
+        return f"Only {names[current[0]]} has rows of this commit's sources; those of {others} are older."
+    return "No two GPUs have measured the same problem with the same source of a provider."
 
 
 def lines(some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -57,6 +79,8 @@ def lines(some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[dict[
             "a_best": one.a_best,
             "b_best": one.b_best if one.differs else "the same",
             "times": [number(one.a_us), number(one.b_us)],
+            "bound": one.bound,
+            "by": "finals" if one.by_finals else "sweeps",
             "cells": _cells(one),
         }
         for one in some
@@ -98,13 +122,6 @@ def charts(drawn: Sequence[Plot], some: Sequence[CommonProblem], names: Mapping[
                 )
             )
     return found
-
-
-def percentage(share: float | None) -> str:
-    """A share of a difference: 87 %; of ceilings that point the other way -12 %."""
-    if share is None:
-        return ""
-    return percent(share) if 0 < share < 0.1 else f"{100 * share:.0f} %"
 
 
 def _said(one: CommonProblem) -> str:

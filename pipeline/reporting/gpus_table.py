@@ -7,26 +7,16 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from pipeline.reporting.gpus import CommonProblem, GpuPair
-from pipeline.reporting.gpus_section import percentage
+from pipeline.points import notation
+from pipeline.reporting.gpus import CommonProblem, GpuGroup
 from pipeline.reporting.numbers import number, speedup
 
 HEADINGS = (
-    *(
-        "problem",
-        "a's best",
-        "b's best",
-        "a us",
-        "b us",
-        "b / a",
-        "ceilings",
-        "explained",
-        "a on b",
-        "b on a",
-    ),
+    *("problem", "a's best", "b's best", "bound", "by"),
+    *("a us", "b us", "b / a", "ceilings", "a on b", "b on a"),
 )
 
-WORDS = 3
+WORDS = 5
 """Columns that hold words; the others hold numbers."""
 
 
@@ -36,11 +26,12 @@ def cells(one: CommonProblem) -> tuple[str, ...]:
         f"{one.extent} {one.words}".strip(),
         one.a_best,
         one.b_best if one.differs else "the same",
+        one.bound,
+        "finals" if one.by_finals else "sweeps",
         number(one.a_us),
         number(one.b_us),
         number(one.ratio),
         number(one.by_ceilings),
-        percentage(one.explained),
         number(one.a_on_b),
         number(one.b_on_a),
     )
@@ -65,21 +56,8 @@ def markdown(some: Sequence[CommonProblem], title: str) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(cells(one))} |" for one in some)])
 
 
-def sentence(pair: GpuPair) -> str:
-    """What follows for two GPUs at problems with the same words."""
-    problems = f"{pair.problems} problem{'s' * (pair.problems != 1)}"
-    parts = [f"{pair.words}: {problems}, b / a {speedup(pair.ratio)}".removeprefix(": ")]
-    if pair.by_ceilings is not None:
-        part = f"by their ceilings {speedup(pair.by_ceilings)}"
-        if pair.explained is not None:
-            part += f", which explains {percentage(pair.explained)} of the difference"
-        parts.append(part)
-    parts.append(f"other best configurations at {pair.differing}")
-    costs = [
-        f"{whose} costs {speedup(cost)} times its own"
-        for whose, cost in (("a's best on b", pair.a_on_b), ("b's best on a", pair.b_on_a))
-        if cost is not None
-    ]
-    if costs:
-        parts.append(f"{', '.join(costs)}, at most {speedup(pair.worst)}")
-    return "; ".join(parts) + "."
+def sentence(group: GpuGroup) -> str:
+    """What follows for two GPUs at problems with the same bound."""
+    by_ceilings = "" if group.by_ceilings is None else f"; by their ceilings {speedup(group.by_ceilings)}"
+    problems = notation.plural(group.problems, "problem")
+    return f"bound by {group.bound}: {problems}, b / a {speedup(group.ratio)}{by_ceilings}."

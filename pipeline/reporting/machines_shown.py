@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import geometric_mean
 
 from rich.console import Console
 
 from pipeline import UserError
 from pipeline.points.limits import NAME
 from pipeline.points.point import Point
-from pipeline.reporting import gpus, gpus_table, machines
-from pipeline.reporting.frames import comparable, frame
+from pipeline.reporting import gpus, gpus_section, gpus_table
+from pipeline.reporting.frames import comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import finals, results
 
@@ -39,43 +38,36 @@ class Machines:
     def show(self, console: Console, kernel: str, as_markdown: bool, asked: Callable[[Point], bool]) -> bool:
         """Print a kernel on both, at the points that were ``asked`` for; False where they have no problem in
         common."""
-        title = f"{kernel}: a is {self.a}, b is {self.b}"
-        some = self._common_problems(kernel, asked)
-        held = machines.pairs(
-            *([row for row in self._finals(kernel, slug) if asked(row.point)] for slug in (self.a, self.b))
-        )
+        some, others = self._compared(kernel, asked)
 
         def say(text: str) -> None:
             console.print(text, highlight=False, soft_wrap=True, markup=False)
 
         if some:
-            heading = f"{title}, the fastest of either by its sweeps"
+            heading = f"{kernel}: a is {self.a}, b is {self.b}"
             if as_markdown:
                 say(gpus_table.markdown(some, heading))
             else:
                 print_wide(console, gpus_table.table(some, heading))
-            for pair in gpus.pairs(some):
-                say(gpus_table.sentence(pair))
+            for group in gpus.groups(some):
+                say(gpus_table.sentence(group))
+        for line in gpus_section.left_out(others, {slug: slug for slug in (self.a, self.b)}):
+            say(line)
+        if some:
             say(UNJUDGED)
-        if held:
-            heading = f"{title}, by their finals"
-            if as_markdown:
-                say(machines.markdown(held, heading))
-            else:
-                print_wide(console, machines.table(held, heading))
-            mean = geometric_mean([one.ratio for one in held])
-            count = f"{len(held)} point{'s' * (len(held) != 1)}"
-            say(f"{count}. Geometric mean of b / a: {mean:.3f}. {UNJUDGED}")
-        return bool(some or held)
+        return bool(some or others)
 
-    def _common_problems(self, kernel: str, asked: Callable[[Point], bool]) -> list[gpus.CommonProblem]:
-        rows = []
+    def _compared(
+        self, kernel: str, asked: Callable[[Point], bool]
+    ) -> tuple[list[gpus.CommonProblem], list[gpus.OtherSources]]:
+        rows, held = [], []
         for slug in (self.a, self.b):
             paths = [results.ledger_path(place, kernel, slug) for place in _places(slug, self.folders)]
             path = next((path for path in paths if path.is_file()), None)
             rows += [] if path is None else results.own_rows(path, self.warn)
+            held += [row for row in self._finals(kernel, slug) if asked(row.point) and row.power == "burst"]
         chosen = comparable(row for row in rows if asked(row.point))
-        return gpus.common_problems(frame(chosen), (self.a, self.b))
+        return gpus.compared(frame(chosen), frame_of_finals(held), (self.a, self.b))
 
     def _finals(self, kernel: str, slug: str) -> list[finals.Final]:
         for place in _places(slug, self.folders):

@@ -177,6 +177,7 @@ def _of_origins(examples: Sequence[Measurement]) -> dict[str, list[Any]]:
         "gpu": [origin.gpu for origin in origins],
         "commit": [origin.commit for origin in origins],
         "dirty": [origin.dirty for origin in origins],
+        "source": [row.parts.source for row in examples],
         "environment": [row.parts.environment for row in examples],
     }
 
