@@ -30,7 +30,9 @@ def percent(fraction: float | None) -> str:
 
 
 def speedup(value: float | None) -> str:
-    """How many times as fast: 0.98, 1.31, 12.3, 123."""
+    """How many times as fast: 0.021, 0.98, 1.00, 1.31, 12.3, 123; "" for none."""
+    if value is not None and 0.1 <= value < 9.995:
+        return f"{value:.2f}"
     return number(value, 3 if value is None or value >= 1 else 2)
 
 

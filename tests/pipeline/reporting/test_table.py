@@ -192,10 +192,12 @@ def test_shares_and_ratios():
         "0.02 %",
         "",
     ]
-    assert [speedup(s) for s in (1.0, 0.983, 0.0512, 12.34, float("nan"))] == [
+    assert [speedup(s) for s in (1.0, 0.983, 0.996, 0.0512, 9.996, 12.34, float("nan"))] == [
         "1.00",
         "0.98",
+        "1.00",
         "0.051",
+        "10.0",
         "12.3",
         "",
     ]
