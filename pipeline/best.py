@@ -12,7 +12,6 @@ rule, and what is known of that configuration at the nearest problem. docs/compa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,6 +65,8 @@ def run(config: BestConfig) -> None:
         tell(found, answers[0])
     else:
         print_wide(console, table(found, answers))
+        if not all(one.is_measured for one in answers):
+            say("In brackets: what was measured of the same configuration at the nearest problem.")
         say("Name one problem by its dimensions for the row, what is near, and the call in Python.")
     for sentence in dict.fromkeys(found.heard):
         warn(sentence)
@@ -120,7 +121,7 @@ def tell(found: KernelOnMachine, best: BestChoice) -> None:
             problem=best.point.problem,
             parameters=Values(best.chosen.parameters),
         )
-        lines["kernels.ops"] = f"calls {notation.label(called)}, by {found.why(best)}"
+        lines["kernels.ops"] = f"calls {notation.label(called)}: {found.why(best)}"
     for name, line in lines.items():
         say(f"  {name:<12} {line}")
     say("In Python:\n")
@@ -167,9 +168,9 @@ def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguratio
 
 def where(best: BestChoice, one: TimedConfiguration) -> str:
     """The nearest problem, and how far away it is."""
-    away = "on the other side of the L2 cache"
-    if math.isfinite(best.doublings):
-        away = f"{number(best.doublings, 2)} doublings away"
+    away = f"{number(best.doublings, 2)} doublings away"
+    if best.across:
+        away += ", on the other side of the L2 cache"
     return f"{text(one.row.point.problem)}, {away}"
 
 

@@ -9,7 +9,6 @@ bound, and may be the best.
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,9 +101,9 @@ class BestChoice:
         The labels of what is within ``NEAR`` of that, with how many times as long it takes.
     chosen:
         What ``kernels.ops`` calls at the problem.
-    doublings:
-        How far the problem is from the one of ``measured``: 0 where it is the same, infinite on the other
-        side of the L2 cache.
+    doublings, across:
+        How far the problem is from the one of ``measured``, and whether that is on the other side of the L2
+        cache.
     """
 
     problem: Any
@@ -113,7 +112,8 @@ class BestChoice:
     fastest: TimedConfiguration | None
     near: Sequence[tuple[str, float]]
     chosen: Choice
-    doublings: float
+    doublings: float = 0.0
+    across: bool = False
 
     @property
     def is_measured(self) -> bool:
@@ -223,34 +223,34 @@ class KernelOnMachine:
         some = self.measured.get(problem)
         if some is not None:
             best = _best(some)
-            return BestChoice(problem, best.row.point, best, best, _near(best, some), chosen, 0.0)
+            return BestChoice(problem, best.row.point, best, best, _near(best, some), chosen)
         point = Point(
             kernel=self.entry.name,
             provider=chosen.provider,
             problem=problems.identity_of(problem),
             parameters=Values(chosen.parameters),
         )
-        found = min(self._elsewhere(problem, point), key=lambda one: one[0], default=None)
+        found = min(self._elsewhere(problem, point), key=lambda one: one[:2], default=None)
         if found is None:
-            return BestChoice(problem, point, None, None, (), chosen, math.inf)
-        doublings, one, beside = found
+            return BestChoice(problem, point, None, None, (), chosen)
+        across, doublings, one, beside = found
         best = _best(beside)
-        return BestChoice(problem, point, one, best, _near(best, beside), chosen, doublings)
+        return BestChoice(problem, point, one, best, _near(best, beside), chosen, doublings, across)
 
     def _elsewhere(
         self, problem: Any, point: Point
-    ) -> Iterator[tuple[float, TimedConfiguration, list[TimedConfiguration]]]:
-        """A configuration at each problem of the same words where it was timed, with all that was timed there
-        and the distance by which the rule goes."""
+    ) -> Iterator[tuple[bool, float, TimedConfiguration, list[TimedConfiguration]]]:
+        """A configuration at each problem of the same words where it was timed: whether that is on the other
+        side of the cache, the distance by which the rule goes, and all that was timed there."""
         wanted, within = dataclasses.asdict(problem), self._is_within(problem)
         for one, some in self.measured.items():
             for each in some:
                 of = each.row.point
                 if (of.provider, of.parameters) == (point.provider, point.parameters):
-                    alone = rule.Tuned(dataclasses.asdict(one), self._is_within(one), {each.label: 1.0})
+                    alone = rule.Tuned(dataclasses.asdict(one), within, {each.label: 1.0})
                     pick = rule.pick([alone], wanted, within, self.kernel.size, lambda label: True)
                     if pick is not None:
-                        yield pick.distance, each, some
+                        yield self._is_within(one) != within, pick.distance, each, some
 
     def chosen(self, problem: Any) -> Choice:
         """What ``kernels.ops`` calls at a problem."""
@@ -310,7 +310,7 @@ class KernelOnMachine:
         if region is not None and how in ("generalised", "guessed"):
             p90 = region.generalised_p90 if how == "generalised" else region.regret_p90
         cost = "" if p90 is None else f": in nine of ten cases at most {percent(p90)} over the fastest"
-        return f"{words[how]} ({how}){cost}. {best.chosen.reason}".rstrip()
+        return "; ".join(filter(None, [f"{words[how]} ({how}){cost}", best.chosen.reason]))
 
     def _region(self, problem: Any) -> TunedRegion | None:
         """What the table says of the rule on a problem's side of the L2 cache."""
