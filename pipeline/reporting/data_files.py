@@ -60,8 +60,10 @@ def columns_of(path: Path) -> list[str]:
 
 def of_line(line: Mapping[str, str]) -> dict[str, str]:
     """A line of a CSV file by a frame's columns."""
-    found = {OF_FRAMES.get(name, name): value for name, value in line.items()}
-    return found | {"headline": OF_FRAMES[found["headline"]]} if "headline" in found else found
+    return {
+        OF_FRAMES.get(name, name): OF_FRAMES.get(value, value) if name == "headline" else value
+        for name, value in line.items()
+    }
 
 
 def _named(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
