@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "docs/site.css")
 REPORTS = {"All machines": "report", "Against the field": "field", "Over commits": "history"}
 
+OF_REPORTS = (".html", ".svg", ".csv", ".parquet", ".json")
+
 MARKDOWN = re.compile(rf"(\]\([\w./-]*reports/(?:{'|'.join(REPORTS.values())}))\.md\b")
 """A link to a report in Markdown."""
 
@@ -27,9 +29,7 @@ MARKDOWN = re.compile(rf"(\]\([\w./-]*reports/(?:{'|'.join(REPORTS.values())}))\
 def of_repository() -> Iterator[str]:
     """The files of the site, by their paths in the repository."""
     found = [path for pattern in PAGES for path in ROOT.glob(pattern)]
-    found += [
-        path for path in (ROOT / "reports").rglob("*") if path.suffix in (".html", ".svg", ".csv", ".json")
-    ]
+    found += [path for path in (ROOT / "reports").rglob("*") if path.suffix in OF_REPORTS]
     yield from sorted(str(path.relative_to(ROOT)) for path in found)
 
 

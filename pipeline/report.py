@@ -31,7 +31,7 @@ from pipeline.command.run import console, run_stage, say
 from pipeline.execution import identity, versions
 from pipeline.machine import device
 from pipeline.machine.process import die_with
-from pipeline.reporting import best, closing, gpus, history, origin_section, pages, plots, summary
+from pipeline.reporting import best, closing, data_files, gpus, history, origin_section, pages, plots, summary
 from pipeline.reporting.charts import of_drawing
 from pipeline.reporting.content import About, Content, Plot, machines
 from pipeline.reporting.drawings import Drawing, drawings
@@ -54,10 +54,12 @@ from pipeline.store.results import Results, asked_for, folder_for, folders_of, i
 from pipeline.timing.settings import TimingSettings
 
 PLOT_COLUMNS = [
-    *("workload", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words", "median_us", "speedup")
+    *("workload", "x_dimension", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words"),
+    *("median_us", "speedup"),
 ]
-"""The columns of ``data/NAME.csv``: the numbers of the plot of the same name. ``words`` are those of the
-plot's row of panels."""
+"""The columns of ``data/NAME.csv`` and ``data/NAME.parquet``: the numbers of the plot of the same name.
+``words`` are those of the plot's row of panels. In the files some have other names, with their units:
+``data_files.NAMES``."""
 
 WRITTEN = ("data", "ladder", "metrics", "plots", "roofline")
 """The folders of a report."""
@@ -275,45 +277,49 @@ def write(content: Content, folder: Path) -> None:
     texts = {
         **pages.texts(content),
         "metrics.json": json.dumps(summary.metrics(content.summaries, content.rows), indent=2) + "\n",
-        "best.csv": best.text(content.best, baselines),
     }
+    data = {"best": (best.rows(content.best, baselines), best.COLUMNS)}
     texts |= {f"metrics/{gpu}.json": text for gpu, text in summary.headlines(content.summaries).items()}
     for plot in (plot for some in content.plots.values() for plot in some):
         lines = plot.drawing.lines.sort_values(["gpu", "panel", "provider", "x"])
-        lines = lines.assign(workload=plot.drawing.workload, words=lines["panel"])
+        lines = lines.assign(
+            workload=plot.drawing.workload, words=lines["panel"], x_dimension=plot.drawing.x_label
+        )
         texts[f"plots/{plot.drawing.name}.svg"] = plot.svg
-        texts[f"data/{plot.drawing.name}.csv"] = csv(lines, PLOT_COLUMNS)
+        data[f"data/{plot.drawing.name}"] = lines, PLOT_COLUMNS
     texts |= {f"roofline/{kernel}.svg": svg for kernel, svg in content.rooflines.items()}
     texts |= {f"ladder/{kernel}.svg": svg for kernel, svg in content.ladders.items()}
     if content.overview:
         texts["overview.svg"] = content.overview
+    files = {name: text.encode() for name, text in texts.items()}
+    for name, (rows, columns) in data.items():
+        files[f"{name}.csv"] = data_files.csv(rows, columns).encode()
+        files[f"{name}.parquet"] = data_files.parquet(rows, columns)
     for place in (folder, *(folder / name for name in WRITTEN)):
         if not inside(folder, place):
             raise UserError(
                 f"{place} is a link that leads out of {folder}, where the report goes; remove it."
             )
-    for name, text in texts.items():
-        write_atomically(folder / name, text.encode())
+    for name, written in files.items():
+        write_atomically(folder / name, written)
     before = [*folder.glob("overview.svg"), *(one for name in WRITTEN for one in (folder / name).glob("*.*"))]
     for path in sorted(before):
-        if str(path.relative_to(folder)) not in texts and is_ours(path):
+        if str(path.relative_to(folder)) not in files and is_ours(path):
             path.unlink()
-
-
-def csv(rows: pd.DataFrame, columns: list[str]) -> str:
-    """Rows as CSV, times and rates to six digits."""
-    return rows[columns].to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def is_ours(path: Path) -> bool:
     """Whether this stage wrote the file: no other may be removed."""
+    columns = data_files.names(PLOT_COLUMNS)
+    if path.suffix == ".parquet":
+        return data_files.columns_of(path) == columns
     text = path.read_text(errors="replace")
     if path.name == "overview.svg" and path.parent.name not in WRITTEN:
         return 'id="overview"' in text
     if path.parent.name == "metrics":
         return path.suffix == ".json" and summary.is_headline(text)
     kind = {"plots": "plot"}.get(path.parent.name, path.parent.name)
-    mark = {".svg": f'id="{kind}-{path.stem}"', ".csv": ",".join(PLOT_COLUMNS)}.get(path.suffix)
+    mark = {".svg": f'id="{kind}-{path.stem}"', ".csv": ",".join(columns)}.get(path.suffix)
     return mark is not None and mark in text
 
 

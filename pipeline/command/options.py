@@ -247,6 +247,15 @@ class FinalsConfig(Record):
     wait_s: float | None = Field(ge=0)
 
 
+class BestConfig(KernelOptions):
+    """conf/best.yaml. ``pin`` holds values of the kernel's dimensions. ``gpu`` None is the device's own, or
+    without one the only one that has rows."""
+
+    pin: dict[str, Some] = Field(default_factory=dict)
+    gpu: str | None
+    input: Place
+
+
 class TuneConfig(Record):
     """conf/tune.yaml. ``gpu`` None is the device's own."""
 

@@ -6,10 +6,13 @@ Programming Guide; the granularities those of the occupancy calculator that come
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from math import ceil
 
+from kernels.contract import Gpu
 from pipeline.points.frozen import Record
+from pipeline.store.environment import Environment
 
 REGISTERS = 65536
 """32-bit registers of a multiprocessor, on every architecture here."""
@@ -81,6 +84,17 @@ def occupancy(architecture: str, registers: int, shared: int, threads: int) -> O
         occupancy=fewest * warps / limits.warps,
         limited_by=" and ".join(name for name, number in blocks.items() if number == fewest),
     )
+
+
+def limits_of(environment: Environment) -> Gpu | None:
+    """What a provider may ask of a GPU that is elsewhere, by its compute capability and its L2 cache; None
+    for a CPU. How many multiprocessors it has is not recorded: there are as many as a provider asks for."""
+    if environment.compute_capability is None:
+        return None
+    major, minor = map(int, environment.compute_capability.split("."))
+    known = LIMITS.get(f"{major}{minor}")
+    shared = sys.maxsize if known is None else known.shared - RESERVED_SHARED
+    return Gpu((major, minor), sys.maxsize, shared, environment.l2_bytes or 0)
 
 
 def _up(value: int, unit: int) -> int:

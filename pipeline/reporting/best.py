@@ -1,4 +1,5 @@
-"""The fastest provider at each problem, as ``best.csv`` has it and as a ledger gives it at once."""
+"""The fastest provider at each problem, as ``best.csv`` and ``best.parquet`` have it and as a ledger gives it
+at once."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.reporting import data_files
 from pipeline.reporting.frames import (
     against_baseline,
     best_configurations,
@@ -25,18 +27,18 @@ COLUMNS = [
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
     *("baseline", "speedup", "valid", "commit", "dirty"),
 ]
-"""The best configuration of any provider at each problem, whose numbers ``problem`` holds."""
+"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. In the files some
+have other names, with their units: ``data_files.NAMES``."""
 
 Row = Mapping[str, str]
-"""A line of the file, by its columns."""
+"""A line of the CSV file, by ``COLUMNS``."""
 
 
-def text(best: pd.DataFrame, baselines: Mapping[str, str]) -> str:
-    """The file, of the best configurations of each provider; times and rates to six digits."""
-    rows = best_providers(best)
-    rows = rows.assign(baseline=rows["kernel"].map(baselines), problem=rows["extent"])
-    rows = rows.sort_values(["kernel", "rank", "gpu"])
-    return rows[COLUMNS].to_csv(index=False, float_format="%.6g", lineterminator="\n")
+def rows(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of the files, of the best configurations of each provider."""
+    found = best_providers(best)
+    found = found.assign(baseline=found["kernel"].map(baselines), problem=found["extent"])
+    return found.sort_values(["kernel", "rank", "gpu"])
 
 
 def read(path: Path, gpu: str) -> list[Row]:
@@ -52,10 +54,11 @@ def of_ledgers(folder: Path, gpu: str, kernels: Collection[str]) -> list[Row]:
     measured = [row for path in there for row in results.own_rows(path, lambda sentence: None)]
     if not any(row.outcome.timing for row in measured):
         return []
-    rows = frame(comparable(measured))
-    entries = {name: entry_of(name) for name in dict.fromkeys(rows["kernel"])}
+    of_all = frame(comparable(measured))
+    entries = {name: entry_of(name) for name in dict.fromkeys(of_all["kernel"])}
     baselines = {name: entry.loaded.kernel.baseline for name, entry in entries.items() if entry is not None}
-    return _lines(text(against_baseline(best_configurations(rows), baselines), baselines), gpu)
+    found = rows(against_baseline(best_configurations(of_all), baselines), baselines)
+    return _lines(data_files.csv(found, COLUMNS), gpu)
 
 
 def value(cell: str) -> float | None:
@@ -64,4 +67,4 @@ def value(cell: str) -> float | None:
 
 
 def _lines(content: str, gpu: str) -> list[Row]:
-    return [row for row in csv.DictReader(content.splitlines()) if row["gpu"] == gpu]
+    return [data_files.of_line(row) for row in csv.DictReader(content.splitlines()) if row["gpu"] == gpu]

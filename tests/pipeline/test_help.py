@@ -96,6 +96,7 @@ ABOUT_KERNELS = [
         "bench_inputs",
         "bench_scale",
         "bench_sweep",
+        "best",
         "build",
         "codegen",
         "compare",
@@ -208,7 +209,7 @@ def test_a_shell_completes_commands_options_presets_and_experiments(script: Path
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
-    lines = ("sw", "sweep kernel=softmax preset=s", "sweep experiment=first")
+    lines = ("sw", "sweep kernel=softmax preset=s", "sweep experiment=first", "be", "best gp")
     done = subprocess.run(
         [bash, "-c", COMPLETE],
         input="".join(f"kernel-pipeline {line}\n" for line in lines),
@@ -222,6 +223,8 @@ def test_a_shell_completes_commands_options_presets_and_experiments(script: Path
         "sweep",
         "preset=smoke preset=standard",
         "experiment=first_look",
+        "bench_devices bench_inputs bench_scale bench_startup bench_sweep best",
+        "gpu=",
     ], done.stderr
 
 

@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 from pipeline import ROOT, UserError, report
@@ -20,7 +21,7 @@ from pipeline.command.options import ReportConfig
 from pipeline.execution import identity, versions
 from pipeline.machine.device import Device
 from pipeline.points.frozen import Values
-from pipeline.reporting import best
+from pipeline.reporting import best, data_files
 from pipeline.reporting.drawings import drawings, of_workloads
 from pipeline.reporting.field import head_to_heads
 from pipeline.reporting.frames import best_configurations, entry_of, frame
@@ -225,13 +226,22 @@ def report_on(tmp_path) -> Callable[[Path], Path]:
 
 
 def test_all_files_are_there_and_no_other(written):
-    plots = [one for name in PLOTS for one in (f"plots/{name}.svg", f"data/{name}.csv")]
+    ends = ("plots/{}.svg", "data/{}.csv", "data/{}.parquet")
+    plots = [end.format(name) for name in PLOTS for end in ends]
     plots += [f"metrics/{gpu}.json" for gpu in (H100, H200, CPU)]
     roofs = [f"roofline/{kernel}.svg" for kernel in TIMED]
     roofs += [f"ladder/{kernel}.svg" for kernel in LADDERS]
     assert sorted(files(written[0])) == sorted(
         [
-            *("best.csv", "field.html", "field.md", "history.html", "history.md", "metrics.json"),
+            *(
+                "best.csv",
+                "best.parquet",
+                "field.html",
+                "field.md",
+                "history.html",
+                "history.md",
+                "metrics.json",
+            ),
             *("overview.svg", *plots, "report.html", "report.md", *roofs),
         ]
     )
@@ -255,7 +265,7 @@ def test_best_csv_has_the_fastest_configuration(written, folder):
     rows = rows_of(folder)
     expected = winners(rows)
     found = list(csv.DictReader((written[0] / "best.csv").open()))
-    assert list(found[0]) == best.COLUMNS
+    assert list(found[0]) == data_files.names(best.COLUMNS)
     places = [(r["kernel"], r["problem"], r["words"], r["gpu"]) for r in found]
     assert sorted(places) == sorted(expected)
     assert [place[0] for place in places] == sorted(place[0] for place in places)
@@ -266,9 +276,16 @@ def test_best_csv_has_the_fastest_configuration(written, folder):
         for name in ("workload", "provider", "bound", "commit", "valid", "dirty"):
             assert line[name] == ("" if row[name] is None else str(row[name])), name
         assert line["configuration"] == configuration_of(row)
-        for name in ("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "ceiling_fraction"):
-            assert float(line[name]) == pytest.approx(row[name], rel=1e-5), name
-        assert float(line["speedup"]) == pytest.approx(baseline_us(rows, row) / row["median_us"], rel=1e-5)
+        numbers = {
+            **{name: name for name in ("median_us", "p20_us", "p80_us", "ceiling_fraction")},
+            **{"rel_ci_fraction": "rel_ci", "gb_per_s": "gbps", "tflop_per_s": "tflops"},
+        }
+        for column, name in numbers.items():
+            assert float(line[column]) == pytest.approx(row[name], rel=1e-5), name
+        assert line["headline"] == {"gbps": "gb_per_s", "tflops": "tflop_per_s"}[rate_of(row)]
+        assert float(line["speedup_ratio"]) == pytest.approx(
+            baseline_us(rows, row) / row["median_us"], rel=1e-5
+        )
 
 
 def test_the_pages_show_the_same_best_configurations(written, folder, page):
@@ -487,7 +504,7 @@ def test_the_data_of_a_plot_is_a_file(written):
     for name in PLOTS:
         kernel, _, workload = name.partition("-")
         lines = list(csv.DictReader((written[0] / f"data/{name}.csv").open()))
-        assert list(lines[0]) == report.PLOT_COLUMNS
+        assert list(lines[0]) == data_files.names(report.PLOT_COLUMNS)
         assert {line["workload"] for line in lines} == {
             workload
             or {"softmax": "columns", "square": "squares", "matmul": "square", "of_old": "sizes"}[kernel]
@@ -496,6 +513,27 @@ def test_the_data_of_a_plot_is_a_file(written):
     assert {(line["words"], line["x"]) for line in few} == {
         (f"float32 columns={columns}", str(rows)) for columns in (781, 12671) for rows in (1, 37, 1823)
     }
+
+
+def test_parquet_beside_each_csv_has_the_same_rows_with_types(written):
+    texts = {"kernel", "workload", "problem", "words", "gpu", "provider", "configuration", "x_dimension"}
+    texts |= {"headline", "bound", "baseline", "commit"}
+    for file in sorted(written[0].rglob("*.csv")):
+        typed = pd.read_parquet(file.with_suffix(".parquet"))
+        read = pd.read_csv(file, dtype=dict.fromkeys(texts, "string"))
+        assert list(typed) == list(read) and len(typed) == len(read) > 0
+        for name in typed:
+            if name in texts:
+                assert pd.api.types.is_string_dtype(typed[name])
+                assert typed[name].fillna("").tolist() == read[name].fillna("").tolist(), name
+            elif name in ("valid", "dirty"):
+                assert str(typed[name].dtype) == "boolean"
+                assert typed[name].fillna(False).tolist() == read[name].fillna(False).tolist(), name
+            else:
+                assert name == "x" or re.search(r"_(us|per_s|fraction|ratio)$", name), f"{name} has no unit"
+                assert str(typed[name].dtype) == ("Int64" if name == "x" else "Float64")
+                numbers = typed[name].astype("float64").tolist()
+                assert numbers == pytest.approx(read[name].tolist(), rel=1e-5, nan_ok=True), name
 
 
 def drawn(rows: list) -> list[tuple[str, str, tuple[str, ...], list[int]]]:
@@ -643,13 +681,21 @@ def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, tmp_path):
     before = [measurement(kernel, size=size) for size in (256, 1024) for kernel in ("gelu", "softmax")]
     output = report_on(write_results(tmp_path / "before", before))
     assert (output / "plots/softmax.svg").exists() and (output / "roofline/softmax.svg").exists()
-    kept = {"mine.md", "plots/keep.txt", "plots/notes.svg", "data/table.csv", "metrics/mine.json"}
+    kept = {
+        "mine.md",
+        "plots/keep.txt",
+        "plots/notes.svg",
+        "data/table.csv",
+        "metrics/mine.json",
+        "data/my.parquet",
+    }
     (output / "metrics").mkdir(exist_ok=True)
     for name in kept:
         (output / name).write_text("not from here")
     report_on(write_results(tmp_path / "results", before[::2]))
     pages = {f"{page}.{kind}" for page in ("field", "history", "report") for kind in ("html", "md")}
-    own = {"best.csv", "metrics.json", "data/gelu.csv", "plots/gelu.svg", "roofline/gelu.svg"} | pages
+    own = {"metrics.json", "plots/gelu.svg", "roofline/gelu.svg"} | pages
+    own |= {f"{name}.{kind}" for name in ("best", "data/gelu") for kind in ("csv", "parquet")}
     assert set(files(output)) == kept | own
     assert "softmax" not in (output / "report.html").read_text()
 
@@ -660,7 +706,9 @@ def test_no_results_make_a_page_that_says_so(report_on, tmp_path, capsys):
     for name in ("report.html", "report.md"):
         assert "Nothing was measured yet." in (output / name).read_text()
     assert json.loads((output / "metrics.json").read_text()) == {}
-    assert (output / "best.csv").read_text() == ",".join(best.COLUMNS) + "\n"
+    columns = data_files.names(best.COLUMNS)
+    assert (output / "best.csv").read_text() == ",".join(columns) + "\n"
+    assert list(pd.read_parquet(output / "best.parquet")) == columns
     assert "the report shows no other machine either" in capsys.readouterr().out
 
 

@@ -93,8 +93,8 @@ def test_a_report_has_the_best_of_each_problem(tmp_path: Path) -> None:
         best = {line["problem"]: line for line in csv.DictReader(file)}
     assert list(best) == ["rows=1 columns=1024", "rows=37 columns=1024", "1024", "4096"]
     assert float(best["rows=37 columns=1024"]["median_us"]) == 2.0
-    assert float(best["rows=37 columns=1024"]["speedup"]) == 3.0
-    assert best["rows=1 columns=1024"]["speedup"] == "", "no baseline was timed there"
+    assert float(best["rows=37 columns=1024"]["speedup_ratio"]) == 3.0
+    assert best["rows=1 columns=1024"]["speedup_ratio"] == "", "no baseline was timed there"
     assert (best["1024"]["workload"], best["rows=1 columns=1024"]["workload"]) == ("columns", "few_rows")
     for name in ("report.md", "report.html"):
         assert "rows=37 columns=1024" in (tmp_path / "reports" / name).read_text()

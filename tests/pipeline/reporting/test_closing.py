@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
-from pipeline.reporting import best, closing
+from pipeline.reporting import best, closing, data_files
 from pipeline.reporting.numbers import RATES
 from pipeline.store import results, runs
 from tests import factory
@@ -26,7 +26,7 @@ def shown(reports: Path, gpu: str = factory.H200) -> list[str]:
 
 def in_file(reports: Path) -> list[dict[str, str]]:
     with (reports / "best.csv").open(newline="") as lines:
-        return list(csv.DictReader(lines))
+        return list(map(data_files.of_line, csv.DictReader(lines)))
 
 
 def test_the_table_of_the_committed_report_fits_a_screen_and_says_how_much_more_there_is() -> None:

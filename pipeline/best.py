@@ -1,0 +1,233 @@
+"""Say which configuration of a kernel is the best at a problem on a GPU, on which row that rests, and how it
+is called from Python.
+
+    python -m pipeline.best kernel=softmax columns=16384 dtype=bfloat16 gpu=nvidia-h100-80gb-hbm3
+    python -m pipeline.best kernel=matmul size=4096
+    python -m pipeline.best kernel=softmax gpu=nvidia-h200
+
+It reads the ledgers and the finals and measures nothing. Where several problems were measured at what is
+named, there is a line for each. At a problem that nobody measured it says what `kernels.ops` calls, by which
+rule, and what is known of that configuration at the nearest problem. docs/comparing.md says how to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from kernels.contract import shown
+from pipeline import UserError, unknown
+from pipeline.command.options import BestConfig
+from pipeline.command.run import console, run_stage, say, warn
+from pipeline.execution.changes import OldRows
+from pipeline.inspection.occupancy import limits_of
+from pipeline.machine import device
+from pipeline.points import notation, plan
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.points.problems import SIZE, values_of
+from pipeline.reporting import python_call
+from pipeline.reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration
+from pipeline.reporting.numbers import RATES, number, percent, print_wide
+from pipeline.store import results
+from pipeline.store.environment import Environment
+
+MOST = 10
+"""Configurations within ``NEAR`` of the best that are named; the others are counted."""
+
+WITHIN = f"within {100 * NEAR:.0f} %"
+
+COMMIT = 7
+
+
+def run(config: BestConfig) -> None:
+    """Print what is best. Raises UserError for what is not there, with what there is instead."""
+    entry = config.entry
+    dimensions = [SIZE, *entry.loaded.kernel.dimensions()]
+    if others := [name for name in config.pin if name not in dimensions]:
+        raise UserError(
+            f"{', '.join(others)}: best finds the parameters itself; leave that out. "
+            f"The dimensions of {entry.name} are {', '.join(dimensions[1:])}."
+        )
+    pins = plan.checked_pins(entry, config.pin, None)
+    there = machines(entry, config.input)
+    gpu = chosen_gpu(entry, config, list(there))
+    environment = results.read(Environment, results.environment_path(there[gpu], gpu))
+    found = KernelOnMachine(entry, there[gpu], environment, limits_of(environment))
+    if not found.measured:
+        raise UserError(f"{found.ledger} has no time of a configuration that {entry.name} still has.")
+    answers = found.answers(pins)
+    if len(answers) == 1:
+        tell(found, answers[0])
+    else:
+        print_wide(console, table(found, answers))
+        if not all(one.is_measured for one in answers):
+            say("In brackets: what was measured of the same configuration at the nearest problem.")
+        say("Name one problem by its dimensions for the row, what is near, and the call in Python.")
+    for sentence in dict.fromkeys(found.heard):
+        warn(sentence)
+
+
+def machines(entry: Entry, folder: Path) -> dict[str, Path]:
+    """The machines that have a ledger of the kernel, GPUs first, each with its folder of results. Raises
+    UserError where there is none."""
+    found = {
+        path.stem: place
+        for place in results.folders_of(folder)
+        for path in results.listed(place, f"timings/{entry.name}/*.jsonl", warn)
+    }
+    if not found:
+        raise UserError(
+            f"{folder} has no ledger of {entry.name}: measure one by python -m pipeline.sweep "
+            f"kernel={entry.loaded.where}, or name its folder by input=."
+        )
+    return {slug: found[slug] for slug in results.machines_first_gpus(found)}
+
+
+def chosen_gpu(entry: Entry, config: BestConfig, there: Sequence[str]) -> str:
+    """The machine that is meant. Raises UserError, with those that have rows."""
+    if config.gpu is not None:
+        if config.gpu not in there:
+            raise unknown("gpu", config.gpu, there)
+        return config.gpu
+    own = [one.slug for one in device.gpus()]
+    gpus = [slug for slug in there if not slug.startswith("cpu-")] or list(there)
+    if own and own[0] in gpus:
+        return own[0]
+    if own or len(gpus) > 1:
+        here = f"This machine's {own[0]} has no rows of {entry.name}" if own else "No GPU is here"
+        raise UserError(f"{here}; write gpu= with one of those that have: {', '.join(gpus)}.")
+    return gpus[0]
+
+
+def tell(found: KernelOnMachine, best: BestChoice) -> None:
+    """Print all that is known of the best at one problem."""
+    say(f"{found.entry.name} {text(values_of(best.problem))} on {found.gpu}")
+    lines = {"best": notation.label(best.point)}
+    if not best.is_measured:
+        lines["chosen by"] = found.why(best)
+    if best.measured is None:
+        lines["time"] = "not measured: nobody timed this at a problem of these words"
+    else:
+        lines |= of_measured(found, best, best.measured)
+    if best.is_measured and not best.is_chosen and python_call.has_function(found.entry):
+        called = Point(
+            kernel=found.entry.name,
+            provider=best.chosen.provider,
+            problem=best.point.problem,
+            parameters=Values(best.chosen.parameters),
+        )
+        lines["kernels.ops"] = f"calls {notation.label(called)}: {found.why(best)}"
+    for name, line in lines.items():
+        say(f"  {name:<12} {line}")
+    say("In Python:\n")
+    on = found.environment.kind
+    if best.is_chosen and python_call.has_function(found.entry):
+        say(python_call.by_function(found.entry, best.problem, on))
+    else:
+        say(python_call.by_entry(found.entry, best.point, on))
+    say("")
+
+
+def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguration) -> dict[str, str]:
+    """The lines on what was measured, at the problem or at the nearest one."""
+    row = one.row
+    origin = row.origin if one.final is None else one.final.origin
+    rate = found.rate(one)
+    headline = found.entry.headline(row.workload)
+    share = percent(rate.ceiling_fraction) or "not known: no ceiling was measured"
+    bound = f", bound by {rate.bound}" if rate.bound else ""
+    there = "" if best.is_measured else " there"
+    dirty = " with edits" if origin.dirty else ""
+    file = found.ledger if one.final is None else found.finals
+    key = row.key if one.final is None else one.final.key
+    lines = {
+        "time": f"{time(one)} by {by(one)}",
+        "of ceiling": f"{share}{there}: {number(getattr(rate, headline))} {RATES[headline]}{bound}",
+        WITHIN: f"{there} {nearby(best)}".strip(),
+        "row": f"key {key} of run {origin.run}, commit {origin.commit[:COMMIT]}{dirty}, "
+        f"{origin.measured_at:%Y-%m-%d}: {file}",
+    }
+    if not best.is_measured:
+        lines["time"] = f"not measured; {lines['time']} at {where(best, one)}"
+    if best.fastest is not None and best.fastest is not one:
+        lines["fastest"] = (
+            f"there {best.fastest.label}: {time(best.fastest)}, "
+            f"which this takes {number(one.over(best.fastest))} times"
+        )
+    if one.distrusted is not None:
+        lines["not trusted"] = one.distrusted
+    if old := found.old(row):
+        lines["old"] = "; ".join(old)
+    return lines
+
+
+def where(best: BestChoice, one: TimedConfiguration) -> str:
+    """The nearest problem, and how far away it is."""
+    away = f"{number(best.doublings, 2)} doublings away"
+    if best.across:
+        away += ", on the other side of the L2 cache"
+    return f"{text(one.row.point.problem)}, {away}"
+
+
+def time(one: TimedConfiguration) -> str:
+    """A time, or what it is at most."""
+    return f"{'at most ' if one.is_bound else ''}{number(one.us)} us"
+
+
+def by(one: TimedConfiguration) -> str:
+    """What a time was found by."""
+    if one.final is None:
+        return "the sweep"
+    rounds = len(one.final.rounds_us)
+    return f"finals ({'one round' if rounds == 1 else f'{rounds} rounds'})"
+
+
+def nearby(best: BestChoice) -> str:
+    """What takes hardly longer."""
+    named = [f"{label} {100 * (ratio - 1):+.1f} %" for label, ratio in best.near[:MOST]]
+    if (more := len(best.near) - MOST) > 0:
+        named.append(f"and {more} more")
+    return ", ".join(named) or "nothing else"
+
+
+def text(problem: Values) -> str:
+    """A problem by its dimensions."""
+    return " ".join(f"{name}={shown(value)}" for name, value in problem.items())
+
+
+def table(found: KernelOnMachine, answers: Sequence[BestChoice]) -> Table:
+    """A line a problem; what is of another problem, since nobody measured this one, is in brackets."""
+    made = Table(title=f"{found.entry.name} on {found.gpu}", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("problem", "dtype", "best", "us", "of ceiling", f"others {WITHIN}", "by"):
+        is_word = name in ("problem", "dtype", "best", "by")
+        made.add_column(name, justify="left" if is_word else "right", overflow="fold")
+    old = OldRows()
+    for one in answers:
+        cells = ["", "", ""]
+        by_what = one.chosen.how
+        if one.measured is not None:
+            if reasons := found.old(one.measured.row):
+                old.add(reasons)
+            sign = "<= " if one.measured.is_bound else ""
+            mark = "!" if one.measured.distrusted and not one.measured.is_bound else ""
+            share = percent(found.rate(one.measured).ceiling_fraction)
+            cells = [f"{sign}{number(one.measured.us)}{mark}", share, str(len(one.near))]
+            by_what = by(one.measured).partition(" (")[0] if one.is_measured else by_what
+        if not one.is_measured:
+            cells = [f"({cell})" if cell else "" for cell in cells]
+        made.add_row(
+            notation.extent(one.point), notation.words(one.point), notation.label(one.point), *cells, by_what
+        )
+    if old.count:
+        made.caption = f"{old.said()}."
+        made.caption_justify = "left"
+    return made
+
+
+if __name__ == "__main__":
+    run_stage("best", BestConfig, run)

@@ -1,0 +1,118 @@
+"""How a configuration is called from Python, as lines that can be pasted: by the function of ``kernels.ops``,
+or by the provider's own entry. A kernel's ``op.py`` is read and not imported, since it imports torch."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.contract import Value
+from kernels.ops import names as functions
+from pipeline.points.catalog import Entry
+from pipeline.points.point import Point
+from pipeline.points.problems import make, values_of
+
+OWN = "  # or tensors of your own"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function of ``kernels.ops``: the tensors that it always takes, whether it takes more of them, and its
+    other arguments with their defaults."""
+
+    tensors: tuple[str, ...]
+    takes_more: bool
+    options: Mapping[str, Any]
+
+
+def has_function(entry: Entry) -> bool:
+    """Whether ``kernels.ops`` has a function of the kernel."""
+    return not entry.loaded.is_outside and entry.name in functions()
+
+
+def by_function(entry: Entry, problem: Any, device: str) -> str:
+    """The call through ``kernels.ops``, which chooses the configuration itself."""
+    signature = _signature(entry)
+    values = values_of(problem)
+    options = {
+        name: values[name]
+        for name, default in signature.options.items()
+        if name in values and values[name] != default
+    }
+    names = [*signature.tensors, *(["*others"] if signature.takes_more else [])]
+    taken = f"({names[0]},)" if len(names) == 1 else ", ".join(names)
+    return "\n".join(
+        [
+            *("import torch", "", "import kernels", f"from kernels.ops import {entry.name}", ""),
+            *_made(entry, entry.loaded.where, problem),
+            f'{taken} = loaded.inputs(problem, torch.device("{device}"), seed=0){OWN}',
+            f"y = {entry.name}({', '.join([*names, *_named(options)])})",
+        ]
+    )
+
+
+def by_entry(entry: Entry, point: Point, device: str) -> str:
+    """The call of the provider's own entry, in this very configuration."""
+    kernel = entry.loaded.kernel
+    provider = kernel.provider(point.provider)
+    problem = make(kernel.problem, point.problem)
+    source = provider.extension
+    imports = ["import torch", "", "import kernels", *(["from kernels.ops import native"] if source else [])]
+    build = [f'native.load(loaded, "{source}")  # compiled, where it is not yet'] if source else []
+    given = _named({**entry.loaded.arguments(problem), **point.parameters})
+    return "\n".join(
+        [
+            *(*imports, ""),
+            *_made(entry, entry.loaded.address(point.provider), problem),
+            f'inputs = loaded.inputs(problem, torch.device("{device}"), seed=0){OWN}',
+            *build,
+            f'entry = loaded.entry(loaded.kernel.provider("{point.provider}"))',
+            f"y = entry({', '.join(['*inputs', *given])})",
+        ]
+    )
+
+
+def _made(entry: Entry, address: str, problem: Any) -> list[str]:
+    """The lines that make the problem."""
+    return [
+        f"loaded = kernels.load({_literal(address)})",
+        f"problem = loaded.kernel.problem({', '.join(_named(values_of(problem)))})",
+    ]
+
+
+def _named(values: Mapping[str, Value]) -> list[str]:
+    return [f"{name}={_literal(value)}" for name, value in values.items()]
+
+
+def _literal(value: Value) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _signature(entry: Entry) -> Signature:
+    """What ``op = Op(definition=...)`` in the kernel's ``op.py`` names, by its annotations."""
+    tree = ast.parse((entry.loaded.folder / "op.py").read_text())
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    declared = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "op"
+    )
+    assert isinstance(declared, ast.Call), "op is an Op"
+    name = next(one.value for one in declared.keywords if one.arg == "definition")
+    arguments = defined[ast.unparse(name)].args
+    required = len(arguments.args) - len(arguments.defaults)
+    optional = dict(zip(arguments.args[required:], arguments.defaults, strict=True))
+    return Signature(
+        tensors=tuple(one.arg for one in arguments.args[:required]),
+        takes_more=any(map(_is_tensor, optional)),
+        options={
+            one.arg: ast.literal_eval(default) for one, default in optional.items() if not _is_tensor(one)
+        },
+    )
+
+
+def _is_tensor(argument: ast.arg) -> bool:
+    return argument.annotation is not None and "Tensor" in ast.unparse(argument.annotation)

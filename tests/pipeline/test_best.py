@@ -1,0 +1,347 @@
+"""``python -m pipeline.best``: the best configuration, the row it rests on, and how it is called."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernels
+from kernels import ops
+from kernels.ops import tuned
+from pipeline import best, tune
+from pipeline.command.options import BestConfig, TuneConfig
+from pipeline.command.run import run_stage
+from pipeline.execution.identity import Identity
+from pipeline.machine import device
+from pipeline.machine.device import Device
+from pipeline.points import catalog, problems
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
+from pipeline.reporting import python_call
+from pipeline.store import finals, results
+from pipeline.store.record import Measurement
+from pipeline.timing.settings import TimingSettings
+from tests import factory
+from tests.factory import H100, H200
+from tests.project import python
+
+KERNEL = "softmax"
+ENVIRONMENT = factory.environment(H200).model_copy(update={"l2_bytes": 50 << 20})
+IDENTITY = Identity(kernels.load(KERNEL), ENVIRONMENT, TimingSettings(), 0)
+COLUMNS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
+"""Whose matrices do not fit into that cache."""
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine without a GPU, and a process that has read no table, of which there is none."""
+    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(device, "gpus", list)
+    tuned._read.cache_clear()
+    monkeypatch.setattr(tuned, "_said", set())
+    yield
+    tuned._read.cache_clear()
+
+
+def row(provider: str, columns: int, us: float, dtype: str = "bfloat16", **more: Any) -> Measurement:
+    """A row that is not old."""
+    made = factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more)
+    parts = IDENTITY.parts(made.point)
+    return made.model_copy(update={"parts": parts, "key": parts.key})
+
+
+def written(folder: Path, rows: Sequence[Measurement], gpu: str = H200) -> Path:
+    factory.write_results(folder, rows)
+    path = results.environment_path(folder, gpu)
+    path.write_text(ENVIRONMENT.model_copy(update={"gpu": gpu}).model_dump_json())
+    return folder
+
+
+def asked(
+    folder: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What the command prints, or the sentence that it ends with."""
+    monkeypatch.setattr(sys, "argv", ["best", f"kernel={KERNEL}", f"input={folder}", *words])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("best", BestConfig, best.run)
+    said = capsys.readouterr()
+    assert (ended.value.code == 2) == bool(said.err)
+    return said.err or said.out
+
+
+def lines(text: str) -> Mapping[str, str]:
+    """What is said, by its name."""
+    return dict(re.findall(r"^  (\S+(?: \S+)*) {2,}(\S.*)$", text, re.MULTILINE))
+
+
+def call(text: str) -> str:
+    """The lines of Python."""
+    return text.partition("In Python:\n")[2]
+
+
+def run_on_cpu(code: str) -> Any:
+    """What the printed lines give, on a device that is here."""
+    names: dict[str, Any] = {}
+    exec(code.replace('"cuda"', '"cpu"'), names)
+    return names["y"]
+
+
+AT_4096 = (
+    row("torch", 4096, 30.0),
+    row("cuda", 4096, 20.0, block_size=1024, num_warps=4),
+    row("cuda", 4096, 20.3, block_size=4096, num_warps=8),
+    row("triton_online", 4096, 20.5, block_size=1024, num_warps=4),
+    row("quack", 4096, 20.1),
+)
+
+
+def test_it_says_what_is_best_what_is_near_and_the_row_it_rests_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, [*AT_4096, row("torch", 1024, 9.0)])
+    text = asked(tmp_path, ["columns=4096"], monkeypatch, capsys)
+    assert text.startswith("softmax rows=4096 columns=4096 dtype=bfloat16 on nvidia-h200\n")
+    told = lines(text)
+    assert told["best"] == "cuda 1024x4w"
+    assert told["time"] == "20.0 us by the sweep"
+    assert told["of ceiling"] == "78.6 %: 3355 GB/s, bound by memory"
+    assert told["within 2 %"] == "quack +0.5 %, cuda 4096x8w +1.5 %"
+    assert told["row"] == (
+        f"key {AT_4096[1].key} of run {AT_4096[1].origin.run}, commit {factory.COMMIT[:7]}, 2026-11-21: "
+        f"{results.ledger_path(tmp_path, KERNEL, H200)}"
+    )
+    assert "old" not in told
+    monkeypatch.setattr(IDENTITY.__class__, "source", lambda self, provider: "other")
+    assert lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))["old"] == (
+        "the source of softmax/cuda changed"
+    )
+
+
+def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, AT_4096)
+    held = [factory.final(AT_4096[1], 20.6), factory.final(AT_4096[4], 20.4, (AT_4096[1], 20.6, "undecided"))]
+    factory.write_finals(tmp_path, held)
+    text = asked(tmp_path, ["columns=4096"], monkeypatch, capsys)
+    told = lines(text)
+    assert (told["best"], told["time"]) == ("quack", "20.4 us by finals (2 rounds)")
+    # The other configuration of cuda, and triton_online, by the sweeps.
+    assert told["within 2 %"] == "cuda 1024x4w +1.0 %, cuda 4096x8w +1.0 %, triton_online 1024x4w +2.0 %"
+    assert f"run {held[1].origin.run}" in told["row"] and "/finals/" in told["row"]
+    assert told["kernels.ops"].startswith("calls torch: the baseline (torch); ")
+    assert 'entry = loaded.entry(loaded.kernel.provider("quack"))\ny = entry(*inputs)\n' in call(text)
+    finals.path(tmp_path, KERNEL, H200).unlink()
+    one = factory.final(AT_4096[1], 19.0)
+    factory.write_finals(tmp_path, [one.model_copy(update={"rounds_us": one.rounds_us[:1]})])
+    told = lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))
+    assert (told["best"], told["time"]) == ("cuda 1024x4w", "19.0 us by finals (one round)")
+
+
+def test_a_throttled_time_may_be_the_best_and_another_doubt_is_said_and_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doubted = row("quack", 4096, 10.0, valid=False)
+    state = doubted.outcome.state
+    assert state is not None
+    held_back = doubted.with_state(state.model_copy(update={"throttle": "sw_power_cap"}))
+    written(tmp_path, [*AT_4096[:4], doubted])
+    assert lines(asked(tmp_path, [], monkeypatch, capsys))["best"] == "cuda 1024x4w"
+    written(tmp_path, [*AT_4096[:4], held_back])
+    told = lines(asked(tmp_path, [], monkeypatch, capsys))
+    assert (told["best"], told["time"]) == ("quack", "at most 10.0 us by the sweep")
+    assert told["not trusted"] == state.invalid_reason
+
+
+def test_several_problems_are_a_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row("torch", 1024, 9.0), row("torch", 1024, 5.0, rows=37), row("torch", 1024, 12.0, "float32")]
+    written(tmp_path, [*AT_4096, *rows])
+    text = asked(tmp_path, ["columns=1024,4096", "dtype=bfloat16"], monkeypatch, capsys)
+    cells = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if " the sweep" in line]
+    assert cells == [
+        ["rows=37 columns=1024", "bfloat16", "torch", "5.00", "0.7 %", "0", "the sweep"],
+        ["1024", "bfloat16", "torch", "9.00", "43.7 %", "0", "the sweep"],
+        ["4096", "bfloat16", "cuda 1024x4w", "20.0", "78.6 %", "2", "the sweep"],
+    ]
+    assert "In Python" not in text
+    text = asked(tmp_path, ["size=1024", "dtype=float32"], monkeypatch, capsys)
+    assert text.startswith("softmax rows=4096 columns=1024 dtype=float32 on nvidia-h200\n")
+
+
+def tuned_of(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Let ``kernels.ops`` choose by the table of a folder's ledgers."""
+    monkeypatch.setattr(sys, "argv", ["tune", f"output={folder}", f"gpu={H200}"])
+    with pytest.raises(SystemExit, match="0"):
+        run_stage("tune", TuneConfig, tune.run)
+    capsys.readouterr()
+    monkeypatch.setenv(tuned.VARIABLE, str(results.tuned_path(folder, H200)))
+
+
+def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [
+        made
+        for columns in COLUMNS
+        for made in (
+            row("torch", columns, columns / 100),
+            row("cuda", columns, columns / 200, block_size=4096, num_warps=8),
+            row("cuda", columns, columns / 199, block_size=1024, num_warps=4),
+        )
+    ]
+    written(tmp_path, some)
+    tuned_of(tmp_path, monkeypatch, capsys)
+    text = asked(tmp_path, ["columns=32000"], monkeypatch, capsys)
+    assert text.startswith("softmax rows=4096 columns=32000 dtype=bfloat16 on nvidia-h200\n")
+    told = lines(text)
+    assert told["best"] == "cuda 4096x8w"
+    assert told["chosen by"] == (
+        "the rule between tuned problems, which is trusted here (generalised): in nine of ten cases at most "
+        "0 % over the fastest; softmax was not tuned at this problem."
+    )
+    assert told["time"] == (
+        "not measured; 164 us by the sweep at rows=4096 columns=32768 dtype=bfloat16, 0.034 doublings away"
+    )
+    assert told["within 2 %"] == "there cuda 1024x4w +0.5 %"
+    assert some[3 * COLUMNS.index(32768) + 1].key in told["row"]
+    assert "from kernels.ops import softmax\n" in call(text)
+    loaded = kernels.load(KERNEL)
+    problem = loaded.kernel.problem(rows=4096, columns=32000, dtype="bfloat16")
+    choice = tuned.choose(loaded, problem, best.limits_of(ENVIRONMENT), H200)
+    assert (choice.how, choice.parameters["block_size"]) == ("generalised", 4096)
+    text = asked(tmp_path, ["columns=32000,65536"], monkeypatch, capsys)
+    assert "(164)" in text and "generalised" in text and "In brackets: " in text
+    on_the_grid = asked(tmp_path, ["columns=65536"], monkeypatch, capsys)
+    assert "from kernels.ops import softmax\n" in call(on_the_grid) and "kernels.ops" not in lines(
+        on_the_grid
+    )
+
+
+def test_a_dtype_that_nobody_measured_is_the_baselines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, AT_4096)
+    text = asked(tmp_path, ["columns=4096", "dtype=float16"], monkeypatch, capsys)
+    told = lines(text)
+    assert (told["best"], told["time"]) == (
+        "torch",
+        "not measured: nobody timed this at a problem of these words",
+    )
+    assert told["chosen by"] == (
+        "the baseline (torch); there is no table of tuned configurations of nvidia-h200 that can be used."
+    )
+    assert f"holds no {H200}.json; torch is called." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["column=3"], "unknown option of softmax 'column'. Did you mean 'columns'? Its dimensions: rows, "),
+        (["block_size=512"], "block_size: best finds the parameters itself; leave that out. The dimensions "
+         "of softmax are rows, columns, dtype.\n"),
+        (["dtype=bf16"], "dtype: must be one of float32, bfloat16, float16, not bf16.\n"),
+        (["gpu=nvidia-h20"], "unknown gpu 'nvidia-h20'. Did you mean 'nvidia-h200'? Known: nvidia-h200.\n"),
+        (["rows=5"], "softmax was not measured at rows=5 on nvidia-h200: write columns= too, or values that "
+         "were measured: rows=4096.\n"),
+        (["kernel=softmx"], "unknown kernel 'softmx'. Did you mean 'softmax'? Known: "),
+        (["input=nowhere"], "nowhere has no ledger of softmax: measure one by python -m pipeline.sweep "
+         "kernel=softmax, or name its folder by input=.\n"),
+    ],
+    ids=lambda value: str(value[0]) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_mistake_is_a_sentence_that_says_what_there_is(
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written(tmp_path, AT_4096)
+    names = {word.partition("=")[0] for word in words}
+    given = [one for one in (f"kernel={KERNEL}", f"input={tmp_path}") if one.partition("=")[0] not in names]
+    monkeypatch.setattr(sys, "argv", ["best", *given, *words])
+    with pytest.raises(SystemExit, match="2"):
+        run_stage("best", BestConfig, best.run)
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {sentence}") and said.count("\n") == 1
+
+
+def test_without_gpu_it_is_this_machines_or_the_only_one_with_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, AT_4096)
+    of_cpu = factory.measurement(KERNEL, "torch", 4096, "bfloat16", gpu=factory.CPU)
+    factory.write_results(tmp_path, [of_cpu])
+    assert " on nvidia-h200\n" in asked(tmp_path, [], monkeypatch, capsys)
+    assert f" on {factory.CPU}\n" in asked(tmp_path, [f"gpu={factory.CPU}"], monkeypatch, capsys)
+    factory.write_results(tmp_path, [factory.measurement(KERNEL, "torch", 4096, "bfloat16", gpu=H100)])
+    both = f"write gpu= with one of those that have: {H100}, {H200}.\n"
+    assert asked(tmp_path, [], monkeypatch, capsys) == f"error: No GPU is here; {both}"
+    monkeypatch.setattr(device, "gpus", lambda: [Device(kind="cuda", name="NVIDIA H200")])
+    assert " on nvidia-h200\n" in asked(tmp_path, [], monkeypatch, capsys)
+    monkeypatch.setattr(device, "gpus", lambda: [Device(kind="cuda", name="NVIDIA L4")])
+    said = asked(tmp_path, [], monkeypatch, capsys)
+    assert said == f"error: This machine's nvidia-l4 has no rows of softmax; {both}"
+
+
+def test_it_reads_files_and_imports_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tuned.VARIABLE)
+    words = (f"kernel={KERNEL}", "columns=32000", "dtype=bfloat16", f"gpu={H100}")
+    done = python("-X", "importtime", "-m", "pipeline.best", *words)
+    assert done.returncode == 0 and "y = softmax(x)\n" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "pydantic" in imported
+    assert imported & {"torch", "pandas", "scipy", "mlflow", "numpy"} == set()
+
+
+def smallest(name: str) -> Any:
+    """A small problem of a kernel."""
+    entry = catalog.find(name)
+    workload = entry.groups("smoke")[0].workloads[0]
+    return next(problems.of_workload(entry, entry.config.workloads[workload], {}))
+
+
+def shapes(made: Any) -> list[tuple[tuple[int, ...], Any]]:
+    return [(tuple(one.shape), one.dtype) for one in kernels.as_tuple(made)]
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_the_printed_call_of_a_function_runs(name: str) -> None:
+    entry, problem = catalog.find(name), smallest(name)
+    code = python_call.by_function(entry, problem, "cuda")
+    assert f"from kernels.ops import {name}\n" in code
+    assert shapes(run_on_cpu(code)) == list(entry.loaded.outputs(problem))
+
+
+def test_the_printed_call_names_what_the_problem_says_and_the_tensors_do_not() -> None:
+    entry = catalog.find("matmul")
+    problem = entry.loaded.kernel.problem(m=16, n=16, k=16, dtype="float32", arithmetic="tf32", layout="nt")
+    code = python_call.by_function(entry, problem, "cuda")
+    assert code.endswith('\ny = matmul(a, b, *others, arithmetic="tf32")')
+    assert shapes(run_on_cpu(code)) == list(entry.loaded.outputs(problem))
+
+
+@pytest.mark.parametrize(("name", "provider"), [(KERNEL, "torch"), (KERNEL, "manual"), ("sparsify", "torch")])
+def test_the_printed_call_of_an_entry_runs(name: str, provider: str) -> None:
+    entry, problem = catalog.find(name), smallest(name)
+    point = Point(kernel=name, provider=provider, problem=problems.identity_of(problem), parameters=Values())
+    assert shapes(run_on_cpu(python_call.by_entry(entry, point, "cuda"))) == list(
+        entry.loaded.outputs(problem)
+    )
+
+
+def test_the_printed_call_of_an_entry_builds_its_library_first() -> None:
+    one = row("cuda", 4096, 20.0, block_size=1024, num_warps=4)
+    code = python_call.by_entry(catalog.find(KERNEL), one.point, "cuda")
+    assert "from kernels.ops import native\n" in code
+    assert 'native.load(loaded, "cuda.cu")' in code
+    assert code.endswith(
+        'y = entry(*inputs, block_size=1024, num_warps=4, strategy="auto", cluster_size=0, stages=0)'
+    )
