@@ -67,8 +67,10 @@ def elsewhere(names: Iterable[str], folder: Path) -> dict[str, Path]:
         if place is None:
             inside = (path for path in sorted(folder.glob("**/")) if not _is_hidden(path.relative_to(folder)))
             place = _found(name, tuple(map(str, inside)))
-        if place is not None and not any(place.is_relative_to(one) for one in installed()):
-            found[name] = place
+        # A package may be installed as a link to where it lies.
+        places = () if place is None else (place, place.resolve())
+        if place is not None and not any(one.is_relative_to(root) for one in places for root in installed()):
+            found[name] = place.resolve()
     return found
 
 
@@ -80,7 +82,7 @@ def _found(name: str, paths: tuple[str, ...]) -> Path | None:
     )
     if not places:
         return None
-    place = Path(places[0]).resolve()
+    place = Path(places[0]).absolute()
     return place.parent if place.name == "__init__.py" else place.with_suffix("")
 
 
@@ -88,6 +90,6 @@ def _found(name: str, paths: tuple[str, ...]) -> Path | None:
 def installed() -> tuple[Path, ...]:
     """Where installed packages and Python's own library lie, on ``PYTHONPATH`` too."""
     paths = sysconfig.get_paths()
-    own = (Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    others = (Path(path).resolve() for path in sys.path if any(Path(path).glob("*.dist-info")))
-    return tuple(dict.fromkeys([*own, *others]))
+    own = [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    others = [Path(path) for path in sys.path if any(Path(path).glob("*.dist-info"))]
+    return tuple(dict.fromkeys(one for path in (*own, *others) for one in (path.absolute(), path.resolve())))
