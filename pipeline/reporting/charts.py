@@ -23,11 +23,11 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40
 """Of a chart, in its own units; the margins hold the axes' texts."""
 
 SHAPES = {
-    "o": ("mark-circle", "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0"),
-    "s": ("mark-square", "M-3.2-3.2H3.2V3.2H-3.2Z"),
-    "^": ("mark-up", "M0-4L4 3.4H-4Z"),
-    "D": ("mark-diamond", "M0-4.4L4.4 0L0 4.4L-4.4 0Z"),
-    "v": ("mark-down", "M0 4L4-3.4H-4Z"),
+    "o": ("circle", "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0"),
+    "s": ("square", "M-3.2-3.2H3.2V3.2H-3.2Z"),
+    "^": ("up", "M0-4L4 3.4H-4Z"),
+    "D": ("diamond", "M0-4.4L4.4 0L0 4.4L-4.4 0Z"),
+    "v": ("down", "M0 4L4-3.4H-4Z"),
 }
 """Names and paths of a style's markers, around their middle. A page has each path once."""
 

@@ -67,7 +67,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "why": sections(name, machine_names, content.evidence, content.results.measurements),
         "tables": tables,
         "lines": _lines(winners, machine_names, about, content.styles, rates),
-        "everything": _lines(every, machine_names, about, content.styles, rates),
+        "everything": _packed(_lines(every, machine_names, about, content.styles, rates)),
         "untimed": [
             (machine_names[slug], [str(remark) for remark in remarks(_untimed(rows[rows["gpu"] == slug]))])
             for slug in order
@@ -135,6 +135,29 @@ LINE_COLUMNS = [
     *(*RATES, "ceiling_fraction", "bound", "speedup", "tied", "incomparable"),
 ]
 """What a line shows: a frame's other columns would take most of the time."""
+
+
+def _packed(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Lines as data that a script writes out, with what they share once: of a row the places of its problem,
+    words, GPU and provider, then the text of its other cells."""
+    shared: dict[str, dict[tuple[Any, ...] | str, int]] = {
+        name: {} for name in ("problems", "words", "gpus", "providers")
+    }
+    rows = []
+    for line in lines:
+        of_line = (
+            (line["rank"], line["extent"]),
+            line["words"],
+            (line["gpu"], line["machine"]),
+            (line["provider"], line["style"]),
+        )
+        places = [
+            known.setdefault(one, len(known)) for known, one in zip(shared.values(), of_line, strict=True)
+        ]
+        label = line["label"] + " (baseline)" * line["baseline"]
+        us = line["us"] + "!" * line["distrusted"]
+        rows.append([*places, label, us, line["error"], *line["rates"], line["percent"], line["speedup"]])
+    return {**{name: list(known) for name, known in shared.items()}, "rows": rows}
 
 
 def _lines(

@@ -44,15 +44,16 @@ def landscapes(rows: pd.DataFrame, machines: Mapping[str, str]) -> list[dict[str
         }
         if min(map(len, values.values())) < FEWEST:
             continue
+        configurations: dict[str, int] = {}
         places = of_provider.sort_values(["rank", "gpu"]).groupby(["rank", "gpu"], sort=False)
         maps = [
             {
                 "gpu": str(gpu),
-                "machine": machines[str(gpu)],
                 "words": some["words"].iloc[0],
                 "problem": some["extent"].iloc[0],
                 "unit": RATES[some["headline"].iloc[0]],
-                "cells": _cells(some, values[across], values[down], across, down),
+                "rate_times_us": float(f"{_rate_times_us(some):.5g}"),
+                "cells": _cells(some, values[across], values[down], across, down, configurations),
             }
             for (_, gpu), some in places
         ]
@@ -61,6 +62,8 @@ def landscapes(rows: pd.DataFrame, machines: Mapping[str, str]) -> list[dict[str
                 "provider": str(provider),
                 "across": {"name": across, "values": [str(one) for one in values[across]]},
                 "down": {"name": down, "values": [str(one) for one in values[down]]},
+                "configurations": list(configurations),
+                "machines": {str(gpu): machines[str(gpu)] for gpu in sorted(set(of_provider["gpu"]))},
                 "maps": [one for one in maps if len(one["cells"]) > 1],
             }
         )
@@ -89,9 +92,22 @@ def _order(value: Any) -> tuple[bool, Any]:
     return isinstance(value, str), value
 
 
-def _cells(rows: pd.DataFrame, across: Sequence[Any], down: Sequence[Any], x: str, y: str) -> list[list[Any]]:
-    """The column and the row of each cell, its rate, its time and its configuration; one not to be trusted
-    has ``True`` behind them."""
+def _rate_times_us(rows: pd.DataFrame) -> float:
+    """What the rates of a problem times their times are: its work."""
+    row = rows.iloc[0]
+    return float(row[row["headline"]] * row["median_us"])
+
+
+def _cells(
+    rows: pd.DataFrame,
+    across: Sequence[Any],
+    down: Sequence[Any],
+    x: str,
+    y: str,
+    configurations: dict[str, int],
+) -> list[list[Any]]:
+    """The column and the row of each cell, its time and the place of its configuration among all of the
+    provider; one not to be trusted has ``True`` behind them."""
     best: dict[tuple[int, int], Mapping[Any, Any]] = {}
     shown = rows[["parameters", "median_us", "configuration", *set(rows["headline"]), "headline"]]
     ranked = shown.assign(
@@ -104,9 +120,8 @@ def _cells(rows: pd.DataFrame, across: Sequence[Any], down: Sequence[Any], x: st
     return [
         [
             *place,
-            float(f"{row[row['headline']]:.4g}"),
             float(f"{row['median_us']:.4g}"),
-            row["configuration"],
+            configurations.setdefault(row["configuration"], len(configurations)),
             *([True] if row["distrusted"] else []),
         ]
         for place, row in sorted(best.items())

@@ -169,13 +169,28 @@ def inline(svg: str, style: Mapping[str, Style], description: str) -> str:
     and no more decimals than a screen shows."""
     svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*(; )?", "", re.sub(r">\s+<", "><", svg))
-    svg = re.sub(r"\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}", re.sub(r"\s*\n\s*", " ", svg))
+    svg = re.sub(r"\s*\n\s*", " ", re.sub(r' transform="rotate\(-0 [^"]*"', "", svg))
+    svg = re.sub(r"\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), svg)
     used = set(re.findall(r"#([\w.-]+)[\")]", svg))
     svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
     names = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper"}
     names |= {one.light: one.name for one in style.values()}
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{names[m[0]]})" if m[0] in names else m[0], svg)
+    svg = re.sub(r' style="[^"]*"', lambda match: re.sub(r"([:;]) ", r"\1", match[0]), _without_groups(svg))
     return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1).strip()
+
+
+def _without_groups(svg: str) -> str:
+    """The same without groups that say nothing."""
+    kept: list[bool] = []
+
+    def of(tag: re.Match[str]) -> str:
+        if tag[0] == "</g>":
+            return tag[0] * kept.pop()
+        kept.append(tag[0] != "<g>")
+        return tag[0] * kept[-1]
+
+    return re.sub(r"<g>|<g [^>]*[^/]>|</g>", of, svg)
 
 
 def settings(name: str) -> dict[str, Any]:

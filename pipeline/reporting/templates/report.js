@@ -29,6 +29,7 @@ function holds(row) {
 }
 
 function choose() {
+  if (chosen.provider || chosen.text) all("section:not([hidden]) details.every").forEach(writeRows);
   const rows = all("table.lines tbody tr");
   all("[data-kernel], [data-gpu], [data-words], [data-provider]").forEach((element) => {
     element.toggleAttribute("hidden", !fits(element));
@@ -40,6 +41,28 @@ function choose() {
     shown.length < open.length ? `${shown.length} of ${open.length} rows` : "";
   if (chosen.provider) all("details.every").forEach((details) => { details.open = true; });
   all(".landscapes").forEach(drawLandscapes);
+}
+
+/* The rows of every provider are data until somebody looks at them: written out they are half of the page. */
+function writeRows(details) {
+  const script = details.querySelector("script");
+  if (!script) return;
+  const data = JSON.parse(script.textContent);
+  const body = details.querySelector("tbody");
+  data.rows.forEach(([problem, words, gpu, provider, label, ...cells]) => {
+    const row = body.insertRow();
+    const [rank, extent] = data.problems[problem];
+    const [slug, machine] = data.gpus[gpu];
+    const [name, style] = data.providers[provider];
+    Object.assign(row.dataset, { gpu: slug, words: data.words[words], provider: name });
+    const best = make("td");
+    best.append(make("i", "", { class: style }), label);
+    row.append(
+      make("th", extent, { scope: "row", "data-sort": rank }), make("td", data.words[words]),
+      make("td", machine), best, ...cells.map((cell) => make("td", cell)),
+    );
+  });
+  script.remove();
 }
 
 function chooseKernelOf(hash) {
@@ -65,6 +88,10 @@ function startChoices() {
   form.addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("hashchange", () => chooseKernelOf(location.hash));
   document.querySelector("nav").addEventListener("click", (event) => chooseKernelOf(event.target.hash ?? ""));
+  all("details.every").forEach((details) => details.addEventListener("toggle", () => {
+    writeRows(details);
+    choose();
+  }));
   choices.hidden = false;
   choices.open = matchMedia("(min-width: 48rem)").matches;
   // One kernel at a time: the page of all of them is long.
@@ -119,7 +146,7 @@ function show(text, box) {
 
 function hide() {
   tip.hidden = true;
-  all(".mark.at").forEach((mark) => mark.classList.remove("at"));
+  all("use.at").forEach((mark) => mark.classList.remove("at"));
 }
 
 function point(mark) {
@@ -138,7 +165,7 @@ function nearest(marks, x, y) {
 }
 
 function startPointing(chart) {
-  const marks = () => all(".line:not([hidden]) .mark", chart);
+  const marks = () => all(".line:not([hidden]) use", chart);
   marks().forEach((mark) => {
     mark.dataset.text = mark.querySelector("title").textContent;
     mark.querySelector("title").remove();
@@ -170,8 +197,9 @@ function options(select, names, usual) {
 
 function drawMap(one, map) {
   const table = make("table", "", { class: "map" });
-  const most = Math.max(...map.cells.map(([, , rate]) => rate));
-  const title = [map.machine, map.words, map.problem].filter(Boolean).join(" · ");
+  const rateOf = (us) => Number((map.rate_times_us / us).toPrecision(4));
+  const most = Math.max(...map.cells.map(([, , us]) => rateOf(us)));
+  const title = [one.machines[map.gpu], map.words, map.problem].filter(Boolean).join(" · ");
   table.append(make("caption", `${title}: ${map.unit}, ${one.across.name} across, ${one.down.name} down`));
   const columns = [...new Set(map.cells.map(([x]) => x))].sort((a, b) => a - b);
   const rows = [...new Set(map.cells.map(([, y]) => y))].sort((a, b) => a - b);
@@ -185,11 +213,12 @@ function drawMap(one, map) {
       const cell = row.insertCell();
       const found = map.cells.find(([a, b]) => a === x && b === y);
       if (!found) return;
-      const [, , rate, us, configuration, distrusted] = found;
+      const [, , us, configuration, distrusted] = found;
+      const rate = rateOf(us);
       cell.textContent = rate.toPrecision(4).replace(/\.0*$/, "") + (distrusted ? "!" : "");
       cell.style.setProperty("--share", `${Math.max(0, 100 - 250 * (1 - rate / most))}%`);
       cell.classList.toggle("most", rate === most);
-      const text = `${one.provider} ${configuration}: ${us} us, ${rate} ${map.unit}`;
+      const text = `${one.provider} ${one.configurations[configuration]}: ${us} us, ${rate} ${map.unit}`;
       cell.addEventListener("pointerenter", () => show(text, cell.getBoundingClientRect()));
       cell.addEventListener("pointerleave", hide);
     });
