@@ -32,8 +32,9 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     counters        what ncu counted, what warps wait for most, and the hint that promises most
     traffic         the bytes of device memory that a call reads and writes, by ncu
     finals          all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how
-                    many times as long the baseline, torch.compile and the fastest peer take; with
-                    ``problems=largest`` only of each dtype's problem of the most operations
+                    many times as long the baseline, torch.compile and the best peer take, the fastest of
+                    all that were not written here; with ``problems=largest`` only of each dtype's problem
+                    of the most operations, and the problems where another is faster by more than 1 %
     gpus            all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their
                     times, what the ceilings explain, and what the one's best costs on the other
 
@@ -60,15 +61,17 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.reporting import best, evidence_figures, gpus, gpus_section, grid_figures, ratio_figures
+from pipeline.reporting import best, evidence_figures, gpus, gpus_section, grid_figures, losses, ratio_figures
 from pipeline.reporting.best import Row
 from pipeline.reporting.evidence_figures import FigureSelection, markdown
-from pipeline.reporting.field import head_to_heads
+from pipeline.reporting.field import HeadToHead, head_to_heads, head_to_heads_of_finals, rivals_of
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.provider_map import Spot, provider_map
-from pipeline.reporting.ratio_figures import AskedShare, marked
-from pipeline.store import evidence, finals, results
+from pipeline.reporting.ranking import is_bound
+from pipeline.reporting.ratio_figures import AskedShare
+from pipeline.reporting.rival_times import Environments, RivalTimes
+from pipeline.store import evidence, finals, provenance, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.evidence import Evidence
 from pipeline.store.files import write_atomically
@@ -316,25 +319,19 @@ class Figures:
 
     def finals(self, largest: bool = False) -> Iterator[str]:
         """All kernels' newest finals, or those of each kernel's and dtype's ``largest`` problem."""
-        burst = [row for row in self._held if row.power == "burst"]
-        for gpu in _gpus(row.origin.gpu for row in burst):
-            problems: dict[tuple[str, Values], list[Final]] = {}
-            for row in burst:
-                if row.origin.gpu == gpu:
-                    problems.setdefault((row.point.kernel, row.point.problem), []).append(row)
-            shown = [some for some in problems.values() if fastest_of_ours(some)]
+        for gpu in _gpus(one.gpu for one in self._met):
+            shown = [one for one in self._met if one.gpu == gpu]
             if largest:
-                shown = _largest(shown)
-            rows = [_held_line(some) for some in shown]
-            if not rows:
-                continue
-            commits = sorted({row.origin.commit or "" for some in shown for row in some})
+                most = _largest(shown)
+                shown = [one for one in shown if one in most or one.lost]
+            rows = [_held_line(one) for one in shown]
+            commits = sorted({one.origin.commit for one in shown if one.origin is not None})
             at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
             header = ["kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"]
             header += ["baseline's time over ours", "torch.compile's", "best peer's"]
-            if not any(row[-1] for row in rows):  # no peer is installed where these were held
-                header, rows = header[:-1], [row[:-1] for row in rows]
-            yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{markdown(header, rows, 4)}"
+            notes = losses.doubts(shown, {gpu: self._name(gpu)})
+            table = markdown(header, rows, 4)
+            yield "\n\n".join([f"*{self._name(gpu)}, finals of commit {at}.*", table, *notes])
 
     def gpus(self) -> Iterator[str]:
         """All kernels on each pair of GPUs."""
@@ -414,8 +411,9 @@ class Figures:
         kernel = request.entry.loaded.kernel
         own = frozenset(one.name for one in kernel.providers if written_by(one) == "own")
         others = request.providers or [one.name for one in kernel.providers if one.name not in own]
-        here = self._swept[self._swept["kernel"].eq(request.entry.name)]
-        met = head_to_heads(here, {request.entry.name: own}, {request.entry.name: others})
+        name = request.entry.name
+        here = self._swept[self._swept["kernel"].eq(name)]
+        met = head_to_heads(here, {name: own}, RivalTimes(here, (), {name: others}, self._environments))
         for gpu in _gpus(self.loaded.gpus):
             some = [one for one in met if one.gpu == gpu and (one.extent, one.words) in request.problems]
             if some:
@@ -580,50 +578,68 @@ class Figures:
         return frame(comparable(self.loaded.measurements))
 
     @cached_property
+    def _every_final(self) -> list[Final]:
+        """The finals of every run."""
+        return [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
+
+    @cached_property
     def _held(self) -> list[Final]:
         """The newest finals."""
-        every = [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
-        return list(finals.newest(every))
+        return finals.newest_with_ours(self._every_final)
+
+    @cached_property
+    def _met(self) -> list[HeadToHead]:
+        """Ours beside all others, by finals."""
+        providers: dict[str, set[str]] = {}
+        for row in self._every_final:
+            providers.setdefault(row.point.kernel, set()).add(row.point.provider)
+        swept = self._swept[self._swept["kernel"].isin(providers.keys())]
+        for kernel, provider in swept[["kernel", "provider"]].drop_duplicates().itertuples(index=False):
+            providers[kernel].add(provider)
+        rivals = {kernel: rivals_of(kernel, some) for kernel, some in providers.items()}
+        times = RivalTimes(swept, self._every_final, rivals, self._environments)
+        return head_to_heads_of_finals(self._every_final, (), times)
+
+    @cached_property
+    def _environments(self) -> Environments:
+        return Environments(provenance.environments([self.input]), self.loaded.environments)
 
     def _name(self, gpu: str) -> str:
         environment = self.loaded.environments.get(gpu)
         return gpu if environment is None else environment.name
 
 
-def _largest(problems: Sequence[list[Final]]) -> list[list[Final]]:
-    """Of the finals of problems those of the most operations, by kernel and words, in their order."""
-    found: dict[tuple[str, str], list[Final]] = {}
-    for some in problems:
-        of = some[0].point.kernel, notation.words(some[0].point)
-        if of not in found or some[0].rate.flops > found[of][0].rate.flops:
-            found[of] = some
-    return list(found.values())
+def _largest(problems: Sequence[HeadToHead]) -> list[HeadToHead]:
+    """The problems of the most operations, by kernel and words."""
+    found: dict[tuple[str, str], tuple[int, HeadToHead]] = {}
+    for one in problems:
+        kernel = catalog.find(one.kernel).loaded.kernel
+        flops = kernel.work(make(kernel.problem, one.problem)).flops
+        if flops > found.get((one.kernel, one.words), (-1,))[0]:
+            found[one.kernel, one.words] = flops, one
+    return [one for _, one in found.values()]
 
 
-def _held_line(some: Sequence[Final]) -> list[str]:
+def _held_line(versus: HeadToHead) -> list[str]:
     """A problem's finals: the fastest of ours, and the others' times over its."""
-    best = fastest_of_ours(some)
-    assert best is not None, "a problem without any is left out"
-    kernel = catalog.find(best.point.kernel).loaded.kernel
+    kernel = catalog.find(versus.kernel).loaded.kernel
 
-    def ratio(rows: Sequence[Final]) -> str:
-        row = min(rows, key=lambda row: row.median_us, default=None)
-        return "" if row is None or row.against is None else marked(row.against)
+    def ratio(names: Iterable[str]) -> tuple[str, str]:
+        known = [name for name in names if name in versus.rivals]
+        best = min(known, key=lambda name: versus.rivals[name].ratio, default=None)
+        return ("", "") if best is None else (f"`{best}` ", losses.ratio(versus.rivals[best]))
 
-    baseline = [row for row in some if row.point.provider == kernel.baseline]
-    # By name: finals may be of a provider that is gone since.
-    names = {provider.name for provider in kernel.providers if provider.compiled}
-    compiled = [row for row in some if row.point.provider in names]
+    compiled = [provider.name for provider in kernel.providers if provider.compiled]
     return [
-        best.point.kernel,
-        notation.extent(best.point),
-        notation.words(best.point),
-        f"`{notation.label(best.point)}`",
-        number(best.median_us),
-        percent(best.rate.ceiling_fraction),
-        ratio(baseline),
-        ratio(compiled),
-        ratio([row for row in some if row.by == "peer"]),
+        versus.kernel,
+        versus.extent,
+        versus.words,
+        f"`{versus.ours.label}`",
+        number(versus.ours.us),
+        percent(versus.ceiling_fraction),
+        ratio([kernel.baseline])[1],
+        ratio(compiled)[1],
+        "".join(ratio(versus.rivals)),
     ]
 
 

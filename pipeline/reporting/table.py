@@ -162,7 +162,7 @@ def reasons(some: Iterable[str | None]) -> dict[str, int]:
     numbers alone count as one, of which there is an example."""
     kinds: dict[str, list[str]] = {}
     for reason in some:
-        text = reason or "no reason was recorded"
+        text = reason or ranking.NO_REASON
         kinds.setdefault(re.sub(r"[\d.]*\d", "#", text), []).append(text)
     ordered = sorted(kinds.values(), key=len, reverse=True)
     return {

@@ -160,6 +160,14 @@ def newest(rows: Sequence[Final]) -> list[Final]:
     return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
 
 
+def newest_with_ours(rows: Sequence[Final]) -> list[Final]:
+    """Those of each problem's last run on each machine that measured one of ours; where none did, of the last
+    run."""
+    ours = [row for row in rows if row.by == "own"]
+    last = {(row.origin.gpu, row.place): row.origin.run for some in (rows, ours) for row in some}
+    return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
+
+
 def fastest_of_ours(some: Sequence[Final]) -> Final | None:
     """Of a problem's finals the one that the others are compared with; None where none of ours had any."""
     return next((row for row in some if row.by == "own" and row.against is None), None)
