@@ -46,7 +46,7 @@ results give the same text on every machine; what a CPU gave is in none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import chain
@@ -61,14 +61,22 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.reporting import best, evidence_figures, gpus, gpus_section, grid_figures, losses, ratio_figures
+from pipeline.reporting import (
+    best,
+    evidence_figures,
+    gpus,
+    gpus_section,
+    grid_figures,
+    losses,
+    ranking,
+    ratio_figures,
+)
 from pipeline.reporting.best import Row
 from pipeline.reporting.evidence_figures import FigureSelection, markdown
 from pipeline.reporting.field import HeadToHead, head_to_heads, head_to_heads_of_finals, rivals_of
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
-from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.reporting.provider_map import Spot, provider_map
-from pipeline.reporting.ranking import is_bound
 from pipeline.reporting.ratio_figures import AskedShare
 from pipeline.reporting.rival_times import Environments, RivalTimes
 from pipeline.store import evidence, finals, provenance, results
@@ -209,11 +217,32 @@ class Request:
 @dataclass(frozen=True)
 class Fastest:
     """A machine's fastest times of each provider, in microseconds, by problem; at which problems finals gave
-    them, and at which commits."""
+    them, and at which commits. ``bounds`` are the problems and providers whose time is an upper bound, and
+    ``doubts`` say why one is not to be trusted."""
 
     times: Mapping[tuple[str, str], Mapping[str, float]]
     held: Sequence[tuple[str, str]]
     commits: Sequence[str]
+    bounds: Collection[tuple[tuple[str, str], str]]
+    doubts: Mapping[tuple[tuple[str, str], str], str]
+
+    def shown(self, place: tuple[str, str], provider: str) -> str:
+        """A time, with its mark."""
+        is_bound = (place, provider) in self.bounds
+        mark = "!" * ((place, provider) in self.doubts and not is_bound)
+        return microseconds(self.times[place].get(provider), is_bound) + mark
+
+    def mark(self, place: tuple[str, str], *providers: str) -> str:
+        """The mark of a ratio of these providers' times."""
+        return "!" * any((place, provider) in self.doubts for provider in providers)
+
+    def notes(self, providers: Collection[str], at: tuple[str, str] | None = None) -> list[str]:
+        """What the marks of these providers mean, by reason; at one problem, or at all."""
+        found: dict[str, list[str]] = {}
+        for (place, provider), why in self.doubts.items():
+            if provider in providers and at in (None, place):
+                found.setdefault(why, []).append(f"`{provider}` at {' '.join(filter(None, place))}")
+        return [f"! Not to be trusted: {', '.join(some)}: {why}." for why, some in found.items()]
 
     def how(self, shown: int) -> str:
         """How they were measured, for a caption of so many problems: two sentences."""
@@ -329,7 +358,7 @@ class Figures:
             at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
             header = ["kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"]
             header += ["baseline's time over ours", "torch.compile's", "best peer's"]
-            notes = losses.doubts(shown, {gpu: self._name(gpu)})
+            notes = losses.doubts(shown)
             table = markdown(header, rows, 4)
             yield "\n\n".join([f"*{self._name(gpu)}, finals of commit {at}.*", table, *notes])
 
@@ -365,15 +394,15 @@ class Figures:
                     row["problem"],
                     row["words"],
                     f"`{row['provider']} {row['configuration']}".rstrip() + "`",
-                    number(best.value(row["median_us"])),
+                    best.time(row),
                     *(number(best.value(row[name])) if row["headline"] == name else "" for name in rates),
                     percent(best.value(row["ceiling_fraction"])),
-                    speedup(best.value(row["speedup"])),
+                    best.ratio(row),
                     f"`{row['commit'][:COMMIT]}`",
                 ]
                 for row in found
             ]
-            yield f"*{self._name(gpu)}.*\n\n{markdown(header, rows, 3)}"
+            yield "\n\n".join([f"*{self._name(gpu)}.*", markdown(header, rows, 3), *best.notes(found)])
 
     def _best_rows(self, request: Request) -> Iterator[tuple[str, dict[tuple[str, str], Row]]]:
         """Of each machine that has any the rows of the report's best providers, by problem in their order."""
@@ -461,11 +490,14 @@ class Figures:
             rows = []
             for place, some in fastest.times.items():
                 least = min(some.values(), default=0.0)
-                cells = [f"**{number(us)}**" if us == least else number(us) for us in map(some.get, names)]
+                texts = [fastest.shown(place, name) for name in names]
+                equal = [some.get(name) == least for name in names]
+                cells = [f"**{text}**" if is_best else text for text, is_best in zip(texts, equal, strict=True)]
                 if some:
                     rows.append([place[0] + FINAL * (place in fastest.held), place[1], *cells])
             table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
-            yield f"*{self._name(gpu)}, us. {fastest.how(len(rows))} The fastest is bold.*\n\n{table}"
+            caption = f"*{self._name(gpu)}, us. {fastest.how(len(rows))} The fastest is bold.*"
+            yield "\n\n".join([caption, table, *fastest.notes(names)])
 
     def steps(self, request: Request) -> Iterator[str]:
         """What each of the named providers gains on the one before. Raises UserError where none is named."""
@@ -482,7 +514,9 @@ class Figures:
                     [
                         f"`{name}`",
                         number(done / some[name]),
-                        speedup(some[before] / some[name]) if before else "",
+                        speedup(some[before] / some[name]) + fastest.mark(place, before, name)
+                        if before
+                        else "",
                     ]
                     for before, name in zip([None, *known], known, strict=False)
                 ]
@@ -493,22 +527,28 @@ class Figures:
                     )
                     at = " ".join(filter(None, place))
                     commits = ", ".join(f"`{commit[:COMMIT]}`" for commit in fastest.commits)
-                    yield f"*{self._name(gpu)}, {at}, {how}, of {commits}.*\n\n{table}"
+                    caption = f"*{self._name(gpu)}, {at}, {how}, of {commits}.*"
+                    yield "\n\n".join([caption, table, *fastest.notes(known, place)])
 
     def map(self, request: Request) -> Iterator[str]:
         """The fastest provider over a workload's x axis and its other numbers."""
         baseline = request.entry.loaded.kernel.baseline
         for gpu, fastest in self._of_machines(request):
             spots = [
-                Spot(_numbers(request, problem), place[1], fastest.times[place])
+                Spot(
+                    _numbers(request, problem),
+                    place[1],
+                    fastest.times[place],
+                    frozenset(name for name in fastest.times[place] if fastest.mark(place, name)),
+                )
                 for place, problem in request.problems.items()
             ]
             header, *rows = provider_map(spots, request.x, baseline)
             how = fastest.how(sum(bool(some) for some in fastest.times.values()))
-            yield (
-                f"*{self._name(gpu)}: the fastest provider, and the time of `{baseline}` over its own. "
-                f"{how}*\n\n{markdown(header, rows, len(header))}"
-            )
+            caption = f"*{self._name(gpu)}: the fastest provider, and the time of `{baseline}` over its own. "
+            table = markdown(header, rows, len(header))
+            shown = {min(one.times, key=one.times.__getitem__) for one in spots if one.times}
+            yield "\n\n".join([f"{caption}{how}*", table, *fastest.notes(shown | {baseline})])
 
     def _of_machines(self, request: Request) -> Iterator[tuple[str, Fastest]]:
         """The providers' fastest times at each problem, of machines that have any. Providers that are gone
@@ -526,12 +566,18 @@ class Figures:
                 for one, some in timed.items()
             }
             if any(wanted.values()):
+                every = {(one, name): row for one, some in wanted.items() for name, row in some.items()}
                 yield (
                     gpu,
                     Fastest(
-                        {one: {name: us for name, (us, _) in some.items()} for one, some in wanted.items()},
+                        {
+                            one: {name: row["median_us"] for name, row in some.items()}
+                            for one, some in wanted.items()
+                        },
                         [one for one, at in places.items() if at in by_finals],
-                        sorted({commit for some in timed.values() for _, commit in some.values()}),
+                        sorted({row["commit"] for some in timed.values() for row in some.values()}),
+                        {one for one, row in every.items() if ranking.is_bound(row)},
+                        {one: why for one, row in every.items() if (why := ranking.doubt(row))},
                     ),
                 )
 
@@ -609,12 +655,12 @@ class Figures:
         return gpu if environment is None else environment.name
 
 
-def _largest(problems: Sequence[HeadToHead]) -> list[HeadToHead]:
+def _largest(some: Sequence[HeadToHead]) -> list[HeadToHead]:
     """The problems of the most operations, by kernel and words."""
     found: dict[tuple[str, str], tuple[int, HeadToHead]] = {}
-    for one in problems:
+    for one in some:
         kernel = catalog.find(one.kernel).loaded.kernel
-        flops = kernel.work(make(kernel.problem, one.problem)).flops
+        flops = kernel.work(problems.make(kernel.problem, one.problem)).flops
         if flops > found.get((one.kernel, one.words), (-1,))[0]:
             found[one.kernel, one.words] = flops, one
     return [one for _, one in found.values()]
@@ -652,13 +698,16 @@ Place = tuple[str, str, str, str]
 """A kernel, a machine, a problem's words and its numbers."""
 
 
-TIME_COLUMNS = ["kernel", "gpu", "words", "extent", "provider", "median_us", "commit"]
+TIME_COLUMNS = [
+    *("kernel", "gpu", "words", "extent", "provider", "median_us", "commit"),
+    *("valid", "throttle", "invalid_reason"),
+]
 
 
-def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str, tuple[float, str]]]:
-    """By place and provider the time and the commit."""
+def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str, Mapping[Any, Any]]]:
+    """By place and provider the row of its time."""
     wanted = set(places)
-    found: dict[Place, dict[str, tuple[float, str]]] = {}
+    found: dict[Place, dict[str, Mapping[Any, Any]]] = {}
     # Of all kernels' rows few are asked for, and making a dictionary of each takes longest.
     asked = table["kernel"].isin({one for one, *_ in wanted}) & table["gpu"].isin(
         {one for _, one, *_ in wanted}
@@ -666,7 +715,7 @@ def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str
     for row in table.loc[asked, TIME_COLUMNS].to_dict("records"):
         place = row["kernel"], row["gpu"], row["words"], row["extent"]
         if place in wanted:
-            found.setdefault(place, {})[row["provider"]] = row["median_us"], row["commit"]
+            found.setdefault(place, {})[row["provider"]] = row
     return found
 
 

@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from pipeline.reporting.drawings import Drawing
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.reporting.ranking import is_bound
 from pipeline.reporting.plots import HEADROOM, Limit, Panel, Style, limit, log_ends, log_ticks, x_ticks
+from pipeline.reporting.ranking import is_bound
 
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40

@@ -45,9 +45,8 @@ def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
         return tuple(sorted(name for name in providers if name.partition("_")[0] == "torch"))
     declared = entry.loaded.kernel
     compiled = [one.name for one in declared.providers if one.compiled]
-    others = [
-        one.name for by in ("torch", "textbook", "peer") for one in declared.providers if written_by(one) == by
-    ]
+    written = {one.name: written_by(one) for one in declared.providers}
+    others = [name for by in ("torch", "textbook", "peer") for name in written if written[name] == by]
     rivals = dict.fromkeys([declared.baseline, *compiled, *others])
     return tuple(name for name in rivals if name in providers)
 

@@ -7,11 +7,11 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from pipeline.points import notation
-from pipeline.reporting.content import Content
 from pipeline.reporting import losses
+from pipeline.reporting.content import Content
 from pipeline.reporting.field import HeadToHead, scores
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.store.finals import Final
+from pipeline.store.finals import Final, decided
 from pipeline.store.turns import Accuracy
 
 
@@ -54,7 +54,7 @@ def _part(
         "won": [f"{score.won} of {score.problems}" for score in against.values()],
         "unfinished": unfinished,
         "losses": [f"{one.where} ({', '.join(one.lost)})" for one in some if one.lost],
-        "doubts": losses.doubts(some, {slug: machine}),
+        "doubts": losses.doubts(some),
         "dispatched": _dispatched(some),
         "lines": [
             {
@@ -131,7 +131,7 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
         if row.power == "burst" or rested is None:
             continue
         beside = row.against
-        decided = "" if beside is None else losses.decided(beside.verdict, len(row.rounds_us))
+        said = "" if beside is None else decided(beside.verdict, len(row.rounds_us))
         lines.append(
             [
                 notation.words(row.point),
@@ -143,7 +143,7 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
                 percent(row.rate.ceiling_fraction),
                 "" if row.sm_clock_mhz is None else f"{row.sm_clock_mhz} MHz",
                 number(row.joules),
-                "" if beside is None else f"{speedup(beside.ratio)} {decided or beside.verdict}",
+                "" if beside is None else f"{speedup(beside.ratio)} {said or beside.verdict}",
             ]
         )
     return lines

@@ -10,10 +10,10 @@ import pandas as pd
 from pipeline.reporting import gpus_section
 from pipeline.reporting.content import About, Content
 from pipeline.reporting.frames import best_providers
-from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
+from pipeline.reporting.numbers import RATES, microseconds, number, percent
 from pipeline.reporting.plots import Style
 from pipeline.reporting.ranking import doubt, is_bound, is_distrusted
-from pipeline.reporting.table import INCOMPARABLE, TIE, TIE_NOTE, incomparable_notes, remarks
+from pipeline.reporting.table import INCOMPARABLE, TIE_NOTE, incomparable_notes, ratio_cell, remarks
 from pipeline.reporting.why import sections
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
@@ -139,11 +139,6 @@ LINE_COLUMNS = [
 """What a line shows: a frame's other columns would take most of the time."""
 
 
-def _speedup(row: Mapping[Any, Any]) -> str:
-    text = speedup(row["speedup"])
-    return text + TIE * row["tied"] + "!" * bool(text and row["doubt"])
-
-
 def _lines(
     rows: pd.DataFrame,
     names: Mapping[str, str],
@@ -178,7 +173,7 @@ def _lines(
                 "percent": percent(fraction),
                 "compute": row["bound"] == "compute",
                 "bar": 0 if pd.isna(fraction) else round(min(100 * fraction, 100), 1),
-                "speedup": _speedup(row),
+                "speedup": ratio_cell(row),
             }
         )
     return lines

@@ -1,8 +1,8 @@
 """Where others are faster than this repository's providers by more than 1 %, worst first, and why.
 
-The reason is what the kernel's page, ``docs/kernels/KERNEL.md``, says in the table below its heading "Where it
-loses": providers, problems as ``all`` or ``m=[512,2048] dtype=bfloat16``, where ``gpu=SLUG`` names machines,
-and a reason. The first line that fits counts.
+The reason is that of the kernel's page, ``docs/kernels/KERNEL.md``, in the table below its heading "Where it
+loses". A line has providers, problems and the reason. Problems are ``all``, or values of dimensions and
+machines, ``m=[512,2048] gpu=nvidia-h200``. The first line that fits counts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pipeline import ROOT, UserError
 from pipeline.reporting.field import HeadToHead, RivalRatio
 from pipeline.reporting.frames import entry_of
 from pipeline.reporting.numbers import microseconds, speedup
+from pipeline.store.finals import ONE_ROUND, decided
 
 PAGES = ROOT / "docs" / "kernels"
 
@@ -28,9 +29,6 @@ NOT_GIVEN = "no reason is given"
 
 ELSEWHERE = "another run"
 """Says of a ratio that its two times are of two runs."""
-
-ONE_ROUND = "one round"
-"""What is said in place of a verdict: one round decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,15 @@ def _unfinished(versus: HeadToHead) -> str:
     return f"Not measured there of ours: {', '.join(versus.unasked)};" if versus.unasked else ""
 
 
-def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str]) -> list[str]:
-    """What the mark at ratios means: where they are not to be trusted, by reason."""
+def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None) -> list[str]:
+    """What the mark at ratios means: where they are not to be trusted, by reason; with ``machines``, the
+    names by slug, also on which."""
     found: dict[str, dict[str, None]] = {}
     for versus in some:
         for one in versus.rivals.values():
             if one.doubt:
-                where = f"{versus.kernel} {versus.where} on {machines.get(versus.gpu, versus.gpu)}"
+                on = "" if machines is None else f" on {machines.get(versus.gpu, versus.gpu)}"
+                where = f"{versus.kernel} {versus.where}{on}"
                 found.setdefault(one.doubt, {})[where] = None
     return [f"! Not to be trusted at {', '.join(places)}: {why}." for why, places in found.items()]
 
@@ -110,13 +110,6 @@ def note(one: RivalRatio) -> str:
     if one.against is not None:
         return decided(one.against.verdict, one.time.rounds)
     return ", ".join([ELSEWHERE] * one.is_elsewhere + [ONE_ROUND] * (one.time.rounds == 1))
-
-
-def decided(verdict: str, rounds: int) -> str:
-    """A verdict of finals where it is not what the ratio says, or that there was one round."""
-    if rounds == 1:
-        return ONE_ROUND
-    return verdict if verdict in ("same", "undecided") else ""
 
 
 def reason(versus: HeadToHead) -> str:

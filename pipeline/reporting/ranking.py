@@ -41,17 +41,17 @@ def best_providers(rows: Sequence[Row]) -> list[int]:
     return _first_of_each(rows, range(len(rows)), (), ("distrusted", "median_us", "provider"))
 
 
-def is_bound(row: Row) -> bool:
+def is_bound(row: Mapping[Any, Any]) -> bool:
     """Whether a time is an upper bound: the device was held back while it was taken."""
     return row["valid"] is False and isinstance(row["throttle"], str)
 
 
-def is_distrusted(row: Row) -> bool:
+def is_distrusted(row: Mapping[Any, Any]) -> bool:
     """Whether a time says nothing: it is not to be trusted, and no upper bound either."""
     return row["valid"] is False and not is_bound(row)
 
 
-def doubt(row: Row) -> str:
+def doubt(row: Mapping[Any, Any]) -> str:
     """Why a time is not to be trusted; empty for one that is."""
     return (row["invalid_reason"] or NO_REASON) if row["valid"] is False else ""
 

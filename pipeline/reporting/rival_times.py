@@ -59,8 +59,8 @@ class Environments:
     def equal(self, kernel: str, gpu: str, ours: Time, other: Time) -> bool:
         """Whether all that the other's provider depends on was the same when ours was timed. True where
         nothing is known of either."""
-        asked = (kernel, gpu, ours.run, ours.provider, ours.environment)
-        asked = (*asked, other.run, other.provider, other.environment)
+        sides = [(time.run, time.provider, time.environment) for time in (ours, other)]
+        asked = (kernel, gpu, *sides[0], *sides[1])
         if asked not in self._equal:
             self._equal[asked] = self._is_equal(kernel, gpu, ours, other)
         return self._equal[asked]

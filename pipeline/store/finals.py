@@ -58,6 +58,16 @@ class Against(Record):
     verdict: Literal["same", "faster", "slower", "undecided"]
 
 
+ONE_ROUND = "one round"
+
+
+def decided(verdict: str, rounds: int) -> str:
+    """A verdict where it is not what the ratio says; of one round, which decides nothing, that it was one."""
+    if rounds == 1:
+        return ONE_ROUND
+    return verdict if verdict in ("same", "undecided") else ""
+
+
 class Final(Record):
     """A provider's best configuration at one problem, as rounds found it.
 
