@@ -492,7 +492,9 @@ class Figures:
                 least = min(some.values(), default=0.0)
                 texts = [fastest.shown(place, name) for name in names]
                 equal = [some.get(name) == least for name in names]
-                cells = [f"**{text}**" if is_best else text for text, is_best in zip(texts, equal, strict=True)]
+                cells = [
+                    f"**{text}**" if is_best else text for text, is_best in zip(texts, equal, strict=True)
+                ]
                 if some:
                     rows.append([place[0] + FINAL * (place in fastest.held), place[1], *cells])
             table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)

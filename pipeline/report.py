@@ -141,7 +141,10 @@ def compose(
     stale = changed_since(measured.examples, found.environments)
     rows["stale"] = [stale[origin] for origin in rows.pop("origin")]
     kernels = sorted(set(rows["kernel"]))
-    about = {name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in kernels}
+    providers = {name: set(rows.loc[rows["kernel"] == name, "provider"]) for name in kernels}
+    for row in everything_held:
+        providers.get(row.point.kernel, set()).add(row.point.provider)
+    about = {name: describe(name, some) for name, some in providers.items()}
     baselines = {name: one.baseline for name, one in about.items()}
     fastest = against_baseline(best_configurations(rows), baselines)
     styles = plots.styles(rows["provider"])

@@ -101,7 +101,12 @@ def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None
 def ratio(one: RivalRatio) -> str:
     """A ratio, with the mark of one that is not to be trusted, and what else is to be said of it."""
     said = note(one)
-    return speedup(one.ratio) + "!" * bool(one.doubt) + (f" ({said})" if said else "")
+    return marked(one) + (f" ({said})" if said else "")
+
+
+def marked(one: RivalRatio) -> str:
+    """A ratio, with the mark of one that is not to be trusted."""
+    return speedup(one.ratio) + "!" * bool(one.doubt)
 
 
 def note(one: RivalRatio) -> str:

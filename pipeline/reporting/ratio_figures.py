@@ -13,7 +13,7 @@ from pipeline import UserError
 from pipeline.points import notation
 from pipeline.reporting.evidence_figures import markdown, place
 from pipeline.reporting.field import HeadToHead, scores
-from pipeline.reporting.losses import doubts, ratio
+from pipeline.reporting.losses import doubts, marked, note
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store.finals import Final, decided, fastest_of_ours
 
@@ -57,7 +57,7 @@ class AskedShare:
         return f"Asked was {wanted} at each problem: {met}{but}."
 
 
-def marked(row: Final) -> str:
+def compared(row: Final) -> str:
     """The ratio of a final that was compared, and its verdict where that is not what the ratio says."""
     assert row.against is not None, "it was compared with ours"
     said = decided(row.against.verdict, len(row.rounds_us))
@@ -122,7 +122,7 @@ def _ratio(row: Final) -> float:
 def _beside(name: str, ours: Final, beside: dict[str, Final]) -> str:
     if name == ours.point.provider:
         return "itself"
-    return marked(beside[name]) if name in beside else ""
+    return compared(beside[name]) if name in beside else ""
 
 
 def _seen(asked: AskedShare, lines: Sequence[tuple[Final, dict[str, Final]]]) -> Iterator[tuple[str, float]]:
@@ -156,7 +156,8 @@ def against(some: Sequence[HeadToHead], others: Sequence[str]) -> str:
     for name, score in scores(some, others).items():
         ahead = [one for one in some if name in one.rivals and one.rivals[name].is_faster]
         ahead.sort(key=lambda one: (one.rivals[name].ratio, one.place))
-        cells = ", ".join(f"{one.extent} {one.words} ({ratio(one.rivals[name])})" for one in ahead)
+        told = [", ".join(filter(None, (marked(one.rivals[name]), note(one.rivals[name])))) for one in ahead]
+        cells = ", ".join(f"{one.extent} {one.words} ({how})" for one, how in zip(ahead, told, strict=True))
         rows.append(
             [f"`{name}`", str(score.problems), speedup(score.mean), speedup(score.worst), cells or "none"]
         )

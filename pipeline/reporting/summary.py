@@ -42,10 +42,10 @@ class Summary:
     problems: tuple[str, ...]
     by_finals: bool
     speedup: float
-    doubts: tuple[str, ...]
     headline: str
     rate: float
     ceiling_fraction: float | None
+    doubts: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
