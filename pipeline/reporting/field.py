@@ -29,7 +29,7 @@ from pipeline.reporting.frames import (
     frame_of_finals,
 )
 from pipeline.reporting.ranking import PLACE
-from pipeline.reporting.rival_times import RivalTimes, Time, place_of, time_of, time_of_final
+from pipeline.reporting.rival_times import ProviderTime, RivalTimes, place_of, time_of, time_of_final
 from pipeline.store.finals import Against, Final, How, fastest_of_ours, newest_with_ours, written_by
 from pipeline.store.record import Origin
 
@@ -68,7 +68,7 @@ class RivalRatio:
     finals; ``is_elsewhere`` says that the time is of another run than ours. ``doubt`` is why one of the two
     times is not to be trusted."""
 
-    time: Time
+    time: ProviderTime
     ratio: float
     is_elsewhere: bool
     doubt: str
@@ -95,7 +95,7 @@ class HeadToHead:
     extent: str
     problem: Values
     rank: int
-    ours: Time
+    ours: ProviderTime
     headline: str
     rate: float
     ceiling_fraction: float | None
@@ -104,7 +104,7 @@ class HeadToHead:
     """Those of ours, timed elsewhere on the GPU, that the ledger says nothing of here and that could do it: a
     sweep has not come so far, and our fastest is not known."""
     by_finals: bool = False
-    oracle: Time | None = None
+    oracle: ProviderTime | None = None
     origin: Origin | None = None
     dispatched: DispatchedTime | None = None
 
@@ -189,7 +189,7 @@ def head_to_heads(
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
-def _ratio(ours: Time, other: Time, against: Against | None = None) -> RivalRatio:
+def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = None) -> RivalRatio:
     return RivalRatio(
         time=other,
         ratio=other.us / ours.us if against is None else against.ratio,

@@ -23,7 +23,7 @@ Place = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
-class Time:
+class ProviderTime:
     """A time of a provider's configuration, in microseconds, of a sweep or of finals, which have rounds.
 
     ``is_bound`` says that it is an upper bound, and ``doubt`` why it is not to be trusted. ``environment`` is
@@ -51,12 +51,12 @@ class Environments:
         self._seen: dict[tuple[str, str, str], Environment] = {}
         self._equal: dict[tuple[str, ...], bool] = {}
 
-    def learn(self, kernel: str, time: Time) -> None:
+    def learn(self, kernel: str, time: ProviderTime) -> None:
         """Note in which environment a provider's digest was seen."""
         if time.run in self._runs:
             self._seen.setdefault((kernel, time.provider, time.environment), self._runs[time.run])
 
-    def equal(self, kernel: str, gpu: str, ours: Time, other: Time) -> bool:
+    def equal(self, kernel: str, gpu: str, ours: ProviderTime, other: ProviderTime) -> bool:
         """Whether all that the other's provider depends on was the same when ours was timed. True where
         nothing is known of either."""
         sides = [(time.run, time.provider, time.environment) for time in (ours, other)]
@@ -65,7 +65,7 @@ class Environments:
             self._equal[asked] = self._is_equal(kernel, gpu, ours, other)
         return self._equal[asked]
 
-    def _is_equal(self, kernel: str, gpu: str, ours: Time, other: Time) -> bool:
+    def _is_equal(self, kernel: str, gpu: str, ours: ProviderTime, other: ProviderTime) -> bool:
         here = self._of(kernel, ours) or self._machines.get(gpu)
         there = self._of(kernel, other)
         provider = _declared(kernel, other.provider)
@@ -77,7 +77,7 @@ class Environments:
         # Of a peer only the machine itself knows the package, which is a part of its digest.
         return provider.package is not None or digest(felt) == other.environment
 
-    def _of(self, kernel: str, time: Time) -> Environment | None:
+    def _of(self, kernel: str, time: ProviderTime) -> Environment | None:
         return self._runs.get(time.run) or self._seen.get((kernel, time.provider, time.environment))
 
 
@@ -103,8 +103,8 @@ class RivalTimes:
     ) -> None:
         self.rivals = rivals
         self._environments = environments
-        self._swept: dict[Place, dict[str, list[Time]]] = {}
-        self._held: dict[Place, dict[str, list[Time]]] = {}
+        self._swept: dict[Place, dict[str, list[ProviderTime]]] = {}
+        self._held: dict[Place, dict[str, list[ProviderTime]]] = {}
         usable = rows[rows["status"].eq("ok") & ~distrusted(rows)]
         for row in fastest_of_each(usable, ["provider", "run", "environment"]).to_dict("records"):
             self._add(self._swept, place_of(row), time_of(row))
@@ -112,15 +112,17 @@ class RivalTimes:
             if final.power == "burst":
                 self._add(self._held, place_of_final(final), time_of_final(final))
 
-    def _add(self, times: dict[Place, dict[str, list[Time]]], place: Place, time: Time) -> None:
+    def _add(
+        self, times: dict[Place, dict[str, list[ProviderTime]]], place: Place, time: ProviderTime
+    ) -> None:
         self._environments.learn(place[0], time)
         if time.provider in self.rivals.get(place[0], ()):
             times.setdefault(place, {}).setdefault(time.provider, []).append(time)
 
-    def beside(self, place: Place, ours: Time) -> dict[str, Time]:
+    def beside(self, place: Place, ours: ProviderTime) -> dict[str, ProviderTime]:
         """By rival its newest time in an environment equal to that of ours. The fastest configuration of the
         sweeps stands for all of them, and so does that of a run of finals."""
-        found: dict[str, Time] = {}
+        found: dict[str, ProviderTime] = {}
         for name in self.rivals.get(place[0], ()):
             equal = [
                 [
@@ -139,7 +141,7 @@ class RivalTimes:
         return found
 
 
-def _fastest(times: Iterable[Time]) -> Time | None:
+def _fastest(times: Iterable[ProviderTime]) -> ProviderTime | None:
     return min(times, key=lambda time: time.us, default=None)
 
 
@@ -153,9 +155,9 @@ def place_of_final(row: Final) -> Place:
     return row.point.kernel, row.origin.gpu, notation.words(row.point), notation.extent(row.point)
 
 
-def time_of(row: Mapping[Any, Any]) -> Time:
+def time_of(row: Mapping[Any, Any]) -> ProviderTime:
     """The time of a frame's row."""
-    return Time(
+    return ProviderTime(
         provider=row["provider"],
         label=row["label"],
         us=row["median_us"],
@@ -167,9 +169,9 @@ def time_of(row: Mapping[Any, Any]) -> Time:
     )
 
 
-def time_of_final(row: Final) -> Time:
+def time_of_final(row: Final) -> ProviderTime:
     """The time of a final."""
-    return Time(
+    return ProviderTime(
         provider=row.point.provider,
         label=notation.label(row.point),
         us=row.median_us,

@@ -11,7 +11,7 @@ from pipeline import UserError, report
 from pipeline.command.options import ReportConfig
 from pipeline.docs import Figures
 from pipeline.reporting import closing, losses
-from pipeline.reporting.rival_times import Environments, Time
+from pipeline.reporting.rival_times import Environments, ProviderTime
 from pipeline.store import finals, provenance
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
@@ -170,8 +170,8 @@ def test_environments_are_equal_as_far_as_the_others_provider_depends_on_them() 
     runs = {"ours": environment(H200), "triton": other_triton, "driver": other_driver}
     environments = Environments(runs, {})
 
-    def time(provider: str, run: str, digest: str) -> Time:
-        return Time(provider, provider, 1.0, run, digest, MEASURED_AT)
+    def time(provider: str, run: str, digest: str) -> ProviderTime:
+        return ProviderTime(provider, provider, 1.0, run, digest, MEASURED_AT)
 
     ours = time(OURS, "ours", "1")
     assert environments.equal(KERNEL, H200, ours, time("sdpa_cudnn", "triton", "2")), "it has no Triton"
