@@ -58,7 +58,7 @@ class Environments:
 
     def equal(self, kernel: str, gpu: str, ours: ProviderTime, other: ProviderTime) -> bool:
         """Whether all that the other's provider depends on was the same when ours was timed. True where
-        nothing is known of either."""
+        nothing is known of one of them."""
         sides = [(time.run, time.provider, time.environment) for time in (ours, other)]
         asked = (kernel, gpu, *sides[0], *sides[1])
         if asked not in self._equal:
@@ -66,7 +66,7 @@ class Environments:
         return self._equal[asked]
 
     def _is_equal(self, kernel: str, gpu: str, ours: ProviderTime, other: ProviderTime) -> bool:
-        here = self._of(kernel, ours) or self._machines.get(gpu)
+        here = self._of(kernel, ours) or self._recorded(kernel, gpu, ours)
         there = self._of(kernel, other)
         provider = _declared(kernel, other.provider)
         if here is None or provider is None:
@@ -75,7 +75,14 @@ class Environments:
         if there is not None:
             return felt == there.keyed_for(provider)
         # Of a peer only the machine itself knows the package, which is a part of its digest.
-        return provider.package is not None or digest(felt) == other.environment
+        is_unknown = provider.package is not None or not other.environment
+        return is_unknown or digest(felt) == other.environment
+
+    def _recorded(self, kernel: str, gpu: str, time: ProviderTime) -> Environment | None:
+        provider, recorded = _declared(kernel, time.provider), self._machines.get(gpu)
+        if provider is None or recorded is None:
+            return recorded
+        return recorded if digest(recorded.keyed_for(provider)) == time.environment else None
 
     def _of(self, kernel: str, time: ProviderTime) -> Environment | None:
         return self._runs.get(time.run) or self._seen.get((kernel, time.provider, time.environment))
