@@ -51,10 +51,10 @@ class Environments:
         self._seen: dict[tuple[str, str, str], Environment] = {}
         self._equal: dict[tuple[str, ...], bool] = {}
 
-    def learn(self, kernel: str, time: ProviderTime) -> None:
+    def learn(self, kernel: str, provider: str, run: str, environment: str) -> None:
         """Note in which environment a provider's digest was seen."""
-        if time.run in self._runs:
-            self._seen.setdefault((kernel, time.provider, time.environment), self._runs[time.run])
+        if run in self._runs:
+            self._seen.setdefault((kernel, provider, environment), self._runs[run])
 
     def equal(self, kernel: str, gpu: str, ours: ProviderTime, other: ProviderTime) -> bool:
         """Whether all that the other's provider depends on was the same when ours was timed. True where
@@ -112,19 +112,23 @@ class RivalTimes:
         self._environments = environments
         self._swept: dict[Place, dict[str, list[ProviderTime]]] = {}
         self._held: dict[Place, dict[str, list[ProviderTime]]] = {}
-        usable = rows[rows["status"].eq("ok") & ~distrusted(rows)]
-        for row in fastest_of_each(usable, ["provider", "run", "environment"]).to_dict("records"):
-            self._add(self._swept, place_of(row), time_of(row))
+        columns = ["provider", "run", "environment"]
+        for seen in rows[["kernel", *columns]].drop_duplicates().itertuples(index=False):
+            environments.learn(*seen)
+        # Of a million rows few are of rivals.
+        usable = rows[rows["status"].eq("ok") & ~distrusted(rows) & self._are_rivals(rows)]
+        for row in fastest_of_each(usable, columns).to_dict("records"):
+            self._swept.setdefault(place_of(row), {}).setdefault(row["provider"], []).append(time_of(row))
         for final in held:
-            if final.power == "burst":
-                self._add(self._held, place_of_final(final), time_of_final(final))
+            time, place = time_of_final(final), place_of_final(final)
+            environments.learn(place[0], time.provider, time.run, time.environment)
+            if final.power == "burst" and time.provider in rivals.get(place[0], ()):
+                self._held.setdefault(place, {}).setdefault(time.provider, []).append(time)
 
-    def _add(
-        self, times: dict[Place, dict[str, list[ProviderTime]]], place: Place, time: ProviderTime
-    ) -> None:
-        self._environments.learn(place[0], time)
-        if time.provider in self.rivals.get(place[0], ()):
-            times.setdefault(place, {}).setdefault(time.provider, []).append(time)
+    def _are_rivals(self, rows: pd.DataFrame) -> pd.Series[bool]:
+        named = {(kernel, name) for kernel, names in self.rivals.items() for name in names}
+        pairs = zip(rows["kernel"], rows["provider"], strict=True)
+        return pd.Series([pair in named for pair in pairs], index=rows.index, dtype=bool)
 
     def beside(self, place: Place, ours: ProviderTime) -> dict[str, ProviderTime]:
         """By rival its newest time in an environment equal to that of ours. The fastest configuration of the

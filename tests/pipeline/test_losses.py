@@ -6,11 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from pipeline import UserError, report
 from pipeline.command.options import ReportConfig
 from pipeline.docs import Figures
-from pipeline.reporting import closing, losses
+from pipeline.reporting import closing, finals_table, lines, losses, mlflow_notes
 from pipeline.reporting.rival_times import Environments, ProviderTime
 from pipeline.store import finals, provenance
 from pipeline.store.finals import Final
@@ -184,7 +185,7 @@ def test_environments_are_equal_as_far_as_the_others_provider_depends_on_them() 
     old = time(OURS, "unknown", "")
     assert known.equal(KERNEL, H200, old, time("sdpa_cudnn", "driver", "4")), "of ours nothing is known"
     environments = Environments(runs, {})
-    environments.learn(KERNEL, time("flash_attn_4", "driver", "5"))
+    environments.learn(KERNEL, "flash_attn_4", "driver", "5")
     assert not environments.equal(KERNEL, H200, ours, time("flash_attn_4", "unknown", "5")), "a digest seen"
 
 
@@ -223,8 +224,6 @@ def test_a_ratio_over_a_time_that_is_not_to_be_trusted_has_the_mark_and_the_reas
     assert "2.00! x torch" in text
     html = (output / "report.html").read_text()
     assert "42.0! x torch" in html and f"not to be trusted: {drift}" in html, "of a chart's mark"
-    from rich.console import Console
-
     closing.show(Console(width=150), output, H200)
     said = capsys.readouterr().out
     assert "2.00! x torch" in said and "<= 100" in said and HELD_BACK in " ".join(said.split())
@@ -281,3 +280,19 @@ def test_every_page_of_a_kernel_gives_reasons_that_can_be_read(tmp_path: Path) -
     losses.reasons.cache_clear()
     (one,) = losses.reasons("softmax", tmp_path)
     assert one.text == "rows are short" and one.where["columns"] == {"256", "512"}
+
+
+def test_the_terminal_says_of_one_round_that_it_is_one() -> None:
+    ours, other = held(NEWEST, sdpa_flash=170.0)
+    console = Console(width=200, record=True)
+    for rounds, said in ((1, "sdpa_flash 1.70 one round"), (2, "sdpa_flash 1.70 slower")):
+        row = other.model_copy(update={"rounds_us": other.rounds_us[:rounds]})
+        console.print(finals_table.table([[ours, row]], "finals"))
+        assert said in console.export_text()
+
+
+def test_a_description_in_mlflow_marks_a_ratio_and_says_why() -> None:
+    rows = [row(OURS, 100.0), row("sdpa_flash", 150.0, throttle="sw_power_cap")]
+    text = mlflow_notes.of_results(lines.place(rows), {})
+    assert "| <= 150 |" in text and "| 1.50! |" in text
+    assert f"! 2 rows not to be trusted: {HELD_BACK}." in text
