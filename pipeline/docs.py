@@ -101,7 +101,7 @@ ASKED = ("each=", "mean=")
 """How options begin that say what was asked of ours."""
 
 LARGEST = "problems=largest"
-"""Leaves a table of finals one problem of each kernel and dtype."""
+"""Leaves a table of finals one problem of each kernel and dtype, and those at which another is faster."""
 
 COMMIT = 7
 """Digits of a commit that a page shows."""
