@@ -32,8 +32,9 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     counters        what ncu counted, what warps wait for most, and the hint that promises most
     traffic         the bytes of device memory that a call reads and writes, by ncu
     finals          all kernels' newest finals, without a kernel or a workload: the fastest of ours, and how
-                    many times as long the baseline, torch.compile and the fastest peer take; with
-                    ``problems=largest`` only of each dtype's problem of the most operations
+                    many times as long the baseline, torch.compile and the best peer take, the fastest of
+                    all that were not written here; with ``problems=largest`` only of each dtype's problem
+                    of the most operations, and the problems where another is faster by more than 1 %
     gpus            all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their
                     times beside that of their ceilings, by what bounds the problems
 
@@ -45,7 +46,7 @@ results give the same text on every machine; what a CPU gave is in none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import chain
@@ -60,15 +61,25 @@ from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from pipeline.reporting import best, evidence_figures, gpus, gpus_section, grid_figures, ratio_figures
+from pipeline.reporting import (
+    best,
+    evidence_figures,
+    gpus,
+    gpus_section,
+    grid_figures,
+    losses,
+    ranking,
+    ratio_figures,
+)
 from pipeline.reporting.best import Row
 from pipeline.reporting.evidence_figures import FigureSelection, markdown
-from pipeline.reporting.field import head_to_heads
+from pipeline.reporting.field import HeadToHead, head_to_heads, head_to_heads_of_finals, rivals_of
 from pipeline.reporting.frames import best_configurations, comparable, frame, frame_of_finals
-from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.reporting.provider_map import Spot, provider_map
-from pipeline.reporting.ratio_figures import AskedShare, marked
-from pipeline.store import evidence, finals, results
+from pipeline.reporting.ratio_figures import AskedShare
+from pipeline.reporting.rival_times import Environments, RivalTimes
+from pipeline.store import evidence, finals, provenance, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.evidence import Evidence
 from pipeline.store.files import write_atomically
@@ -90,7 +101,7 @@ ASKED = ("each=", "mean=")
 """How options begin that say what was asked of ours."""
 
 LARGEST = "problems=largest"
-"""Leaves a table of finals one problem of each kernel and dtype."""
+"""Leaves a table of finals one problem of each kernel and dtype, and those at which another is faster."""
 
 COMMIT = 7
 """Digits of a commit that a page shows."""
@@ -206,11 +217,32 @@ class Request:
 @dataclass(frozen=True)
 class Fastest:
     """A machine's fastest times of each provider, in microseconds, by problem; at which problems finals gave
-    them, and at which commits."""
+    them, and at which commits. ``bounds`` are the problems and providers whose time is an upper bound, and
+    ``doubts`` say why one is not to be trusted."""
 
     times: Mapping[tuple[str, str], Mapping[str, float]]
     held: Sequence[tuple[str, str]]
     commits: Sequence[str]
+    bounds: Collection[tuple[tuple[str, str], str]]
+    doubts: Mapping[tuple[tuple[str, str], str], str]
+
+    def shown(self, place: tuple[str, str], provider: str) -> str:
+        """A time, with its mark."""
+        is_bound = (place, provider) in self.bounds
+        mark = "!" * ((place, provider) in self.doubts and not is_bound)
+        return microseconds(self.times[place].get(provider), is_bound) + mark
+
+    def mark(self, place: tuple[str, str], *providers: str) -> str:
+        """The mark of a ratio of these providers' times."""
+        return "!" * any((place, provider) in self.doubts for provider in providers)
+
+    def notes(self, providers: Collection[str], at: tuple[str, str] | None = None) -> list[str]:
+        """What the marks of these providers mean, by reason; at one problem, or at all."""
+        found: dict[str, list[str]] = {}
+        for (place, provider), why in self.doubts.items():
+            if provider in providers and at in (None, place):
+                found.setdefault(why, []).append(f"`{provider}` at {' '.join(filter(None, place))}")
+        return [f"! Not to be trusted: {', '.join(some)}: {why}." for why, some in found.items()]
 
     def how(self, shown: int) -> str:
         """How they were measured, for a caption of so many problems: two sentences."""
@@ -316,25 +348,19 @@ class Figures:
 
     def finals(self, largest: bool = False) -> Iterator[str]:
         """All kernels' newest finals, or those of each kernel's and dtype's ``largest`` problem."""
-        burst = [row for row in self._held if row.power == "burst"]
-        for gpu in _gpus(row.origin.gpu for row in burst):
-            problems: dict[tuple[str, Values], list[Final]] = {}
-            for row in burst:
-                if row.origin.gpu == gpu:
-                    problems.setdefault((row.point.kernel, row.point.problem), []).append(row)
-            shown = [some for some in problems.values() if fastest_of_ours(some)]
+        for gpu in _gpus(one.gpu for one in self._met):
+            shown = [one for one in self._met if one.gpu == gpu]
             if largest:
-                shown = _largest(shown)
-            rows = [_held_line(some) for some in shown]
-            if not rows:
-                continue
-            commits = sorted({row.origin.commit or "" for some in shown for row in some})
+                most = _largest(shown)
+                shown = [one for one in shown if one in most or one.lost]
+            rows = [_held_line(one) for one in shown]
+            commits = sorted({one.origin.commit for one in shown if one.origin is not None})
             at = ", ".join(f"`{commit[:COMMIT]}`" for commit in commits)
             header = ["kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"]
             header += ["baseline's time over ours", "torch.compile's", "best peer's"]
-            if not any(row[-1] for row in rows):  # no peer is installed where these were held
-                header, rows = header[:-1], [row[:-1] for row in rows]
-            yield f"*{self._name(gpu)}, finals of commit {at}.*\n\n{markdown(header, rows, 4)}"
+            notes = losses.doubts(shown)
+            table = markdown(header, rows, 4)
+            yield "\n\n".join([f"*{self._name(gpu)}, finals of commit {at}.*", table, *notes])
 
     def gpus(self) -> Iterator[str]:
         """All kernels on each pair of GPUs, by what bounds their problems."""
@@ -371,15 +397,15 @@ class Figures:
                     row["problem"],
                     row["words"],
                     f"`{row['provider']} {row['configuration']}".rstrip() + "`",
-                    number(best.value(row["median_us"])),
+                    best.time(row),
                     *(number(best.value(row[name])) if row["headline"] == name else "" for name in rates),
                     percent(best.value(row["ceiling_fraction"])),
-                    speedup(best.value(row["speedup"])),
+                    best.ratio(row),
                     f"`{row['commit'][:COMMIT]}`",
                 ]
                 for row in found
             ]
-            yield f"*{self._name(gpu)}.*\n\n{markdown(header, rows, 3)}"
+            yield "\n\n".join([f"*{self._name(gpu)}.*", markdown(header, rows, 3), *best.notes(found)])
 
     def _best_rows(self, request: Request) -> Iterator[tuple[str, dict[tuple[str, str], Row]]]:
         """Of each machine that has any the rows of the report's best providers, by problem in their order."""
@@ -417,8 +443,9 @@ class Figures:
         kernel = request.entry.loaded.kernel
         own = frozenset(one.name for one in kernel.providers if written_by(one) == "own")
         others = request.providers or [one.name for one in kernel.providers if one.name not in own]
-        here = self._swept[self._swept["kernel"].eq(request.entry.name)]
-        met = head_to_heads(here, {request.entry.name: own}, {request.entry.name: others})
+        name = request.entry.name
+        here = self._swept[self._swept["kernel"].eq(name)]
+        met = head_to_heads(here, {name: own}, RivalTimes(here, (), {name: others}, self._environments))
         for gpu in _gpus(self.loaded.gpus):
             some = [one for one in met if one.gpu == gpu and (one.extent, one.words) in request.problems]
             if some:
@@ -466,11 +493,16 @@ class Figures:
             rows = []
             for place, some in fastest.times.items():
                 least = min(some.values(), default=0.0)
-                cells = [f"**{number(us)}**" if us == least else number(us) for us in map(some.get, names)]
+                texts = [fastest.shown(place, name) for name in names]
+                equal = [some.get(name) == least for name in names]
+                cells = [
+                    f"**{text}**" if is_best else text for text, is_best in zip(texts, equal, strict=True)
+                ]
                 if some:
                     rows.append([place[0] + FINAL * (place in fastest.held), place[1], *cells])
             table = markdown([_x(request), "dtype", *(f"`{name}`" for name in names)], rows, 2)
-            yield f"*{self._name(gpu)}, us. {fastest.how(len(rows))} The fastest is bold.*\n\n{table}"
+            caption = f"*{self._name(gpu)}, us. {fastest.how(len(rows))} The fastest is bold.*"
+            yield "\n\n".join([caption, table, *fastest.notes(names)])
 
     def steps(self, request: Request) -> Iterator[str]:
         """What each of the named providers gains on the one before. Raises UserError where none is named."""
@@ -487,7 +519,9 @@ class Figures:
                     [
                         f"`{name}`",
                         number(done / some[name]),
-                        speedup(some[before] / some[name]) if before else "",
+                        speedup(some[before] / some[name]) + fastest.mark(place, before, name)
+                        if before
+                        else "",
                     ]
                     for before, name in zip([None, *known], known, strict=False)
                 ]
@@ -498,22 +532,28 @@ class Figures:
                     )
                     at = " ".join(filter(None, place))
                     commits = ", ".join(f"`{commit[:COMMIT]}`" for commit in fastest.commits)
-                    yield f"*{self._name(gpu)}, {at}, {how}, of {commits}.*\n\n{table}"
+                    caption = f"*{self._name(gpu)}, {at}, {how}, of {commits}.*"
+                    yield "\n\n".join([caption, table, *fastest.notes(known, place)])
 
     def map(self, request: Request) -> Iterator[str]:
         """The fastest provider over a workload's x axis and its other numbers."""
         baseline = request.entry.loaded.kernel.baseline
         for gpu, fastest in self._of_machines(request):
             spots = [
-                Spot(_numbers(request, problem), place[1], fastest.times[place])
+                Spot(
+                    _numbers(request, problem),
+                    place[1],
+                    fastest.times[place],
+                    frozenset(name for name in fastest.times[place] if fastest.mark(place, name)),
+                )
                 for place, problem in request.problems.items()
             ]
             header, *rows = provider_map(spots, request.x, baseline)
             how = fastest.how(sum(bool(some) for some in fastest.times.values()))
-            yield (
-                f"*{self._name(gpu)}: the fastest provider, and the time of `{baseline}` over its own. "
-                f"{how}*\n\n{markdown(header, rows, len(header))}"
-            )
+            caption = f"*{self._name(gpu)}: the fastest provider, and the time of `{baseline}` over its own. "
+            table = markdown(header, rows, len(header))
+            shown = {min(one.times, key=one.times.__getitem__) for one in spots if one.times}
+            yield "\n\n".join([f"{caption}{how}*", table, *fastest.notes(shown | {baseline})])
 
     def _of_machines(self, request: Request) -> Iterator[tuple[str, Fastest]]:
         """The providers' fastest times at each problem, of machines that have any. Providers that are gone
@@ -531,12 +571,18 @@ class Figures:
                 for one, some in timed.items()
             }
             if any(wanted.values()):
+                every = {(one, name): row for one, some in wanted.items() for name, row in some.items()}
                 yield (
                     gpu,
                     Fastest(
-                        {one: {name: us for name, (us, _) in some.items()} for one, some in wanted.items()},
+                        {
+                            one: {name: row["median_us"] for name, row in some.items()}
+                            for one, some in wanted.items()
+                        },
                         [one for one, at in places.items() if at in by_finals],
-                        sorted({commit for some in timed.values() for _, commit in some.values()}),
+                        sorted({row["commit"] for some in timed.values() for row in some.values()}),
+                        {one for one, row in every.items() if ranking.is_bound(row)},
+                        {one: why for one, row in every.items() if (why := ranking.doubt(row))},
                     ),
                 )
 
@@ -586,50 +632,68 @@ class Figures:
         return frame(comparable(self.loaded.measurements))
 
     @cached_property
+    def _every_final(self) -> list[Final]:
+        """The finals of every run."""
+        return [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
+
+    @cached_property
     def _held(self) -> list[Final]:
         """The newest finals."""
-        every = [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
-        return list(finals.newest(every))
+        return finals.newest_with_ours(self._every_final)
+
+    @cached_property
+    def _met(self) -> list[HeadToHead]:
+        """Ours beside all others, by finals."""
+        providers: dict[str, set[str]] = {}
+        for row in self._every_final:
+            providers.setdefault(row.point.kernel, set()).add(row.point.provider)
+        swept = self._swept[self._swept["kernel"].isin(providers.keys())]
+        for kernel, provider in swept[["kernel", "provider"]].drop_duplicates().itertuples(index=False):
+            providers[kernel].add(provider)
+        rivals = {kernel: rivals_of(kernel, some) for kernel, some in providers.items()}
+        times = RivalTimes(swept, self._every_final, rivals, self._environments)
+        return head_to_heads_of_finals(self._every_final, (), times)
+
+    @cached_property
+    def _environments(self) -> Environments:
+        return Environments(provenance.environments([self.input]), self.loaded.environments)
 
     def _name(self, gpu: str) -> str:
         environment = self.loaded.environments.get(gpu)
         return gpu if environment is None else environment.name
 
 
-def _largest(problems: Sequence[list[Final]]) -> list[list[Final]]:
-    """Of the finals of problems those of the most operations, by kernel and words, in their order."""
-    found: dict[tuple[str, str], list[Final]] = {}
-    for some in problems:
-        of = some[0].point.kernel, notation.words(some[0].point)
-        if of not in found or some[0].rate.flops > found[of][0].rate.flops:
-            found[of] = some
-    return list(found.values())
+def _largest(some: Sequence[HeadToHead]) -> list[HeadToHead]:
+    """The problems of the most operations, by kernel and words."""
+    found: dict[tuple[str, str], tuple[int, HeadToHead]] = {}
+    for one in some:
+        kernel = catalog.find(one.kernel).loaded.kernel
+        flops = kernel.work(problems.make(kernel.problem, one.problem)).flops
+        if flops > found.get((one.kernel, one.words), (-1,))[0]:
+            found[one.kernel, one.words] = flops, one
+    return [one for _, one in found.values()]
 
 
-def _held_line(some: Sequence[Final]) -> list[str]:
+def _held_line(versus: HeadToHead) -> list[str]:
     """A problem's finals: the fastest of ours, and the others' times over its."""
-    best = fastest_of_ours(some)
-    assert best is not None, "a problem without any is left out"
-    kernel = catalog.find(best.point.kernel).loaded.kernel
+    kernel = catalog.find(versus.kernel).loaded.kernel
 
-    def ratio(rows: Sequence[Final]) -> str:
-        row = min(rows, key=lambda row: row.median_us, default=None)
-        return "" if row is None or row.against is None else marked(row.against)
+    def ratio(names: Iterable[str]) -> tuple[str, str]:
+        known = [name for name in names if name in versus.rivals]
+        best = min(known, key=lambda name: versus.rivals[name].ratio, default=None)
+        return ("", "") if best is None else (f"`{best}` ", losses.ratio(versus.rivals[best]))
 
-    baseline = [row for row in some if row.point.provider == kernel.baseline]
-    # By name: finals may be of a provider that is gone since.
-    names = {provider.name for provider in kernel.providers if provider.compiled}
-    compiled = [row for row in some if row.point.provider in names]
+    compiled = [provider.name for provider in kernel.providers if provider.compiled]
     return [
-        best.point.kernel,
-        notation.extent(best.point),
-        notation.words(best.point),
-        f"`{notation.label(best.point)}`",
-        number(best.median_us),
-        percent(best.rate.ceiling_fraction),
-        ratio(baseline),
-        ratio(compiled),
-        ratio([row for row in some if row.by == "peer"]),
+        versus.kernel,
+        versus.extent,
+        versus.words,
+        f"`{versus.ours.label}`",
+        number(versus.ours.us),
+        percent(versus.ceiling_fraction),
+        ratio([kernel.baseline])[1],
+        ratio(compiled)[1],
+        "".join(ratio(versus.rivals)),
     ]
 
 
@@ -642,13 +706,16 @@ Place = tuple[str, str, str, str]
 """A kernel, a machine, a problem's words and its numbers."""
 
 
-TIME_COLUMNS = ["kernel", "gpu", "words", "extent", "provider", "median_us", "commit"]
+TIME_COLUMNS = [
+    *("kernel", "gpu", "words", "extent", "provider", "median_us", "commit"),
+    *("valid", "throttle", "invalid_reason"),
+]
 
 
-def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str, tuple[float, str]]]:
-    """By place and provider the time and the commit."""
+def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str, Mapping[Any, Any]]]:
+    """By place and provider the row of its time."""
     wanted = set(places)
-    found: dict[Place, dict[str, tuple[float, str]]] = {}
+    found: dict[Place, dict[str, Mapping[Any, Any]]] = {}
     # Of all kernels' rows few are asked for, and making a dictionary of each takes longest.
     asked = table["kernel"].isin({one for one, *_ in wanted}) & table["gpu"].isin(
         {one for _, one, *_ in wanted}
@@ -656,7 +723,7 @@ def _times(table: pd.DataFrame, places: Iterable[Place]) -> dict[Place, dict[str
     for row in table.loc[asked, TIME_COLUMNS].to_dict("records"):
         place = row["kernel"], row["gpu"], row["words"], row["extent"]
         if place in wanted:
-            found.setdefault(place, {})[row["provider"]] = row["median_us"], row["commit"]
+            found.setdefault(place, {})[row["provider"]] = row
     return found
 
 

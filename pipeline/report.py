@@ -39,11 +39,13 @@ from pipeline.reporting.field import head_to_heads, head_to_heads_of_finals, pre
 from pipeline.reporting.frames import against_baseline, best_configurations, entry_of, frame_of_finals
 from pipeline.reporting.ladder import ladder, rungs
 from pipeline.reporting.landscapes import landscapes, timed
+from pipeline.reporting.losses import losses
 from pipeline.reporting.overview import overview
 from pipeline.reporting.reading import RecordFilter
+from pipeline.reporting.rival_times import Environments, RivalTimes
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.reporting.tabulated import Tabulated, tabulated
-from pipeline.store import finals, results
+from pipeline.store import finals, provenance, results
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
@@ -90,7 +92,8 @@ def run(config: ReportConfig) -> None:
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
     every_final = [row for rows in held.values() for row in rows]
-    content = compose(measured, Results((), *known), evidence, every_final, unreadable)
+    runs = provenance.environments(folders_of(config.input, is_cpu))
+    content = compose(measured, Results((), *known), evidence, every_final, runs, unreadable)
     write(content, output)
 
     if not closing.show(console, output, here.slug):
@@ -127,11 +130,12 @@ def compose(
     known: Results,
     evidence: Evidence,
     held: Sequence[Final],
+    runs: Mapping[str, Environment],
     unreadable: list[str],
 ) -> Content:
-    """Work out everything that the report says; ``held`` are the finals of every run, and ``known`` are the
-    machines."""
-    everything_held, held = held, finals.newest(held)
+    """Work out everything that the report says; ``held`` are the finals of every run, ``runs`` the
+    environments of runs, and ``known`` are the machines."""
+    everything_held, held = held, finals.newest_with_ours(held)
     rows = measured.rows
     shown = set(rows.loc[rows["key"].isin({row.key for row in measured.wanted}), "key"])
     explained_ = tuple(row for row in measured.wanted if row.key in shown)
@@ -139,7 +143,10 @@ def compose(
     stale = changed_since(measured.examples, found.environments)
     rows["stale"] = [stale[origin] for origin in rows.pop("origin")]
     kernels = sorted(set(rows["kernel"]))
-    about = {name: describe(name, set(rows.loc[rows["kernel"] == name, "provider"])) for name in kernels}
+    providers = {name: set(rows.loc[rows["kernel"] == name, "provider"]) for name in kernels}
+    for row in everything_held:
+        providers.get(row.point.kernel, set()).add(row.point.provider)
+    about = {name: describe(name, some) for name, some in providers.items()}
     baselines = {name: one.baseline for name, one in about.items()}
     fastest = against_baseline(best_configurations(rows), baselines)
     styles = plots.styles(rows["provider"])
@@ -170,8 +177,10 @@ def compose(
         for name in about:
             maps[name] = processes.submit(landscapes, timed(rows[rows["kernel"] == name]), names)
         rivals = {name: one.rivals for name, one in about.items()}
-        swept = head_to_heads(rows, {name: one.own for name, one in about.items()}, rivals)
-        field = preferred(swept, head_to_heads_of_finals(held, swept, rivals))
+        times = RivalTimes(rows, everything_held, rivals, Environments(runs, found.environments))
+        swept = head_to_heads(rows, {name: one.own for name, one in about.items()}, times)
+        by_finals = head_to_heads_of_finals(everything_held, swept, times)
+        field = preferred(swept, by_finals)
         of_finals = frame_of_finals(row for row in held if row.power == "burst")
         summaries = summary.summaries(field, rows, of_finals, baselines)
         common, others = gpus.compared(rows, of_finals)
@@ -182,6 +191,7 @@ def compose(
             rows=rows,
             best=fastest,
             field=field,
+            losses=losses(swept, by_finals),
             summaries=summaries,
             overview=overview_drawn.result(),
             common_problems=common,

@@ -193,6 +193,7 @@ def measurement(
     run: str | None = None,
     measured_at: datetime = MEASURED_AT,
     valid: bool = True,
+    throttle: str | None = None,
     **named: Value | None,
 ) -> Measurement:
     """One measurement; what is not given is plausible and follows from what is. ``named`` are dimensions and
@@ -206,8 +207,13 @@ def measurement(
         mem_clock_mhz=3201 if on_gpu else None,
         temperature_c=41 if on_gpu else None,
         power_w=322.5 if on_gpu else None,
-        valid=valid,
-        invalid_reason=None if valid else "the clock moved by 8 % while it was timed",
+        throttle=throttle,
+        valid=valid and throttle is None,
+        invalid_reason=f"the GPU was held back while it was timed, twice: {throttle}"
+        if throttle
+        else None
+        if valid
+        else "the clock moved by 8 % while it was timed",
     )
     outcome = Outcome(
         status=status,

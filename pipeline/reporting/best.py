@@ -4,7 +4,7 @@ at once."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from pipeline.reporting.frames import (
     entry_of,
     frame,
 )
+from pipeline.reporting.numbers import microseconds, speedup
 from pipeline.store import results
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 COLUMNS = [
     *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
-    *("baseline", "speedup", "valid", "commit", "dirty"),
+    *("baseline", "speedup", "valid", "throttle", "doubt", "commit", "dirty"),
 ]
-"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. In the files some
-have other names, with their units: ``data_files.NAMES``."""
+"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. A time with a
+``throttle`` is an upper bound; ``doubt`` is why the time or the speedup is not to be trusted. In the files
+some columns have other names, with their units: ``data_files.NAMES``."""
 
 Row = Mapping[str, str]
 """A line of the CSV file, by ``COLUMNS``."""
@@ -64,6 +66,28 @@ def of_ledgers(folder: Path, gpu: str, kernels: Collection[str]) -> list[Row]:
 def value(cell: str) -> float | None:
     """A cell's number, None where it is empty."""
     return float(cell) if cell else None
+
+
+def time(row: Row) -> str:
+    """A line's time with its mark."""
+    is_bound = row["throttle"] != ""
+    return microseconds(value(row["median_us"]), is_bound) + "!" * (row["valid"] == "False" and not is_bound)
+
+
+def ratio(row: Row) -> str:
+    """The baseline's time over a line's with its mark."""
+    text = speedup(value(row["speedup"]))
+    return text + "!" * bool(text and row["doubt"])
+
+
+def notes(rows: Iterable[Row]) -> list[str]:
+    """What the marks of lines mean, by reason."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["doubt"]:
+            where = " ".join(filter(None, (row["kernel"], row["problem"], row["words"])))
+            found.setdefault(row["doubt"], []).append(where)
+    return [f"! Not to be trusted at {', '.join(places)}: {why}." for why, places in found.items()]
 
 
 def _lines(content: str, gpu: str) -> list[Row]:

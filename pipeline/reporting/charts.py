@@ -15,8 +15,9 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from pipeline.reporting.drawings import Drawing
-from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.reporting.plots import HEADROOM, Limit, Panel, Style, limit, log_ends, log_ticks, x_ticks
+from pipeline.reporting.ranking import is_bound
 
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40
@@ -149,11 +150,11 @@ def _said(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
     share, ratio = percent(row["ceiling_fraction"]), speedup(row["speedup"])
     parts = [
         f"{row['label']} at {row['extent']}",
-        f"{number(row['median_us'])} us",
+        f"{microseconds(row['median_us'], is_bound(row))} us",
         f"{number(row[rate])} {RATES[rate]}",
         share and f"{share} of ceiling",
-        ratio and f"{ratio} x {baseline}",
-        "not to be trusted" if row["valid"] is False else "",
+        ratio and f"{ratio}{'!' * bool(row['doubt'])} x {baseline}",
+        row["doubt"] and f"not to be trusted: {row['doubt']}",
     ]
     return ", ".join(filter(None, parts))
 

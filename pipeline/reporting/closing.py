@@ -20,7 +20,7 @@ from rich.table import Table
 
 from pipeline.reporting import best
 from pipeline.reporting.best import Row
-from pipeline.reporting.numbers import RATES, number, percent, print_wide, speedup
+from pipeline.reporting.numbers import RATES, number, percent, print_wide
 from pipeline.store import files, results, runs
 
 MOST_ROWS = 18
@@ -118,6 +118,8 @@ def table(rows: Sequence[Row], title: str) -> Table:
     found = Table(
         title=title,
         title_justify="left",
+        caption="\n".join(best.notes(rows)) or None,
+        caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=(0, 1, 0, 0),
@@ -134,9 +136,9 @@ def table(rows: Sequence[Row], title: str) -> Table:
             row["problem"],
             row["words"],
             f"{row['provider']} {row['configuration']}".strip(),
-            number(best.value(row["median_us"])) + "!" * (row["valid"] == "False"),
+            best.time(row),
             rate,
             percent(best.value(row["ceiling_fraction"])),
-            f"{speedup(best.value(row['speedup']))} x {row['baseline']}",
+            f"{best.ratio(row)} x {row['baseline']}",
         )
     return found

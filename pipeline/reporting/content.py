@@ -51,12 +51,12 @@ class Content:
 
     ``results`` has of the measurements those that evidence is about, and ``machines`` are names by slug.
     ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
-    configuration with its speedup. ``field`` are the problems at which ours met others, ``summaries`` what
-    follows of them, ``common_problems`` GPUs at common problems and ``other_sources`` those at which no
-    provider is the same. ``finals`` are the newest of each problem,
-    ``history`` those of every run. ``plots``, ``rooflines`` and ``ladders`` are drawings of each
-    kernel that was timed, ``landscapes`` the maps of each.
-    ``overview`` is the figure of the summaries, empty without one.
+    configuration with its speedup. ``field`` are the problems at which ours met others, ``losses`` those at
+    which any of them is faster, worst first, ``summaries`` what follows of the field, ``common_problems``
+    GPUs at common problems and ``other_sources`` those at which no provider is the same. ``finals`` are the
+    newest of each problem, ``history`` those of every run. ``plots``, ``rooflines`` and ``ladders`` are
+    drawings of each kernel that was timed, ``landscapes`` the maps of each. ``overview`` is the figure of the
+    summaries, empty without one.
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
     results: Results
@@ -64,6 +64,7 @@ class Content:
     rows: pd.DataFrame
     best: pd.DataFrame
     field: Sequence[HeadToHead]
+    losses: Sequence[HeadToHead]
     finals: Sequence[Final]
     history: Sequence[KernelHistory]
     about: Mapping[str, About]

@@ -1,17 +1,18 @@
 """Against the field: this repository's fastest provider at every problem, beside the others that were timed
 there.
 
-The others are the kernel's baseline in torch, torch.compile, the kernels written here as everybody writes
-them, and the peers that were installed. A ratio is the rival's time over ours: above 1 ours is the faster.
-Where there are finals, these say it: the rivals were measured side by side. Where there are none, it is the
-best of each provider's times in the ledger.
+The others are all that were not written here to be fast: torch's, the kernel's baseline first, with what
+torch.compile makes; the kernels written here as everybody writes them; and the peers that were installed. A
+ratio is the rival's time over ours: above 1 ours is the faster. Where there are finals, these say it: the
+rivals were measured side by side. One that was not among them counts by its newest time in an equal
+environment. Where there are none, it is the best of each provider's times in the ledger.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
@@ -19,28 +20,34 @@ import pandas as pd
 
 from pipeline import UserError
 from pipeline.points import problems
+from pipeline.points.frozen import Values
 from pipeline.reporting.frames import (
     best_configurations,
     best_providers,
+    distrusted,
     entry_of,
     frame_of_finals,
 )
 from pipeline.reporting.ranking import PLACE
-from pipeline.store.finals import Against, Final, How, fastest_of_ours
+from pipeline.reporting.rival_times import ProviderTime, RivalTimes, place_of, time_of, time_of_final
+from pipeline.store.finals import Against, Final, How, fastest_of_ours, newest_with_ours, written_by
 from pipeline.store.record import Origin
+
+NEAR = 0.99
+"""A ratio from here on says that the other is not faster by more than 1 %."""
 
 
 def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
-    """Those of a kernel's providers that ours are compared with, in the order of their columns; of a kernel
-    that is not there those named after torch."""
+    """Those of a kernel's providers that ours are compared with, in the order of their columns: all that were
+    not written here to be fast. Of a kernel that is not there those named after torch."""
     entry = entry_of(kernel)
     if entry is None:
         return tuple(sorted(name for name in providers if name.partition("_")[0] == "torch"))
     declared = entry.loaded.kernel
     compiled = [one.name for one in declared.providers if one.compiled]
-    peers = [one.name for one in declared.providers if one.package]
-    textbook = [one.name for one in declared.providers if one.textbook]
-    rivals = dict.fromkeys([declared.baseline, *compiled, *textbook, *peers])
+    written = {one.name: written_by(one) for one in declared.providers}
+    others = [name for by in ("torch", "textbook", "peer") for name in written if written[name] == by]
+    rivals = dict.fromkeys([declared.baseline, *compiled, *others])
     return tuple(name for name in rivals if name in providers)
 
 
@@ -55,40 +62,72 @@ class DispatchedTime:
     ratio: float
 
 
+@dataclass(frozen=True)
+class RivalRatio:
+    """A rival's time, and that over ours. ``against`` is there for two that were measured side by side in
+    finals; ``is_elsewhere`` says that the time is of another run than ours. ``doubt`` is why one of the two
+    times is not to be trusted."""
+
+    time: ProviderTime
+    ratio: float
+    is_elsewhere: bool
+    doubt: str
+    against: Against | None = None
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the rival is faster by more than 1 %, as far as that is known."""
+        return self.ratio < NEAR and (self.against is None or self.against.verdict != "same")
+
+
 @dataclass(frozen=True, eq=False)
 class HeadToHead:
-    """Our fastest provider at one problem, and how each rival that was timed there does beside it. ``rate``
-    is the one that people compare, ``headline`` says which that is.
+    """Our fastest provider at one problem, ``ours``, and how each rival that was timed there does beside it.
+    ``rate`` is the one that people compare, ``headline`` says which that is.
 
-    ``finals`` are those of the rivals that had finals; ``oracle`` is then the best of all our configurations
-    by the sweep, and its time. ``dispatched`` is what a caller gets.
+    ``by_finals`` says that ours had finals; ``oracle`` is then the best of all our configurations by the
+    sweep, and its time. ``dispatched`` is what a caller gets.
     """
 
     kernel: str
     gpu: str
     words: str
     extent: str
+    problem: Values
     rank: int
-    ours: str
-    us: float
+    ours: ProviderTime
     headline: str
     rate: float
     ceiling_fraction: float | None
-    ratios: Mapping[str, float]
+    rivals: Mapping[str, RivalRatio]
     unasked: tuple[str, ...]
     """Those of ours, timed elsewhere on the GPU, that the ledger says nothing of here and that could do it: a
     sweep has not come so far, and our fastest is not known."""
-    finals: Mapping[str, Against] = field(default_factory=dict)
-    oracle: tuple[str, float] | None = None
+    by_finals: bool = False
+    oracle: ProviderTime | None = None
     origin: Origin | None = None
     dispatched: DispatchedTime | None = None
 
     @property
+    def where(self) -> str:
+        """The problem in words."""
+        return f"{self.words} {self.extent}".strip()
+
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        """Where they meet."""
+        return self.kernel, self.gpu, self.words, self.extent
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Each rival's time over ours."""
+        return {rival: one.ratio for rival, one in self.rivals.items()}
+
+    @property
     def lost(self) -> list[str]:
-        """The rivals that are faster, as far as that is known."""
-        if self.finals:
-            return [rival for rival, one in self.finals.items() if one.verdict == "faster"]
-        return [rival for rival, ratio in self.ratios.items() if ratio < 1]
+        """The rivals that are faster, the fastest first."""
+        faster = [rival for rival, one in self.rivals.items() if one.is_faster]
+        return sorted(faster, key=lambda rival: self.rivals[rival].ratio)
 
 
 @dataclass(frozen=True)
@@ -102,18 +141,18 @@ class Score:
 
 
 def head_to_heads(
-    rows: pd.DataFrame, own: Mapping[str, frozenset[str]], rivals: Mapping[str, Sequence[str]]
+    rows: pd.DataFrame, own: Mapping[str, frozenset[str]], times: RivalTimes
 ) -> list[HeadToHead]:
-    """Every problem at which one of ours and a rival were timed, by kernel, GPU and problem.
+    """Every problem at which one of ours and a rival were timed, ours by a sweep, by kernel, GPU and problem.
 
-    ``own`` and ``rivals`` are by kernel. Timings that are not to be trusted are left out.
+    ``own`` is by kernel. Timings that are not to be trusted are left out, but for upper bounds.
     """
-    trusted = rows[rows["status"].eq("ok") & ~rows["valid"].eq(False)]
+    usable = rows[rows["status"].eq("ok") & ~distrusted(rows)]
     is_ours = [
-        provider in own[kernel] and provider not in rivals[kernel]
-        for kernel, provider in zip(trusted["kernel"], trusted["provider"], strict=True)
+        provider in own[kernel] and provider not in times.rivals[kernel]
+        for kernel, provider in zip(usable["kernel"], usable["provider"], strict=True)
     ]
-    of_ours = trusted[pd.Series(is_ours, index=trusted.index, dtype=bool)]
+    of_ours = usable[pd.Series(is_ours, index=usable.index, dtype=bool)]
     tuned = defaultdict[Any, dict[str, set[Any]]](lambda: defaultdict(set))
     every = of_ours[["kernel", "gpu", "provider", "parameters"]].drop_duplicates()
     for kernel, gpu, provider, parameters in every.itertuples(index=False):
@@ -121,82 +160,80 @@ def head_to_heads(
     answered = defaultdict[Any, set[str]](set)
     for row in rows[[*PLACE, "provider"]].drop_duplicates().to_dict("records"):
         answered[tuple(row[key] for key in PLACE)].add(row["provider"])
-    best = best_configurations(trusted)
-    times = best.set_index([*PLACE, "provider"])["median_us"].to_dict()
     found = []
-    for ours in best_providers(best_configurations(of_ours)).to_dict("records"):
-        place = tuple(ours[key] for key in PLACE)
-        others = {rival: times.get((*place, rival)) for rival in rivals[ours["kernel"]]}
-        ratios = {rival: us / ours["median_us"] for rival, us in others.items() if us is not None}
-        if not ratios:
+    for row in best_providers(best_configurations(of_ours)).to_dict("records"):
+        place, ours = place_of(row), time_of(row)
+        rivals = {name: _ratio(ours, time) for name, time in times.beside(place, ours).items()}
+        if not rivals:
             continue
-        fraction = ours["ceiling_fraction"]
-        elsewhere = tuned[ours["kernel"], ours["gpu"]]
+        kernel, gpu = place[:2]
+        elsewhere = tuned[kernel, gpu]
+        fraction = row["ceiling_fraction"]
         found.append(
             HeadToHead(
-                kernel=ours["kernel"],
-                gpu=ours["gpu"],
-                words=ours["words"],
-                extent=ours["extent"],
-                rank=ours["rank"],
-                ours=ours["label"],
-                us=ours["median_us"],
-                headline=ours["headline"],
-                rate=ours[ours["headline"]],
+                *place,
+                problem=row["problem"],
+                rank=row["rank"],
+                ours=ours,
+                headline=row["headline"],
+                rate=row[row["headline"]],
                 ceiling_fraction=None if pd.isna(fraction) else fraction,
-                ratios=ratios,
+                rivals=rivals,
                 unasked=tuple(
                     name
                     for name in sorted(elsewhere.keys() - answered[place])
-                    if any(could(ours["kernel"], name, ours["problem"], one) for one in elsewhere[name])
+                    if any(could(kernel, name, row["problem"], one) for one in elsewhere[name])
                 ),
             )
         )
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
+def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = None) -> RivalRatio:
+    return RivalRatio(
+        time=other,
+        ratio=other.us / ours.us if against is None else against.ratio,
+        is_elsewhere=other.run != ours.run,
+        doubt=other.doubt or ours.doubt,
+        against=against,
+    )
+
+
 def head_to_heads_of_finals(
-    rows: Sequence[Final], swept: Sequence[HeadToHead], rivals: Mapping[str, Sequence[str]]
+    rows: Sequence[Final], swept: Sequence[HeadToHead], times: RivalTimes
 ) -> list[HeadToHead]:
-    """Every problem that had finals, of its newest; ``swept`` are the same problems by the ledgers."""
-    oracles = {(one.kernel, one.gpu, one.words, one.extent): (one.ours, one.us) for one in swept}
-    table = frame_of_finals(rows)
-    named = dict(zip(rows, table.to_dict("records"), strict=True))
+    """Every problem that had finals of ours, of its newest; ``rows`` are those of every run, and ``swept``
+    the same problems by the ledgers."""
+    oracles = {one.place: one.ours for one in swept}
+    rows = [row for row in newest_with_ours(rows) if row.power == "burst"]
+    named = dict(zip(rows, frame_of_finals(rows).to_dict("records"), strict=True))
     groups = defaultdict[Any, list[Final]](list)
     for row in rows:
-        if row.power == "burst":
-            groups[row.origin.gpu, row.place].append(row)
+        groups[row.origin.gpu, row.place].append(row)
     found = []
-    for (gpu, _), some in groups.items():
+    for some in groups.values():
         best = fastest_of_ours(some)
         if best is None:
             continue
-        kernel = best.point.kernel
-        others: dict[str, Against] = {}
-        for row in some:
-            # Of a provider that stands there twice, once as what is dispatched, the faster.
-            known = others.get(row.point.provider)
-            if row.against is not None and (known is None or row.against.ratio < known.ratio):
-                others[row.point.provider] = row.against
-        finals = {rival: others[rival] for rival in rivals.get(kernel, ()) if rival in others}
-        name = named[best]
-        rate = best.rate
+        name, ours, rate = named[best], time_of_final(best), best.rate
+        place = place_of(name)
+        rivals = {other: _ratio(ours, time) for other, time in times.beside(place, ours).items()}
+        for other, row in sorted(_fastest_of_each(some).items()):
+            if other in times.rivals.get(place[0], ()):
+                rivals[other] = _ratio(ours, time_of_final(row), row.against)
         found.append(
             HeadToHead(
-                kernel=kernel,
-                gpu=gpu,
-                words=name["words"],
-                extent=name["extent"],
+                *place,
+                problem=best.point.problem,
                 rank=name["rank"],
-                ours=name["label"],
-                us=best.median_us,
+                ours=ours,
                 headline=best.headline,
                 rate=rate.gbps if best.headline == "gbps" else rate.tflops,
                 ceiling_fraction=rate.ceiling_fraction,
-                ratios={rival: one.ratio for rival, one in finals.items()},
+                rivals=rivals,
                 unasked=(),
-                finals=finals,
-                oracle=oracles.get((kernel, gpu, name["words"], name["extent"])),
+                by_finals=True,
+                oracle=oracles.get(place),
                 origin=best.origin,
                 dispatched=next(
                     (
@@ -214,6 +251,16 @@ def head_to_heads_of_finals(
             )
         )
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
+
+
+def _fastest_of_each(some: Sequence[Final]) -> dict[str, Final]:
+    """Of each provider that was compared with ours the final; of one that stands there twice, once as what is
+    dispatched, the faster."""
+    found: dict[str, Final] = {}
+    for row in sorted(some, key=lambda row: row.median_us, reverse=True):
+        if row.against is not None:
+            found[row.point.provider] = row
+    return found
 
 
 def preferred(swept: Sequence[HeadToHead], finals: Sequence[HeadToHead]) -> list[HeadToHead]:
@@ -240,12 +287,12 @@ def could(kernel: str, provider: str, problem: Mapping[str, Any], parameters: Ma
 
 def scores(some: Sequence[HeadToHead], rivals: Sequence[str]) -> dict[str, Score]:
     """Against each of the rivals that was met."""
-    against = {rival: [one.ratios[rival] for one in some if rival in one.ratios] for rival in rivals}
+    against = {rival: [one.ratios[rival] for one in some if rival in one.rivals] for rival in rivals}
     return {
         rival: Score(
             mean=geometric_mean(ratios),
             worst=min(ratios),
-            won=sum(rival not in one.lost for one in some if rival in one.ratios),
+            won=sum(not one.rivals[rival].is_faster for one in some if rival in one.rivals),
             problems=len(ratios),
         )
         for rival, ratios in against.items()

@@ -7,10 +7,11 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from pipeline.points import notation
+from pipeline.reporting import losses
 from pipeline.reporting.content import Content
 from pipeline.reporting.field import HeadToHead, scores
-from pipeline.reporting.numbers import RATES, number, percent, speedup
-from pipeline.store.finals import Final
+from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
+from pipeline.store.finals import Final, decided
 from pipeline.store.turns import Accuracy
 
 
@@ -25,16 +26,18 @@ def view(content: Content) -> dict[str, Any]:
                 held = [r for r in content.finals if (r.point.kernel, r.origin.gpu) == (kernel, slug)]
                 part = _part(kernel, slug, machine, some, content.about[kernel].rivals)
                 parts.append(part | {"accuracy": _accuracy(held), "sustained": _sustained(held)})
-    return {"parts": parts, "styles": list(content.styles.values())}
+    return {
+        "parts": parts,
+        "losses": losses.view(content.losses, names),
+        "styles": list(content.styles.values()),
+    }
 
 
 def _part(
     kernel: str, slug: str, machine: str, some: Sequence[HeadToHead], rivals: Sequence[str]
 ) -> dict[str, Any]:
     """One kernel on one machine."""
-    unfinished = [
-        f"{one.words} {one.extent} ({', '.join(one.unasked)})".lstrip() for one in some if one.unasked
-    ]
+    unfinished = [f"{one.where} ({', '.join(one.unasked)})" for one in some if one.unasked]
     some = [versus for versus in some if not versus.unasked]
     against = scores(some, rivals)
     origins = [versus.origin for versus in some if versus.origin is not None]
@@ -50,18 +53,19 @@ def _part(
         "worst": [speedup(score.worst) for score in against.values()],
         "won": [f"{score.won} of {score.problems}" for score in against.values()],
         "unfinished": unfinished,
-        "losses": [f"{one.words} {one.extent} ({', '.join(one.lost)})".lstrip() for one in some if one.lost],
+        "losses": [f"{one.where} ({', '.join(one.lost)})" for one in some if one.lost],
+        "doubts": losses.doubts(some),
         "dispatched": _dispatched(some),
         "lines": [
             {
                 "dispatched": _what_callers_get(versus),
                 "words": versus.words,
                 "extent": versus.extent,
-                "ours": versus.ours,
-                "us": number(versus.us),
+                "ours": versus.ours.label,
+                "us": microseconds(versus.ours.us, versus.ours.is_bound),
                 "rates": [number(versus.rate) if versus.headline == name else "" for name in rates],
                 "percent": percent(versus.ceiling_fraction),
-                "oracle": "" if versus.oracle is None else f"{versus.oracle[0]}, {number(versus.oracle[1])}",
+                "oracle": _oracle(versus),
                 "ratios": [
                     {"text": _ratio(versus, rival), "lost": rival in versus.lost} for rival in against
                 ],
@@ -77,8 +81,7 @@ def _dispatched(some: Sequence[HeadToHead]) -> list[list[str]]:
     groups: dict[str, list[tuple[float, str]]] = {}
     for versus in some:
         if (got := versus.dispatched) is not None:
-            place = f"{versus.words} {versus.extent}".strip()
-            groups.setdefault(got.how, []).append((got.ratio, place))
+            groups.setdefault(got.how, []).append((got.ratio, versus.where))
     return [
         [how, str(len(those)), number(geometric_mean(ratio for ratio, _ in those)), *_worst(those)]
         for how, those in sorted(groups.items())
@@ -88,6 +91,11 @@ def _dispatched(some: Sequence[HeadToHead]) -> list[list[str]]:
 def _worst(those: Sequence[tuple[float, str]]) -> list[str]:
     ratio, place = max(those)
     return [number(ratio), place]
+
+
+def _oracle(versus: HeadToHead) -> str:
+    best = versus.oracle
+    return "" if best is None else f"{best.label}, {microseconds(best.us, best.is_bound)}"
 
 
 def _what_callers_get(versus: HeadToHead) -> str:
@@ -123,6 +131,7 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
         if row.power == "burst" or rested is None:
             continue
         beside = row.against
+        said = "" if beside is None else decided(beside.verdict, len(row.rounds_us))
         lines.append(
             [
                 notation.words(row.point),
@@ -134,7 +143,7 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
                 percent(row.rate.ceiling_fraction),
                 "" if row.sm_clock_mhz is None else f"{row.sm_clock_mhz} MHz",
                 number(row.joules),
-                "" if beside is None else f"{speedup(beside.ratio)} {beside.verdict}",
+                "" if beside is None else f"{speedup(beside.ratio)} {said or beside.verdict}",
             ]
         )
     return lines
@@ -142,9 +151,11 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
 
 def _ratio(versus: HeadToHead, rival: str) -> str:
     """A ratio; of finals with half of its interval, and where nothing is decided with a question mark."""
-    one = versus.finals.get(rival)
-    text = speedup(versus.ratios.get(rival))
-    if one is None or one.high is None:
-        return text
-    mark = {"same": " =", "undecided": " ?"}.get(one.verdict, "")
-    return f"{text} ± {number(50 * (one.high - one.low) / one.ratio, 2)} %{mark}"
+    one = versus.rivals.get(rival)
+    if one is None:
+        return ""
+    if one.against is None or one.against.high is None or one.time.rounds == 1:
+        return losses.ratio(one)
+    mark = {"same": " =", "undecided": " ?"}.get(one.against.verdict, "")
+    half = 50 * (one.against.high - one.against.low) / one.ratio
+    return f"{speedup(one.ratio)} ± {number(half, 2)} %{mark}"

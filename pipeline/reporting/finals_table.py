@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pipeline.points import notation
 from pipeline.reporting.numbers import number, percent
-from pipeline.store.finals import Final, fastest_of_ours
+from pipeline.store.finals import Final, decided, fastest_of_ours
 
 
 def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
@@ -27,7 +27,8 @@ def table(groups: Sequence[Sequence[Final]], title: str) -> Table:
             continue
         others = [row for row in group if row.power == "burst" and row.by != "own"]
         words = ", ".join(
-            f"{row.point.provider} {row.against.ratio:.2f} {row.against.verdict}"
+            f"{row.point.provider} {row.against.ratio:.2f} "
+            f"{decided(row.against.verdict, len(row.rounds_us)) or row.against.verdict}"
             for row in others
             if row.against
         )

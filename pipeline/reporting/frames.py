@@ -27,13 +27,13 @@ COLUMNS = [
     *("key", "kernel", "provider", "problem", "parameters", "workload"),
     *("extent", "words", "configuration", "label", "x", "headline", "rank"),
     *OUTCOME,
-    *("incomparable", "source", "earlier_us"),
+    *("incomparable", "source", "environment", "earlier_us"),
     *(name for group in GROUPS.values() for name in group.model_fields),
 ]
 """The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and
 ``words`` are the problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which
 rate people compare, ``rank`` its problem's place among all of the frame, ``earlier_us`` the time before its
-source was edited."""
+source was edited, ``environment`` the digest of what of it is in the key."""
 
 USUAL_TIMERS = ("graph", "event", "perf_counter")
 """How a device is timed unless somebody asks for another way: on a GPU a graph, or events where one can't be
@@ -107,6 +107,7 @@ def flat(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
         row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
         row |= {"incomparable": one.outcome.incomparable, "source": one.parts.source}
         row["earlier_us"] = None if one.earlier is None else one.earlier.median_us
+        row["environment"] = one.parts.environment
         parts = {
             "timing": one.outcome.timing,
             "rate": one.rate,
@@ -187,22 +188,38 @@ def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
     return _first_of_each(timed, ["provider"], ["provider", "distrusted", "median_us"])
 
 
+def fastest_of_each(timed: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Of timed rows the fastest at each kernel, GPU and problem with the same values in these columns."""
+    return _first_of_each(timed, names, [*names, "median_us"])
+
+
 def best_providers(best: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``ranking.best_providers``."""
     return _first_of_each(best, [], ["distrusted", "median_us", "provider"])
 
 
 def _first_of_each(table: pd.DataFrame, names: Sequence[str], order_: Sequence[str]) -> pd.DataFrame:
-    ranked = table[list(ranking.RANKED)].reset_index(drop=True)
-    ranked["distrusted"] = ranked["valid"].eq(False)
+    ranked = table[list(dict.fromkeys([*ranking.RANKED, *names]))].reset_index(drop=True)
+    ranked["distrusted"] = distrusted(ranked)
     ranked = ranked.sort_values(["kernel", "gpu", "rank", *order_], kind="stable")
     return table.iloc[ranked.drop_duplicates([*ranking.PLACE, *names]).index]
 
 
+def bounds(table: pd.DataFrame) -> pd.Series[bool]:
+    """The rows of ``ranking.is_bound``."""
+    return table["valid"].eq(False) & table["throttle"].notna()
+
+
+def distrusted(table: pd.DataFrame) -> pd.Series[bool]:
+    """The rows of ``ranking.is_distrusted``."""
+    return table["valid"].eq(False) & ~bounds(table)
+
+
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Add ``speedup`` and ``tied``, as ``ranking.against_baseline`` has them."""
+    """Add ``speedup``, ``tied`` and ``doubt``, as ``ranking.against_baseline`` has them."""
     found = ranking.against_baseline(_records(best, ranking.COMPARED), baselines)
-    return best.assign(speedup=[ratio for ratio, _ in found], tied=[tied for _, tied in found])
+    ratios, ties, doubts = zip(*found, strict=True) if found else ((), (), ())
+    return best.assign(speedup=list(ratios), tied=list(ties), doubt=list(doubts))
 
 
 def _records(table: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from math import prod
 
 from kernels.contract import Variable
 from pipeline.points import notation
+from pipeline.reporting import best
 from pipeline.reporting.best import value
 from pipeline.reporting.evidence_figures import FigureSelection, markdown, place
 from pipeline.reporting.frames import comparable
@@ -51,7 +52,7 @@ def grid(
         f"Of the {len(shares)} problems that move more than {LARGE_MB} MB the fastest reaches "
         f"{100 * AIM:.0f} % of the ceiling at {len(shares) - len(missed)}{but}."
     )
-    return "\n\n".join([markdown(header, cells, 1), *([said] if shares else [])])
+    return "\n\n".join([markdown(header, cells, 1), *best.notes(rows.values()), *([said] if shares else [])])
 
 
 def _best(row: Mapping[str, str] | None, columns: int) -> list[str]:
@@ -59,9 +60,9 @@ def _best(row: Mapping[str, str] | None, columns: int) -> list[str]:
         return [""] * columns
     return [
         f"`{row['provider']} {row['configuration']}".rstrip() + "`",
-        number(value(row["median_us"])),
+        best.time(row),
         percent(value(row["ceiling_fraction"])),
-        speedup(value(row["speedup"])),
+        best.ratio(row),
     ]
 
 

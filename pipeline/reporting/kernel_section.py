@@ -10,9 +10,10 @@ import pandas as pd
 from pipeline.reporting import gpus_section
 from pipeline.reporting.content import About, Content
 from pipeline.reporting.frames import best_providers
-from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.numbers import RATES, microseconds, number, percent
 from pipeline.reporting.plots import Style
-from pipeline.reporting.table import INCOMPARABLE, TIE, TIE_NOTE, incomparable_notes, remarks
+from pipeline.reporting.ranking import doubt, is_bound, is_distrusted
+from pipeline.reporting.table import INCOMPARABLE, TIE_NOTE, incomparable_notes, ratio_cell, remarks
 from pipeline.reporting.why import sections
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
@@ -82,7 +83,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "incomparable": _incomparable(best),
         "distrusted": sorted(
             {
-                f"{machine_names[row['gpu']]}: {row['invalid_reason'] or 'no reason was recorded'}"
+                f"{machine_names[row['gpu']]}: {doubt(row)}"
                 for row in best[best["valid"].eq(False)].to_dict("records")
             }
         ),
@@ -130,9 +131,10 @@ LINE_COLUMNS = [
         "stale",
         "rel_ci",
         "valid",
+        "throttle",
         "headline",
     ),
-    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied", "incomparable"),
+    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied", "doubt", "incomparable"),
 ]
 """What a line shows: a frame's other columns would take most of the time."""
 
@@ -185,16 +187,16 @@ def _lines(
                 "label": row["label"],
                 "style": styles[row["provider"]].name,
                 "baseline": row["provider"] == about.baseline,
-                "us": number(row["median_us"])
+                "us": microseconds(row["median_us"], is_bound(row))
                 + OLD * bool(row["stale"])
                 + INCOMPARABLE * isinstance(row["incomparable"], str),
                 "error": f"{100 * row['rel_ci']:.1f} %",
-                "distrusted": row["valid"] is False,
+                "distrusted": is_distrusted(row),
                 "rates": [number(row[name]) if row["headline"] == name else "" for name in rates],
                 "percent": percent(fraction),
                 "compute": row["bound"] == "compute",
                 "bar": 0 if pd.isna(fraction) else round(min(100 * fraction, 100), 1),
-                "speedup": speedup(row["speedup"]) + TIE * row["tied"],
+                "speedup": ratio_cell(row),
             }
         )
     return lines

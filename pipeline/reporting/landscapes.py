@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.reporting.frames import distrusted
 from pipeline.reporting.numbers import RATES
 
 FEWEST = 2
@@ -19,7 +20,7 @@ FEWEST = 2
 
 SHOWN = [
     *("provider", "parameters", "rank", "gpu", "words", "extent", "headline", "configuration"),
-    *("valid", "median_us", *RATES),
+    *("valid", "throttle", "median_us", *RATES),
 ]
 """The columns that a landscape takes of its rows: the others would take most of the time."""
 
@@ -111,7 +112,8 @@ def _cells(
     best: dict[tuple[int, int], Mapping[Any, Any]] = {}
     shown = rows[["parameters", "median_us", "configuration", *set(rows["headline"]), "headline"]]
     ranked = shown.assign(
-        distrusted=rows["valid"].eq(False),
+        distrusted=distrusted(rows),
+        marked=rows["valid"].eq(False),
         across=[across.index(one[x]) for one in rows["parameters"]],
         down=[down.index(one[y]) for one in rows["parameters"]],
     ).sort_values(["distrusted", "median_us"])
@@ -122,7 +124,7 @@ def _cells(
             *place,
             float(f"{row['median_us']:.4g}"),
             configurations.setdefault(row["configuration"], len(configurations)),
-            *([True] if row["distrusted"] else []),
+            *([True] if row["marked"] else []),
         ]
         for place, row in sorted(best.items())
     ]

@@ -17,6 +17,7 @@ from pipeline.points import notation
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order
 from pipeline.reporting import frames
+from pipeline.reporting.ranking import NO_REASON
 from pipeline.store.record import Measurement
 
 HOT = "hot"
@@ -61,8 +62,19 @@ class PlacedMeasurement:
     @property
     def trusted(self) -> bool:
         """Whether its timing may be believed."""
+        return not self.doubt
+
+    @property
+    def doubt(self) -> str:
+        """Why it may not be; empty where it may."""
         state = self.row.outcome.state
-        return state is None or state.valid
+        return "" if state is None or state.valid else state.invalid_reason or NO_REASON
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its time is an upper bound: the device was held back."""
+        state = self.row.outcome.state
+        return state is not None and not state.valid and state.throttle is not None
 
 
 def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.reporting import frames, lines
 from pipeline.reporting.lines import PlacedMeasurement
-from pipeline.reporting.numbers import RATES, number, percent, speedup
+from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.store.record import Measurement
 
 NOTE = "mlflow.note.content"
@@ -123,6 +123,7 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
     headings = [*HEADINGS, *([f"x {baseline}"] if baseline else [])]
     rows = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     problems: dict[tuple[str, str, str], list[PlacedMeasurement]] = {}
+    doubts = Counter[str]()
     for (extent, words, cache, _), one in fastest.items():
         problems.setdefault((extent, words, cache), []).append(one)
     for (extent, words, cache), found in problems.items():
@@ -134,9 +135,13 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
                     base.row.outcome.incomparable,
                     one.row.outcome.incomparable,
                 } - {None}
-                cells.append(speedup(_rank(base)[1] / _rank(one)[1]) if base and is_told else "")
+                ratio = speedup(_rank(base)[1] / _rank(one)[1]) if base and is_told else ""
+                why = one.doubt or (base.doubt if base and ratio else "")
+                doubts.update([why] if why else [])
+                cells.append(ratio + "!" * bool(ratio and why))
             rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    told = [f"! {count} row{'s' * (count != 1)} not to be trusted: {why}." for why, count in doubts.items()]
+    return "\n\n".join(["\n".join(rows), *told])
 
 
 def _numbers(one: PlacedMeasurement) -> list[str]:
@@ -144,16 +149,16 @@ def _numbers(one: PlacedMeasurement) -> list[str]:
     rate = one.row.rate
     return [
         f"{one.point.provider} {lines.tuned(one.point)}".rstrip(),
-        number(_rank(one)[1]) + "!" * (not one.trusted),
+        microseconds(_rank(one)[1], one.is_bound) + "!" * (not one.trusted and not one.is_bound),
         f"{number(getattr(rate, unit))} {RATES[unit]}" if rate else "",
         percent(rate.ceiling_fraction) if rate else "",
     ]
 
 
 def _rank(one: PlacedMeasurement) -> tuple[bool, float]:
-    """What comes first: what can be trusted, then what is fast."""
+    """What comes first: what can be trusted or is an upper bound, then what is fast."""
     assert one.row.outcome.timing is not None, "only what was timed is ranked"
-    return not one.trusted, one.row.outcome.timing.median_us
+    return not (one.trusted or one.is_bound), one.row.outcome.timing.median_us
 
 
 def _cut(text: str) -> str:

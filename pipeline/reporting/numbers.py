@@ -22,6 +22,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{max(0, digits - 1 - magnitude)}f}"
 
 
+def microseconds(value: float | None, is_bound: bool) -> str:
+    """A time; an upper bound of one with ``<=`` before it."""
+    return f"<= {number(value)}" if is_bound else number(value)
+
+
 def percent(fraction: float | None) -> str:
     """A fraction of a ceiling: 95.4 %, 7.1 %, 0.02 %."""
     if fraction is None or math.isnan(fraction):

@@ -12,7 +12,7 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.points.limits import visible
-from pipeline.reporting import field_section, gpus, gpus_section, kernel_section, origin_section
+from pipeline.reporting import field_section, gpus, gpus_section, kernel_section, losses, origin_section
 from pipeline.reporting.charts import SHAPES
 from pipeline.reporting.content import Content
 from pipeline.reporting.numbers import RATES, number, percent, speedup
@@ -77,7 +77,8 @@ def plain_markdown(value: object) -> str:
     if isinstance(value, Markup):
         return value
     text = re.sub(r"[\\`\[\]|]", r"\\\g<0>", visible(str(value)))
-    return Markup(re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;"))
+    # Before "= " it begins no tag.
+    return Markup(re.sub(r"<(?!= )", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", text)))
 
 
 def _markdown() -> Jinja:
@@ -118,7 +119,9 @@ def _view(content: Content) -> dict[str, Any]:
             "words": sorted(set(timed["words"]) - {""}),
             "providers": [one for one in content.styles if one in set(timed["provider"])],
         },
+        "losses": losses.view(content.losses, names),
         "overview": _overview(content, list(names)),
+        "overview_doubts": _overview_doubts(content),
         "gpu_groups": gpus_section.overview(gpus.groups(content.common_problems), names),
         "gpus_alone": gpus_section.alone(content.common_problems, rows, names),
         "other_sources": gpus_section.left_out(content.other_sources, names),
@@ -154,9 +157,19 @@ def _overview(content: Content, slugs: list[str]) -> list[dict[str, Any]]:
     return lines
 
 
+def _overview_doubts(content: Content) -> list[str]:
+    """Which of these are not to be trusted, by reason."""
+    found: dict[str, list[str]] = {}
+    for one in content.summaries:
+        where = f"{one.kernel} {one.words}".strip() + f" on {content.machines[one.gpu]}"
+        for why in one.doubts:
+            found.setdefault(why, []).append(where)
+    return [f"! Not to be trusted at {', '.join(places)}: {why}." for why, places in found.items()]
+
+
 def _told(one: Summary) -> dict[str, Any]:
     return {
-        "speedup": speedup(one.speedup),
+        "speedup": speedup(one.speedup) + "!" * bool(one.doubts),
         "rate": f"{number(one.rate)} {RATES[one.headline]}",
         "percent": percent(one.ceiling_fraction),
         "where": one.where,

@@ -10,11 +10,13 @@ from pipeline.reporting.numbers import speedup
 
 @dataclass(frozen=True)
 class Spot:
-    """A problem by its numbers and its words, and each provider's microseconds there."""
+    """A problem by its numbers and its words, and each provider's microseconds there; ``doubted`` are
+    the providers whose time is not to be trusted."""
 
     numbers: Mapping[str, int]
     words: str
     times: Mapping[str, float]
+    doubted: frozenset[str] = frozenset()
 
 
 def provider_map(spots: Iterable[Spot], across: Sequence[str], baseline: str) -> list[list[str]]:
@@ -31,7 +33,7 @@ def provider_map(spots: Iterable[Spot], across: Sequence[str], baseline: str) ->
         row = " ".join(f"{name}={value}" for name, value in spot.numbers.items() if name not in across)
         columns.setdefault(column)
         if spot.times:
-            cells.setdefault((row, spot.words), {})[column] = _cell(spot.times, baseline)
+            cells.setdefault((row, spot.words), {})[column] = _cell(spot, baseline)
     named = any(row for row, _ in cells)
     header = [*(["problem"] if named else []), "dtype", *(f"{' = '.join(across)} = {one}" for one in columns)]
     rows = [
@@ -41,8 +43,10 @@ def provider_map(spots: Iterable[Spot], across: Sequence[str], baseline: str) ->
     return [header, *rows] if rows else []
 
 
-def _cell(times: Mapping[str, float], baseline: str) -> str:
+def _cell(spot: Spot, baseline: str) -> str:
+    times = spot.times
     name = min(times, key=times.__getitem__)
+    mark = "!" * (not spot.doubted.isdisjoint({name, baseline}))
     if name == baseline or baseline not in times:
-        return f"`{name}`"
-    return f"`{name}` {speedup(times[baseline] / times[name])}"
+        return f"`{name}`{mark}"
+    return f"`{name}` {speedup(times[baseline] / times[name])}{mark}"

@@ -13,14 +13,12 @@ from pipeline import UserError
 from pipeline.points import notation
 from pipeline.reporting.evidence_figures import markdown, place
 from pipeline.reporting.field import HeadToHead, scores
+from pipeline.reporting.losses import doubts, marked, note
 from pipeline.reporting.numbers import RATES, number, percent, speedup
-from pipeline.store.finals import Against, Final, fastest_of_ours
+from pipeline.store.finals import Final, decided, fastest_of_ours
 
 CEILING = "ceiling"
 """Stands where a provider's name would: what was asked is a share of the ceiling."""
-
-NEAR = 0.99
-"""A ratio from here on says that the other is not faster by more than 1 %."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,11 @@ class AskedShare:
         return f"Asked was {wanted} at each problem: {met}{but}."
 
 
-def marked(against: Against) -> str:
-    """A ratio, and its verdict where that is not what the ratio says."""
-    mark = {"same": " (same)", "undecided": " (undecided)"}.get(against.verdict, "")
-    return f"{speedup(against.ratio)}{mark}"
+def compared(row: Final) -> str:
+    """The ratio of a final that was compared, and its verdict where that is not what the ratio says."""
+    assert row.against is not None, "it was compared with ours"
+    said = decided(row.against.verdict, len(row.rounds_us))
+    return speedup(row.against.ratio) + (f" ({said})" if said else "")
 
 
 def ratios(
@@ -77,14 +76,14 @@ def ratios(
     ``problems`` has all finals of each problem, one of ours among them, in the table's order. ``wanted`` is
     how many problems a page asked for. Of a provider that stands there twice the faster counts.
     """
-    lines: list[tuple[Final, dict[str, Against]]] = []
+    lines: list[tuple[Final, dict[str, Final]]] = []
     for some in problems:
         ours = fastest_of_ours(some)
         assert ours is not None, "a problem without any is left out"
-        beside: dict[str, Against] = {}
+        beside: dict[str, Final] = {}
         for row in sorted(some, key=lambda row: row.median_us, reverse=True):
             if row.against is not None and row.point.provider != ours.point.provider:
-                beside[row.point.provider] = row.against
+                beside[row.point.provider] = row
         lines.append((ours, beside))
     shown = [name for name in others if any(name in (*beside, ours.point.provider) for ours, beside in lines)]
     rates = list(dict.fromkeys(ours.headline for ours, _ in lines))
@@ -101,7 +100,7 @@ def ratios(
         ]
         for ours, beside in lines
     ]
-    known = {name: [beside[name].ratio for _, beside in lines if name in beside] for name in shown}
+    known = {name: [_ratio(beside[name]) for _, beside in lines if name in beside] for name in shown}
     if len(rows) > 1:
         means = [f"{speedup(geometric_mean(some))} of {len(some)}" if some else "" for some in known.values()]
         rows.append(["geometric mean", *[""] * (len(header) - 1), *means])
@@ -115,22 +114,25 @@ def ratios(
             yield one.answer(seen)
 
 
-def _beside(name: str, ours: Final, beside: dict[str, Against]) -> str:
+def _ratio(row: Final) -> float:
+    """Its time over that of our fastest."""
+    return 1.0 if row.against is None else row.against.ratio
+
+
+def _beside(name: str, ours: Final, beside: dict[str, Final]) -> str:
     if name == ours.point.provider:
         return "itself"
-    return marked(beside[name]) if name in beside else ""
+    return compared(beside[name]) if name in beside else ""
 
 
-def _seen(
-    asked: AskedShare, lines: Sequence[tuple[Final, dict[str, Against]]]
-) -> Iterator[tuple[str, float]]:
+def _seen(asked: AskedShare, lines: Sequence[tuple[Final, dict[str, Final]]]) -> Iterator[tuple[str, float]]:
     """By problem the share that was asked for, where it is known."""
     for ours, beside in lines:
         name = " ".join(filter(None, place(ours.point)))
         if asked.of == CEILING and ours.rate.ceiling_fraction is not None:
             yield name, ours.rate.ceiling_fraction
         elif asked.of in beside:
-            yield name, beside[asked.of].ratio
+            yield name, _ratio(beside[asked.of])
 
 
 def dispatched(problems: Sequence[Sequence[Final]]) -> str:
@@ -139,7 +141,7 @@ def dispatched(problems: Sequence[Sequence[Final]]) -> str:
     groups: dict[str, list[float]] = {}
     for row in (row for some in problems for row in some):
         if row.dispatched is not None:
-            groups.setdefault(row.dispatched, []).append(1.0 if row.against is None else row.against.ratio)
+            groups.setdefault(row.dispatched, []).append(_ratio(row))
     rows = [
         [how, str(len(those)), speedup(geometric_mean(those)), speedup(max(those))]
         for how, those in sorted(groups.items())
@@ -152,11 +154,11 @@ def against(some: Sequence[HeadToHead], others: Sequence[str]) -> str:
     header = ["other", "problems", "geometric mean", "least", "faster than ours by more than 1 % at"]
     rows = []
     for name, score in scores(some, others).items():
-        ahead = sorted(
-            (one.ratios[name], one.extent, one.words) for one in some if one.ratios.get(name, 1.0) < NEAR
-        )
-        cells = ", ".join(f"{extent} {words} ({speedup(ratio)})" for ratio, extent, words in ahead)
+        ahead = [one for one in some if name in one.rivals and one.rivals[name].is_faster]
+        ahead.sort(key=lambda one: (one.rivals[name].ratio, one.place))
+        told = [", ".join(filter(None, (marked(one.rivals[name]), note(one.rivals[name])))) for one in ahead]
+        cells = ", ".join(f"{one.extent} {one.words} ({how})" for one, how in zip(ahead, told, strict=True))
         rows.append(
             [f"`{name}`", str(score.problems), speedup(score.mean), speedup(score.worst), cells or "none"]
         )
-    return markdown(header, rows, 1)
+    return "\n\n".join([markdown(header, rows, 1), *doubts(some)])

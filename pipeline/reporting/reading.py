@@ -83,7 +83,7 @@ def kinds_of(row: Measurement) -> tuple[tuple[Any, ...], ...]:
     """What a row shares with others, by ``KINDS``."""
     outcome, parts, origin = row.outcome, row.parts, row.origin
     state = outcome.state
-    of_state = (None, None) if state is None else (state.valid, state.invalid_reason)
+    of_state = (None,) * 3 if state is None else (state.valid, state.invalid_reason, state.throttle)
     bound = None if row.rate is None else row.rate.bound
     return (
         (row.workload, row.point.problem),
@@ -92,7 +92,7 @@ def kinds_of(row: Measurement) -> tuple[tuple[Any, ...], ...]:
         (outcome.status, outcome.error, outcome.incomparable, bound, *of_state),
         (
             *(row.point.provider, parts.source, parts.measurement, parts.environment),
-            *(origin.gpu, origin.commit, origin.dirty),
+            *(origin.gpu, origin.commit, origin.dirty, origin.run),
         ),
     )
 

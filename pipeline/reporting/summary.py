@@ -33,7 +33,8 @@ class Summary:
 
     ``speedup`` is the baseline's time over ours, ``rate`` what people compare, as ``headline`` names it, and
     ``ceiling_fraction`` its share of the machine's ceiling: geometric means over ``problems``, which are
-    extents in their order. ``by_finals`` says whether these were measured side by side."""
+    extents in their order. ``by_finals`` says whether these were measured side by side, and ``doubts`` why
+    the speedup is not to be trusted."""
 
     kernel: str
     gpu: str
@@ -44,6 +45,7 @@ class Summary:
     headline: str
     rate: float
     ceiling_fraction: float | None
+    doubts: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -69,13 +71,14 @@ def summaries(
             groups.setdefault((one.kernel, one.gpu, one.words), []).append(one)
     found = []
     for (kernel, gpu, words), some in groups.items():
-        by_finals = bool(some[0].finals)
+        by_finals = some[0].by_finals
         every = timed_in_finals if by_finals else timed
         every = every[every["kernel"] == kernel]
         extents = {one.extent for one in some}
         here = every[(every["gpu"] == gpu) & (every["words"] == words) & every["extent"].isin(extents)]
         chosen = set(leading(kernel, every, here)["extent"])
         spoken = [one for one in some if one.extent in chosen]
+        reasons = [one.rivals[baselines[kernel]].doubt for one in spoken]
         shares = [one.ceiling_fraction for one in spoken if one.ceiling_fraction is not None]
         found.append(
             Summary(
@@ -85,6 +88,7 @@ def summaries(
                 problems=tuple(one.extent for one in spoken),
                 by_finals=by_finals,
                 speedup=geometric_mean([one.ratios[baselines[kernel]] for one in spoken]),
+                doubts=tuple(dict.fromkeys(filter(None, reasons))),
                 headline=spoken[0].headline,
                 rate=geometric_mean([one.rate for one in spoken]),
                 ceiling_fraction=geometric_mean(shares) if len(shares) == len(spoken) else None,

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from pipeline.reporting import ranking
 from pipeline.reporting.frames import flat
-from pipeline.reporting.numbers import RATES, number, percent, print_wide, speedup
+from pipeline.reporting.numbers import RATES, microseconds, number, percent, print_wide, speedup
 from pipeline.reporting.ranking import Row
 from pipeline.store.record import Measurement
 
@@ -117,8 +118,8 @@ def render(measurements: Iterable[Measurement], baselines: Mapping[str, str], wh
     if not rows:
         return Text("Nothing was measured.")
     best = [rows[i] for i in ranking.best_configurations(rows)]
-    for row, (ratio, tied) in zip(best, ranking.against_baseline(best, baselines), strict=True):
-        row |= {"speedup": ratio, "tied": tied}
+    for row, (ratio, tied, doubt) in zip(best, ranking.against_baseline(best, baselines), strict=True):
+        row |= {"speedup": ratio, "tied": tied, "doubt": doubt}
     best.sort(key=lambda row: (row["kernel"], row["rank"], row["median_us"], row["provider"]))
     shown, notes = best, []
     if len(best) > MAX_ROWS:
@@ -162,7 +163,7 @@ def reasons(some: Iterable[str | None]) -> dict[str, int]:
     numbers alone count as one, of which there is an example."""
     kinds: dict[str, list[str]] = {}
     for reason in some:
-        text = reason or "no reason was recorded"
+        text = reason or ranking.NO_REASON
         kinds.setdefault(re.sub(r"[\d.]*\d", "#", text), []).append(text)
     ordered = sorted(kinds.values(), key=len, reverse=True)
     return {
@@ -175,6 +176,12 @@ def show(
 ) -> None:
     """Print ``render``."""
     print_wide(console, render(measurements, baselines, where))
+
+
+def ratio_cell(row: Mapping[Any, Any]) -> str:
+    """The baseline's time over a row's, with the marks of no difference and of one not to be trusted."""
+    text = speedup(row["speedup"])
+    return text + TIE * bool(row["tied"]) + "!" * bool(text and row["doubt"])
 
 
 def _base_header(kernels: Iterable[str], baselines: Mapping[str, str]) -> str:
@@ -214,13 +221,13 @@ def _table(rows: Sequence[Row], baselines: Mapping[str, str]) -> Table:
         table.add_row(
             *map(Text, (row["kernel"], row["extent"], row["label"] + " (baseline)" * is_baseline)),
             Text(row["words"]),
-            number(row["median_us"])
-            + "!" * (row["valid"] is False)
+            microseconds(row["median_us"], ranking.is_bound(row))
+            + "!" * ranking.is_distrusted(row)
             + INCOMPARABLE * isinstance(row["incomparable"], str),
             *([number(row["earlier_us"])] if was_edited else ()),
             *(number(row[name]) if row["headline"] == name else "" for name in names),
             percent(row["ceiling_fraction"]),
-            speedup(row["speedup"]) + TIE * row["tied"],
+            ratio_cell(row),
             style="bold" if group != previous else None,
         )
         previous = group
@@ -249,8 +256,8 @@ def _baseline_notes(rows: Sequence[Row], baselines: Mapping[str, str]) -> list[s
 
 
 def _invalid_notes(rows: Sequence[Row]) -> list[str]:
-    """What the mark behind a time means, once a reason."""
-    found = reasons(row["invalid_reason"] for row in rows if row["valid"] is False)
+    """What the marks of a time and of a ratio mean, once a reason."""
+    found = reasons(row["doubt"] for row in rows if row["doubt"])
     return [
         f"! {count} row{'s' * (count != 1)} not to be trusted: {reason}" for reason, count in found.items()
     ]

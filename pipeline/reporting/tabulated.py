@@ -107,8 +107,8 @@ class _Gathered:
             "configuration": _of_configurations(list(self.kinds["configuration"])),
             "fate": dict(
                 zip(
-                    ("status", "error", "incomparable", "bound", "valid", "invalid_reason"),
-                    list(zip(*self.kinds["fate"], strict=True))[1:] or [[]] * 6,
+                    ("status", "error", "incomparable", "bound", "valid", "invalid_reason", "throttle"),
+                    list(zip(*self.kinds["fate"], strict=True))[1:] or [[]] * 7,
                     strict=True,
                 )
             ),
@@ -177,6 +177,7 @@ def _of_origins(examples: Sequence[Measurement]) -> dict[str, list[Any]]:
         "gpu": [origin.gpu for origin in origins],
         "commit": [origin.commit for origin in origins],
         "dirty": [origin.dirty for origin in origins],
+        "run": [origin.run for origin in origins],
         "source": [row.parts.source for row in examples],
         "environment": [row.parts.environment for row in examples],
     }

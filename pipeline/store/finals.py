@@ -58,6 +58,16 @@ class Against(Record):
     verdict: Literal["same", "faster", "slower", "undecided"]
 
 
+ONE_ROUND = "one round"
+
+
+def decided(verdict: str, rounds: int) -> str:
+    """A verdict where it is not what the ratio says; of one round, which decides nothing, that it was one."""
+    if rounds == 1:
+        return ONE_ROUND
+    return verdict if verdict in ("same", "undecided") else ""
+
+
 class Final(Record):
     """A provider's best configuration at one problem, as rounds found it.
 
@@ -157,6 +167,14 @@ def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
 def newest(rows: Sequence[Final]) -> list[Final]:
     """Those of each problem's last run on each machine."""
     last = {(row.origin.gpu, row.place): row.origin.run for row in rows}
+    return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
+
+
+def newest_with_ours(rows: Sequence[Final]) -> list[Final]:
+    """Those of each problem's last run on each machine that measured one of ours; where none did, of the last
+    run."""
+    ours = [row for row in rows if row.by == "own"]
+    last = {(row.origin.gpu, row.place): row.origin.run for some in (rows, ours) for row in some}
     return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
 
 

@@ -168,6 +168,14 @@ def cover(rows: Path, some: Iterable[tuple[Origin, Parts, str]]) -> None:
         runs.cover(origin, parts, kernel)
 
 
+def environments(folders: Iterable[Path]) -> dict[str, Environment]:
+    """The environments of the runs that left rows in any of the folders of results, where their lines have
+    them."""
+    paths = [path for folder in folders for path in sorted((folder / FOLDER).glob("*.jsonl"))]
+    runs = [run for path in paths for run in read(path).values()]
+    return {run.run: run.environment for run in runs if run.environment is not None}
+
+
 def merged(
     ours: Mapping[str, RunProvenance], theirs: Mapping[str, RunProvenance]
 ) -> dict[str, RunProvenance]:

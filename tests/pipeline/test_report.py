@@ -26,6 +26,7 @@ from pipeline.reporting.drawings import drawings, of_workloads
 from pipeline.reporting.field import head_to_heads
 from pipeline.reporting.frames import best_configurations, entry_of, frame
 from pipeline.reporting.numbers import number, percent
+from pipeline.reporting.rival_times import Environments, RivalTimes
 from pipeline.reporting.summary import summaries
 from pipeline.store import ledger, results
 from pipeline.store.ledger import read_rows
@@ -559,7 +560,8 @@ def summary_of(rows: list) -> list[tuple]:
     """What the overview says of rows without finals."""
     table = frame(rows)
     about = report.describe("softmax", set(table["provider"]))
-    field = head_to_heads(table, {"softmax": about.own}, {"softmax": about.rivals})
+    times = RivalTimes(table, (), {"softmax": about.rivals}, Environments({}, {}))
+    field = head_to_heads(table, {"softmax": about.own}, times)
     found = summaries(field, table, frame([]), {"softmax": about.baseline})
     return [(one.speedup, one.where) for one in found]
 

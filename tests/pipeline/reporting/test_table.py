@@ -135,7 +135,7 @@ def test_many_reasons_are_counted():
 def test_a_row_not_to_be_trusted_is_marked():
     text = printed([measurement(provider="cuda", median_us=12.34, valid=False), measurement()])
     assert re.search(r"cuda 1024x4w +float32 +12\.3! ", text)
-    assert text.count("!") == 2
+    assert text.count("!") == 3, "the time, the ratio and the reason"
     assert "! 1 row not to be trusted: the clock moved by 8 % while it was timed" in text
 
 
@@ -240,3 +240,15 @@ def test_reasons_that_differ_in_their_numbers_alone_are_one() -> None:
         "it was busy": 1,
         "no reason was recorded": 1,
     }
+
+
+def test_a_throttled_time_is_an_upper_bound_that_may_win() -> None:
+    rows = [
+        measurement(provider="cuda", num_warps=4, median_us=10.0),
+        measurement(provider="cuda", num_warps=8, median_us=8.0, throttle="sw_power_cap"),
+        measurement(median_us=24.0),
+    ]
+    text = printed(rows)
+    assert re.search(r"cuda 1024x8w +float32 +<= 8\.00 .* 3\.00!", text) and "10.0" not in text
+    assert "! 1 row not to be trusted: the GPU was held back while it was timed, twice: sw_power_cap" in text
+    assert "baseline" in text and text.count("!") == 2

@@ -1,0 +1,149 @@
+"""Where others are faster than this repository's providers by more than 1 %, worst first, and why.
+
+The reason is that of the kernel's page, ``docs/kernels/KERNEL.md``, in the table below its heading "Where it
+loses". A line has providers, problems and the reason. Problems are ``all``, or values of dimensions and
+machines, ``m=[512,2048] gpu=nvidia-h200``. The first line that fits counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernels.contract import shown
+from pipeline import ROOT, UserError
+from pipeline.reporting.field import HeadToHead, RivalRatio
+from pipeline.reporting.frames import entry_of
+from pipeline.reporting.numbers import microseconds, speedup
+from pipeline.store.finals import ONE_ROUND, decided
+
+PAGES = ROOT / "docs" / "kernels"
+
+HEADING = "## Where it loses"
+
+NOT_GIVEN = "no reason is given"
+
+ELSEWHERE = "another run"
+"""Says of a ratio that its two times are of two runs."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why others are faster: these providers, at problems with these values."""
+
+    others: frozenset[str]
+    where: Mapping[str, frozenset[str]]
+    text: str
+
+    def fits(self, versus: HeadToHead) -> bool:
+        """Whether it is about the fastest of the others there."""
+        values = {"gpu": versus.gpu} | {name: shown(value) for name, value in versus.problem.items()}
+        return versus.lost[0] in self.others and all(
+            values.get(name) in some for name, some in self.where.items()
+        )
+
+
+def losses(swept: Sequence[HeadToHead], finals: Iterable[HeadToHead]) -> list[HeadToHead]:
+    """The problems at which any other is faster by more than 1 %, worst first: by finals where ours had any,
+    else by the sweeps."""
+    found = {one.place: one for one in [*swept, *finals]}
+    lost = [one for one in found.values() if one.lost]
+    return sorted(lost, key=lambda one: (one.rivals[one.lost[0]].ratio, one.place))
+
+
+def view(some: Iterable[HeadToHead], machines: Mapping[str, str]) -> dict[str, Any]:
+    """What a page shows of them: a line each, and what the marks mean."""
+    some = list(some)
+    return {"lines": [_line(one, machines) for one in some], "doubts": doubts(some, machines)}
+
+
+def _line(versus: HeadToHead, machines: Mapping[str, str]) -> dict[str, Any]:
+    first, *others = versus.lost
+    worst = versus.rivals[first]
+    return {
+        "kernel": versus.kernel,
+        "gpu": versus.gpu,
+        "machine": machines.get(versus.gpu, versus.gpu),
+        "words": versus.words,
+        "where": versus.where,
+        "ours": versus.ours.label,
+        "us": microseconds(versus.ours.us, versus.ours.is_bound),
+        "other": worst.time.label,
+        "other_us": microseconds(worst.time.us, worst.time.is_bound),
+        "ratio": ratio(worst),
+        "also": ", ".join(f"{name} {ratio(versus.rivals[name])}" for name in others),
+        "how": "finals" if versus.by_finals else "sweeps",
+        "reason": " ".join(filter(None, [_unfinished(versus), reason(versus)])),
+    }
+
+
+def _unfinished(versus: HeadToHead) -> str:
+    return f"Not measured there of ours: {', '.join(versus.unasked)};" if versus.unasked else ""
+
+
+def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None) -> list[str]:
+    """What the mark at ratios means: where they are not to be trusted, by reason; with ``machines``, the
+    names by slug, also on which."""
+    found: dict[str, dict[str, None]] = {}
+    for versus in some:
+        for one in versus.rivals.values():
+            if one.doubt:
+                on = "" if machines is None else f" on {machines.get(versus.gpu, versus.gpu)}"
+                where = f"{versus.kernel} {versus.where}{on}"
+                found.setdefault(one.doubt, {})[where] = None
+    return [f"! Not to be trusted at {', '.join(places)}: {why}." for why, places in found.items()]
+
+
+def ratio(one: RivalRatio) -> str:
+    """A ratio, with the mark of one that is not to be trusted, and what else is to be said of it."""
+    said = note(one)
+    return marked(one) + (f" ({said})" if said else "")
+
+
+def marked(one: RivalRatio) -> str:
+    """A ratio, with the mark of one that is not to be trusted."""
+    return speedup(one.ratio) + "!" * bool(one.doubt)
+
+
+def note(one: RivalRatio) -> str:
+    """What is to be said of a ratio: that its times are of two runs, that it is of one round, or its verdict
+    where that is not what the ratio says."""
+    if one.against is not None:
+        return decided(one.against.verdict, one.time.rounds)
+    return ", ".join([ELSEWHERE] * one.is_elsewhere + [ONE_ROUND] * (one.time.rounds == 1))
+
+
+def reason(versus: HeadToHead) -> str:
+    """Why the fastest of the others is faster, as the kernel's page says."""
+    found = (one.text for one in reasons(versus.kernel, PAGES) if one.fits(versus))
+    return next(found, NOT_GIVEN)
+
+
+@cache
+def reasons(kernel: str, pages: Path) -> tuple[Reason, ...]:
+    """All that a kernel's page gives. Raises UserError for a line that names no provider or dimension of the
+    kernel."""
+    page, entry = pages / f"{kernel}.md", entry_of(kernel)
+    if entry is None or not page.is_file():
+        return ()
+    _, _, section = page.read_text().partition(f"\n{HEADING}\n")
+    lines = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    providers = {one.name for one in entry.loaded.kernel.providers}
+    known = {"gpu", *entry.loaded.kernel.dimensions()}
+    found = []
+    for line in lines[2:]:
+        others_, problems, text, *_ = [cell.strip() for cell in line.strip("|").split("|")] + [""] * 3
+        others = frozenset(re.findall(r"`(\w+)`", others_))
+        pairs = [word.partition("=") for word in problems.strip("`").split() if problems != "all"]
+        where = {name: frozenset(values.strip("[]").split(",")) for name, _, values in pairs}
+        if not (text and others and others <= providers and where.keys() <= known):
+            raise UserError(
+                f"{page}: write | `PROVIDER`, `PROVIDER` | all, or NAME=[VALUE,VALUE] | REASON | with "
+                f"providers and dimensions of {kernel}, not {line}"
+            )
+        found.append(Reason(others, where, text.replace("`", "")))
+    return tuple(found)
