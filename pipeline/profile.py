@@ -90,7 +90,12 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
         say(line)
     if told := where_time_went(stage.importing_s, stage.spent):
         say(told)
-    say(f"{len(missing)} of {len(rows)} points profiled: {stage.path}, tables and traces: {stage.folder}")
+    made = [row for row in rows if row.key in missing]
+    failed = sum(row.status != "ok" for row in made)
+    say(
+        f"{len(made) - failed} of {len(rows)} points profiled{f', {failed} failed' * (failed > 0)}: "
+        f"{stage.path}, tables and traces: {stage.folder}"
+    )
 
 
 class Profile:
