@@ -32,7 +32,7 @@ def attention_backward(
     ds = p * (given @ values.to(wide).mT - delta) * scale_of(q)
     dq, dk, dv = ds @ keys.to(wide), ds.mT @ q.to(wide), p.mT @ given
     if group > 1:
-        dk, dv = (x.unflatten(1, (kv_heads, group)).sum(2) for x in (dk, dv))
+        dk, dv = (x.reshape(x.shape[0], kv_heads, group, *x.shape[2:]).sum(2) for x in (dk, dv))
     return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
 
 

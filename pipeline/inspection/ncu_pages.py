@@ -137,7 +137,8 @@ def value(line: Mapping[str, str], name: str, units: Mapping[str, str] | None = 
     scale = _scale(name, (units or {}).get(name, "").strip())
     if scale is None or not NUMBER.fullmatch(text):
         return None
-    return _if_sane(float(text.replace(",", "")) * scale)
+    found = float(text.replace(",", "")) * scale
+    return found if found <= LARGEST else None
 
 
 def _if_sane(number: Any) -> Any:
