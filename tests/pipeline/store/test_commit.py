@@ -15,6 +15,7 @@ from pipeline.store import commit
 from pipeline.timing.settings import TimingSettings
 from tests import factory
 from tests.planted import outside
+from tests.planted.tree import cpu_tree
 from tests.repository import ALONE, git
 from tests.repository import commit as committed
 
@@ -101,3 +102,16 @@ def test_a_sweep_says_why_its_rows_name_no_commit(root: Path, monkeypatch: pytes
     committed(made)
     committed(root)
     assert origins.unknown_commits([identity]) == []
+
+
+@pytest.mark.slow
+def test_a_sweep_and_a_comparison_pass_it_on(tmp_path: Path) -> None:
+    """Of a copy that is no clone, as an archive's."""
+    tree = cpu_tree(tmp_path, "quick")
+    reason = f"{tree.root} is in no git repository: measure in a clone, or git -C {tree.root} init && "
+    first = tree.sweep("kernel=quick")
+    assert first.stdout.count(f"Rows don't say which commit they are of: {reason}") == 1
+    assert "Rows don't say" not in tree.sweep("kernel=quick").stdout, "there are no new ones"
+    compared = tree.sweep("kernel=quick", "a=HEAD", command="compare")
+    assert compared.returncode == 2
+    assert f"error: a=HEAD: no commit of {tree.root} can be read: {reason}" in compared.stderr
