@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from kernels import ops
@@ -171,3 +172,26 @@ def test_a_forward_pass_and_its_backward_pass_are_right_by_themselves(
     out, lse = torch.ops.kernel_pipeline.attention_with_lse(q, k, v, causal)
     found = ops.attention_backward(q, k, v, out, lse, given, causal)
     torch.testing.assert_close((out, *found), (right.detach(), *grads), rtol=1e-4, atol=1e-5)
+
+
+def test_flash_attention_is_called_where_torch_itself_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's check knows the GPU; its own mask is for as many queries as keys, and is not asked about."""
+    asked: list[tuple[bool, bool]] = []
+    answer = True
+
+    def can(params: Any, debug: bool = False) -> bool:
+        asked.append((params.is_causal, params.enable_gqa))
+        return answer
+
+    monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", can)
+    trains = ops.function("attention").trains
+    with FakeTensorMode():
+        q, k = (
+            torch.empty(1, heads, length, 64, dtype=torch.bfloat16, device="cuda")
+            for heads, length in ((4, 8), (2, 16))
+        )
+        assert trains(q, k, k) and trains(q, k, k, True) and trains(q, q, q, causal=True)
+        assert asked == [(False, True), (False, True), (True, False)]
+        answer = False
+        assert not trains(q, k, k)
+        assert not trains(k, q, q, True) and not trains(q.float(), k.float(), k.float())
