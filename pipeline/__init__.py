@@ -6,6 +6,7 @@ A mistake of the user is a UserError, whose text is the sentence that the user r
 from __future__ import annotations
 
 import difflib
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,11 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return UserError(f"unknown {what} '{name}'.{hint} Known: {', '.join(known) or 'none'}.")
+
+
+def as_typed(name: str, *words: object) -> str:
+    """A command as a shell takes it, whatever is in its words."""
+    return shlex.join(["python", "-m", f"pipeline.{name}", *map(str, words)])
 
 
 COMMAND = startup.begun(sys.orig_argv, sys.argv[0], sys.argv[1:])

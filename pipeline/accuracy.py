@@ -33,7 +33,7 @@ from rich import box
 from rich.table import Table
 
 import kernels
-from pipeline import UserError
+from pipeline import UserError, as_typed
 from pipeline.command.options import AccuracyConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
@@ -167,7 +167,7 @@ def run(config: AccuracyConfig) -> None:
     if not found:
         raise UserError(
             f"{folder} has no times of {chosen.slug} between 1 us and 10 ms: "
-            f"run python -m pipeline.sweep kernel=all output={config.input} first."
+            f"run {as_typed('sweep', 'kernel=all', f'output={config.input}')} first."
         )
     drawn = sample(found, config.points, config.sample_seed)
     switchers = _switchers(config.switchers, chosen)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from kernels.contract import Value
-from pipeline import UserError
+from pipeline import UserError, as_typed
 from pipeline.command.options import CodegenConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.command.sentences import validated
@@ -123,11 +123,10 @@ class Codegen:
         chosen = chosen_providers(self.entry, self.config.provider)
         for provider in chosen:
             if self.config.provider is not None and not has_code(provider):
+                shows = as_typed("profile", f"kernel={self.loaded.where}", f"provider={provider.name}")
                 raise UserError(
                     f"{provider.name} of {self.loaded.name} has no code to show here: it calls what torch, a "
-                    "package or the C++ compiler brings. "
-                    f"`python -m pipeline.profile kernel={self.loaded.where} provider={provider.name}` "
-                    "shows what it launches."
+                    f"package or the C++ compiler brings. `{shows}` shows what it launches."
                 )
         names = [provider.name for provider in chosen if has_code(provider)]
         if not names:
@@ -160,10 +159,10 @@ class Codegen:
         return (self.loaded.kernel.provider(point.provider).extension or point) in self._compiled
 
     def _until_asked_for(self) -> str:
+        places = f"output={self.config.output}", f"artifacts={self.config.artifacts}"
         return (
             "No GPU here runs what Triton, Numba and nvcc would compile: it is left out until asked for, "
-            f"python -m pipeline.codegen kernel={self.loaded.where} output={self.config.output} "
-            f"artifacts={self.config.artifacts}"
+            f"{as_typed('codegen', f'kernel={self.loaded.where}', *places)}"
         )
 
     def _plan(self, names: Sequence[str], target: Target) -> Plan:
@@ -218,9 +217,10 @@ class Codegen:
         chosen = Variant.read(text, self.entry)
         provider = self.loaded.kernel.provider(chosen.provider)
         if provider.compiled:
+            prints = as_typed("codegen", f"kernel={self.loaded.where}", f"provider={provider.name}")
             raise UserError(
                 f"'{text}' can't be compared: what is kept of it is Inductor's source, which has no numbers; "
-                f"`python -m pipeline.codegen kernel={self.loaded.where} provider={provider.name}` prints it."
+                f"`{prints}` prints it."
             )
         options: dict[str, Any] = {
             "provider": (provider.name,),

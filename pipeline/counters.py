@@ -162,6 +162,11 @@ def named_report(report: Path) -> Counted:
         return read(ncu.find_ncu(), report)
     except Unavailable as unavailable:
         raise UserError(f"{report} can't be read: {unavailable}.") from unavailable
+    except ncu.UnreadableError as error:
+        raise UserError(
+            f"{report} is not a whole report of Nsight Compute's (ncu: {error}): "
+            "name another, or leave report= out to count anew."
+        ) from error
 
 
 class Counters:

@@ -24,7 +24,7 @@ from statistics import geometric_mean
 from time import monotonic
 
 import kernels
-from pipeline import ROOT, UserError
+from pipeline import ROOT, UserError, as_typed
 from pipeline.cluster.messages import Errand
 from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
@@ -167,15 +167,12 @@ class Finals:
             output = f"output={self.config.output}"
             for entry, why in missed:
                 if why.elsewhere:
-                    raise UserError(
-                        f"{entry.name}: {why}; run python -m pipeline.sweep kernel={entry.loaded.where} "
-                        f"preset={preset.name} {output} first."
-                    )
+                    of_kernel = f"kernel={entry.loaded.where}"
+                    sweep = as_typed("sweep", of_kernel, f"preset={preset.name}", output)
+                    raise UserError(f"{entry.name}: {why}; run {sweep} first.")
             name = self.entries[0].loaded.where if len(self.entries) == 1 else "NAME"
-            raise UserError(
-                f"no ledger in {self.output} has times to go by: run python -m pipeline.sweep kernel={name} "
-                f"{output} first."
-            )
+            sweep = as_typed("sweep", f"kernel={name}", output)
+            raise UserError(f"no ledger in {self.output} has times to go by: run {sweep} first.")
 
     def hold(self, first: Supervisor) -> None:
         """Hold the rounds, the first of them with these processes; keep each turn as it comes, and write the
@@ -276,6 +273,8 @@ class Finals:
         """What all rows of this run share."""
         timing, seed = self.config.timing, self.config.seed
         identities = [Identity(entry.loaded, self.environment, timing, seed) for entry in self.entries]
+        for why in origins.unknown_commits(identities):
+            warn(why)
         return origins.run_here(self.run, self.command, self.environment, [self.device], identities)
 
     def _origin(self, entry: Entry) -> Origin:

@@ -25,7 +25,7 @@ from jinja2 import FileSystemLoader, StrictUndefined
 
 import kernels
 from kernels.contract import Value
-from pipeline import UserError
+from pipeline import UserError, as_typed
 from pipeline.command.options import NewConfig
 from pipeline.command.run import run_stage, say
 from pipeline.inspection import triton_source
@@ -152,7 +152,7 @@ def run(config: NewConfig) -> None:
         say("It computes max(x, 0). Write what yours does into torch.py, triton.py and __init__.py.")
     if place.package:
         say(f"For `dvc repro`, add {place.name} to the kernels of params.yaml.")
-    say(f"Run next: python -m pipeline.sweep kernel={place.where} preset=smoke")
+    say(f"Run next: {as_typed('sweep', f'kernel={place.where}', 'preset=smoke')}")
 
 
 def maximum(name: str) -> Operation:

@@ -27,7 +27,7 @@ from time import monotonic
 from rich import box
 from rich.table import Table
 
-from pipeline import UserError
+from pipeline import UserError, as_typed
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.inspection import flame
@@ -79,10 +79,8 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     if wanted and not missing:
         say(f"Nothing to profile: {stage.path} holds every point.")
         if not stage.folder.is_dir():
-            say(
-                "Tables and traces are not in this clone: python -m pipeline.profile "
-                f"kernel={stage.subject.entry.loaded.where} makes some in outputs/."
-            )
+            makes = as_typed("profile", f"kernel={stage.subject.entry.loaded.where}")
+            say(f"Tables and traces are not in this clone: {makes} makes some in outputs/.")
         return
     if rows:
         stage.show(rows)
@@ -90,7 +88,12 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
         say(line)
     if told := where_time_went(stage.importing_s, stage.spent):
         say(told)
-    say(f"{len(missing)} of {len(rows)} points profiled: {stage.path}, tables and traces: {stage.folder}")
+    made = [row for row in rows if row.key in missing]
+    failed = sum(row.status != "ok" for row in made)
+    say(
+        f"{len(made) - failed} of {len(rows)} points profiled{f', {failed} failed' * (failed > 0)}: "
+        f"{stage.path}, tables and traces: {stage.folder}"
+    )
 
 
 class Profile:

@@ -29,11 +29,14 @@ from typing import IO
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pipeline import ROOT
+from pipeline import ROOT, UserError
+from pipeline.command import remedies
 from pipeline.command.early import Early
+from pipeline.points.limits import visible_lines
 from pipeline.reporting import closing
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
+from pipeline.store.credentials import hidden
 from pipeline.store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")
@@ -65,6 +68,8 @@ class Stages:
         self.begin = self.stage_began = monotonic()
         self.name = ""
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.reason = ""
+        self.details: deque[str] = deque(maxlen=LAST_LINES)
         self.swept: list[str] = []
         self.ran: list[str] = []
         self.skipped: list[str] = []
@@ -99,6 +104,13 @@ class Stages:
                     self.skipped.append(found[1] or found[2])
                 elif text and not OF_DVC.match(text):
                     self.lines.append(text)
+                    # DVC says first what is wrong, and a stage last.
+                    is_reason = remedies.REASON.fullmatch(text) is not None
+                    if is_reason and (not self.reason or text.startswith("error: ")):
+                        self.reason = text
+                        self.details.clear()
+                    else:
+                        self.details.append(text)
                     if self.name == SWEEP and (swept := SWEPT.match(text)):
                         self.swept.append(swept[1])
                         if len(self.swept) == 1:
@@ -113,8 +125,15 @@ class Stages:
             self.ran.append(self.name)
             last = self.lines[-1].strip() if self.lines else ""
             console.print(f"{self.name:<12}{monotonic() - self.stage_began:7.1f} s  {last}", soft_wrap=True)
-        self.name = ""
+        self.name, self.reason = "", ""
         self.lines.clear()
+        self.details.clear()
+
+    def why(self) -> str:
+        """The sentence that says why DVC, or the stage that was running, has failed."""
+        of_stage = [line for line in self.lines if not line.startswith("ERROR: ")]
+        said = self.reason or (of_stage or ["nothing was said"])[-1]
+        return remedies.explained(said, list(self.details), ROOT)
 
 
 def main(words: Sequence[str]) -> int:
@@ -149,8 +168,9 @@ def main(words: Sequence[str]) -> int:
     if code != 0 or stopped_by:
         for line in stages.lines:
             console.print(line, soft_wrap=True)
-        how = "was stopped" if stopped_by else "failed"
-        print(f"error: {stages.name or 'dvc repro'} {how}; all that was said is in {LOG}.", file=sys.stderr)
+        how = "was stopped." if stopped_by else f"failed: {stages.why()}"
+        said = visible_lines(hidden(f"{stages.name or 'dvc repro'} {how}"))
+        print(f"error: {said} All that was said is in {LOG}.", file=sys.stderr)
         return 128 + stopped_by if stopped_by else code
     stages.end()
     if REPORT in (*stages.ran, *stages.skipped):
@@ -247,4 +267,9 @@ def reports_of(environment: Mapping[str, str]) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as refused:
+        sys.exit(f"error: {refused}")
+    except OSError as failed:
+        sys.exit(f"error: can't write {LOG}: {failed.strerror}; make room and run the same command again.")

@@ -110,6 +110,8 @@ def run(configs: Sequence[SweepConfig]) -> None:
         sweeps = [Sweep(config, team, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
             sweep.prepare()
+        for why in origins.unknown_commits([one.identity for one in sweeps if one.provenance is not None]):
+            warn(why)
         for sweep in sweeps:
             sweep.hold()
     conclude(sweeps, monotonic() - begin)

@@ -24,7 +24,7 @@ from rich import box
 from rich.table import Table
 
 import kernels
-from pipeline import UserError, unknown
+from pipeline import UserError, as_typed, unknown
 from pipeline.command.options import VerifyConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import calibration
@@ -138,9 +138,10 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
         return
     settings = settings_beside(ledger) if plain_yaml.is_plain(ledger.with_suffix(".yaml")) else None
     if settings is None:
+        again = as_typed("sweep", f"kernel={entry.loaded.where}", f"output={config.input}")
         raise UserError(
             f"{ledger.with_suffix('.yaml')} does not tell by which settings {ledger.name} was measured; "
-            f"run python -m pipeline.sweep kernel={entry.name} output={config.input} to write it again."
+            f"run {again} to write it again."
         )
     identity = Identity(entry.loaded, environment, *settings)
     runs = provenance.read(provenance.beside(ledger))

@@ -100,7 +100,7 @@ def test_a_wheel_holds_the_kernels_under_their_own_name(wheel: Path) -> None:
 
 
 CALLS = """
-import json, torch
+import json, pickle, torch
 from kernel_pipeline.ops import layernorm, softmax, untuned, warm
 import kernel_pipeline.ops as ops
 x = torch.randn(3, 4, 6)
@@ -109,6 +109,7 @@ compiled = torch.compile(softmax, fullgraph=True, backend="aot_eager")
 assert (compiled(x) - torch.softmax(x, -1)).abs().max() < 1e-6
 y = torch.randn(4, 6, requires_grad=True)
 layernorm(y, torch.ones(6), torch.zeros(6)).sum().backward()
+assert pickle.loads(pickle.dumps(softmax)) is softmax and softmax.__module__ == "kernel_pipeline.ops"
 strange = [name for name in sys.modules if name.partition(".")[0] == "kernels"]
 print(json.dumps({"names": ops.names(), "strange": strange, "asked": len(untuned())}))
 """

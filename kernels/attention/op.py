@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from kernels import ops
 from kernels.attention import Problem, refused
+from kernels.attention.checks import check_attention
 from kernels.attention.torch import aligned_rows, visible
 from kernels.ops.declaration import Derivative, NotServedError, Op, problem_of
 
@@ -28,7 +31,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = 
         v,
         attn_mask=mask,
         is_causal=causal and mask is None,
-        enable_gqa=q.shape[1] != k.shape[1],
+        enable_gqa=bool(q.shape[1] != k.shape[1]),  # of symbols where a graph is traced
     )
 
 
@@ -38,6 +41,8 @@ def attention_with_lse(
     """Attention, and of each row the logarithm of the sum of its exponentials, which the backward pass needs:
     (batch, heads, seq_q), in float32, for float64 in float64. The second output has no gradient."""
     square = q.shape[2] == k.shape[2] or not causal
+    if 0 in (*q.shape, *k.shape):
+        return attention(q, k, v, causal), q.new_zeros(q.shape[:3], dtype=_wide(q))
     if q.is_cuda and q.element_size() == 2 and q.shape[3] % FLASH_HEAD_DIM == 0:
         q, k, v = aligned_rows(q, k, v)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
@@ -47,29 +52,49 @@ def attention_with_lse(
     else:
         scores = masked_scores(q, expanded(q, k, v)[0], causal)
         lse = torch.logsumexp(scores, -1)
-        p = torch.exp(scores - lse[..., None])
+        p = probabilities(scores, lse)
         out = (p @ expanded(q, k, v)[1].to(p.dtype)).to(q.dtype)
     return out, lse
 
 
 def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
     """The scores of as many query heads as key heads, in float32 at least, -inf where a key is not seen."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    scores: torch.Tensor = (q.to(wide) * q.shape[3] ** -0.5) @ k.to(wide).mT
+    wide = _wide(q)
+    scores: torch.Tensor = (q.to(wide) * scale_of(q)) @ k.to(wide).mT
     if causal:
         scores = scores.masked_fill(~visible(q, k), -torch.inf)
     return scores
 
 
+def probabilities(scores: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+    """Of scores and the logarithm of each row's sum: 0 where a key is not seen, as in a row without any."""
+    p = torch.exp(scores - lse.to(scores.dtype)[..., None])
+    return p.masked_fill(scores == -torch.inf, 0.0)
+
+
+def scale_of(q: torch.Tensor) -> float:
+    """What scores are multiplied by; they are 0 where a head has no dimensions."""
+    return 1 / math.sqrt(max(1, q.shape[3]))
+
+
+def _wide(q: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(q.dtype, torch.float32)
+
+
 def expanded(q: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
     """Keys and values with a head for each of q's."""
-    group = q.shape[1] // tensors[0].shape[1]
+    group = q.shape[1] // max(1, tensors[0].shape[1])
     return [x.repeat_interleave(group, 1) if group > 1 else x for x in tensors]
 
 
 def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Problem:
     """The kernel's problem."""
-    if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape:
+    if (
+        q.dim() != 4
+        or k.dim() != 4
+        or k.shape != v.shape
+        or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3])
+    ):
         raise NotServedError("q, k and v are no batches of heads.")
     made: Problem = problem_of(
         Problem,
@@ -80,6 +105,23 @@ def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
     if reason := refused(made):
         raise NotServedError(f"{reason}.")
     return made
+
+
+def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> bool:
+    """Whether the kernel for the backward pass takes such a call, and torch's flash attention its forward
+    pass, by torch's own check. The others are differentiated by torch, which knows what each of its backends
+    takes."""
+    try:
+        check_attention(q, k, v, causal)
+    except ValueError:
+        return False
+    if q.is_cuda:
+        # By the same kernel as scaled_dot_product_attention, whose own mask is for as many queries as keys.
+        square = bool(causal and q.shape[2] == k.shape[2])
+        grouped = bool(q.shape[1] != k.shape[1])
+        asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, square, grouped)
+        return torch.backends.cuda.can_use_flash_attention(asked)
+    return q.numel() > 0
 
 
 def backward(
@@ -104,4 +146,5 @@ op = Op(
         definition=attention_with_lse,
         derivative=Derivative(("q", "k", "v", "causal", "outs"), backward),
     ),
+    trains=trains,
 )

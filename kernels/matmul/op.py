@@ -92,27 +92,35 @@ def lies(x: torch.Tensor) -> str:
 
 def backward(
     grad: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: torch.Tensor | None,
+    b: torch.Tensor | None,
+    a_shape: torch.Size,
+    b_shape: torch.Size,
     scale_a: torch.Tensor | None,
     arithmetic: str,
 ) -> tuple[torch.Tensor | None, ...]:
-    """``grad @ b.T`` and ``a.T @ grad``, products like the first. Where a or b is more than a matrix each
-    product is summed over what was broadcast. Raises NotImplementedError for scaled matrices."""
+    """``grad @ b.T`` and ``a.T @ grad``, products like the first, each where it is wanted. Where a or b is
+    more than a matrix each product is summed over what was broadcast. Raises NotImplementedError for scaled
+    matrices."""
     if scale_a is not None:
         raise NotImplementedError(
             "matmul of scaled matrices has no derivative: call it under torch.no_grad()."
         )
     multiply = functools.partial(ops.function("matmul").operator, arithmetic=arithmetic)
-    if b.dim() == 2 and a.dim() >= 2:
-        rows, of_rows = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
-        return multiply(grad, b.mT), multiply(rows.mT, of_rows)
-    one_row, one_column = a.dim() == 1, b.dim() == 1
-    left, right = a[None] if one_row else a, b[:, None] if one_column else b
+    if len(b_shape) == 2 and len(a_shape) >= 2:
+        of_a = None if b is None else multiply(grad, b.mT)
+        return of_a, None if a is None else multiply(as_matrix(a).mT, as_matrix(grad))
+    one_row, one_column = len(a_shape) == 1, len(b_shape) == 1
     grad = grad.unsqueeze(-1) if one_column else grad
     grad = grad.unsqueeze(-2) if one_row else grad
-    of_left, of_right = multiply(grad, right.mT), multiply(left.mT, grad)
-    return of_left.sum_to_size(left.shape).view(a.shape), of_right.sum_to_size(right.shape).view(b.shape)
+    of_a = of_b = None
+    if b is not None:
+        left = multiply(grad, (b[:, None] if one_column else b).mT)
+        of_a = left.sum_to_size((1, *a_shape) if one_row else a_shape).view(a_shape)
+    if a is not None:
+        right = multiply((a[None] if one_row else a).mT, grad)
+        of_b = right.sum_to_size((*b_shape, 1) if one_column else b_shape).view(b_shape)
+    return of_a, of_b
 
 
 op = Op(
@@ -121,5 +129,7 @@ op = Op(
     refused=refused_call,
     inputs=inputs,
     result=lambda made, a, b, *others: made if a.dim() == 2 else made.view(*a.shape[:-1], b.shape[1]),
-    derivative=Derivative(("a", "b", "scale_a", "arithmetic"), backward),
+    derivative=Derivative(
+        ("a", "b", "a.shape", "b.shape", "scale_a", "arithmetic"), backward, only_for={"a": "b", "b": "a"}
+    ),
 )

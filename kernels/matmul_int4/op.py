@@ -60,11 +60,11 @@ def backward(
     grad: torch.Tensor,
     packed: torch.Tensor,
     scales_and_zeros: torch.Tensor,
-    x: torch.Tensor,
+    x_shape: torch.Size,
     granularity: str,
 ) -> tuple[torch.Tensor | None, ...]:
     """x's, ``grad @ w``; the weights have none."""
-    w = weights(packed, scales_and_zeros, x.shape[-1], granularity).to(grad.dtype)
+    w = weights(packed, scales_and_zeros, x_shape[-1], granularity).to(grad.dtype)
     return grad @ w, None, None
 
 
@@ -74,5 +74,5 @@ op = Op(
     refused=refused,
     inputs=lambda x, packed, scales, granularity: (as_matrix(x), packed, scales),
     result=lambda made, x, packed, scales, granularity: made.view(*x.shape[:-1], made.shape[1]),
-    derivative=Derivative(("packed", "scales_and_zeros", "x", "granularity"), backward),
+    derivative=Derivative(("packed", "scales_and_zeros", "x.shape", "granularity"), backward),
 )

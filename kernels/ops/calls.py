@@ -21,9 +21,9 @@ from torch.autograd import forward_ad
 from kernels import Loaded
 from kernels.ops.declaration import Op, Result
 from kernels.ops.known import Known, known
-from kernels.ops.options import options_of
+from kernels.ops.options import options_of, tensors_of
 from kernels.ops.plans import MOST_PLANS, CallPlan, first, form_of
-from kernels.ops.registration import register
+from kernels.ops.registration import NAMESPACE, register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types whose tensors are no more than their data."""
@@ -45,10 +45,13 @@ class Function:
         self._defaults = tuple(one.default for one in parameters)
         self._required = sum(one.default is one.empty for one in parameters)
         self._options = options_of(self.signature, loaded)
-        self.operator = register(op, self.run, self.by_torch)
+        self._tensors = tensors_of(op.definition)
+        self.operator = register(op, self.run, self.by_torch, self.trains)
         if op.training is not None:
             Function(op.training, loaded)
         self.call: Callable[..., Result] = update_wrapper(self._caller(), op.definition)
+        # Where it can be imported from, as whoever unpickles it does: the definition lies elsewhere.
+        self.call.__module__ = __name__.rpartition(".")[0]
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """The answer, whoever looks."""
@@ -60,9 +63,14 @@ class Function:
         self.check(args)
         return self.op.definition(*args)
 
+    def trains(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether the op's ``training`` is for a call whose gradient is wanted."""
+        return self.op.trains(*self.filled(args, kwargs))
+
     def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
         """The plan of such calls, after one of them if there was none before."""
         args = self.filled(args, kwargs)
+        self._check_tensors(args)
         plan = self._plans.get(form_of(args))
         if plan is None:
             with torch.no_grad():
@@ -86,6 +94,11 @@ class Function:
         if reason := self.op.refused(*args):
             raise ValueError(f"{reason}.")
 
+    def _check_tensors(self, args: tuple[Any, ...]) -> None:
+        """Raises TypeError, with a sentence, for what is no dense tensor."""
+        for tensor in self._tensors:
+            tensor.check(args)
+
     def forget(self) -> None:
         """Choose again for every form."""
         self._plans.clear()
@@ -108,18 +121,33 @@ class Function:
 
     def _looked_at(self, args: tuple[Any, ...]) -> Result:
         """The answer to a call that is not known, which becomes known if nothing but the answer is wanted."""
+        self._check_tensors(args)
         if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
             return self.by_torch(*args)
         if torch.compiler.is_compiling() or self._is_watched(args):
             for option in self._options:  # the dispatcher makes a truth value of any number and of None
                 option.check(args, {})
-            return self.operator(*args)
+            return self._dispatched(args)
         filled = self.filled(args, {})
         plan, out = self._planned(filled)
         if (kind := known(args, filled, plan)) is not None:
             shape = self._shape(args)
             self._known[shape] = (kind, *self._known.get(shape, ())[: MOST_KNOWN - 1])
         return out
+
+    def _dispatched(self, args: tuple[Any, ...]) -> Result:
+        """The operator's answer. Raises TypeError, with a sentence, for a tensor whose class says how its
+        operators are computed, and nothing of this one."""
+        try:
+            return self.operator(*args)
+        except (TypeError, NotImplementedError) as error:
+            of_class = [type(one) for one in args if isinstance(one, torch.Tensor) and type(one) not in PLAIN]
+            if not of_class or NAMESPACE not in str(error):
+                raise
+            raise TypeError(
+                f"{of_class[0].__name__} does not say how {self.op.name} is computed of it: give a plain "
+                "tensor, or call torch's own function."
+            ) from error
 
     def _is_watched(self, args: tuple[Any, ...]) -> bool:
         """Whether the dispatcher has to see a call: a mode or a trace is on, a gradient is wanted, or a
@@ -162,7 +190,11 @@ class Function:
             x = args[0]
             # What no check sees comes first. A shape under a mode may be of symbols, which have no hash.
             if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
-                for one in known_of(x.shape if last == 0 else (x.shape, args[last].shape), ()):
+                try:
+                    several = known_of(x.shape if last == 0 else (x.shape, args[last].shape), ())
+                except (AttributeError, RuntimeError, TypeError):  # what has no shape is refused below
+                    several = ()
+                for one in several:
                     tensors = args[: one.count]
                     as_many = len(tensors) == one.count and args[one.count :] == one.others
                     if as_many and one.check(*tensors) and not (one.trains and grad_enabled()):

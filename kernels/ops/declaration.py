@@ -7,8 +7,9 @@ provider's entry and how its answer comes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,14 +30,20 @@ class Derivative:
     """The gradient of an op that has one output, or of the first of its outputs.
 
     keeps:
-        Names of arguments that the formula needs. ``out`` is the output, ``outs`` are all outputs.
+        Names of arguments that the formula needs. ``out`` is the output, ``outs`` are all outputs, and
+        ``x.shape`` is the shape of a tensor that is not kept itself, which the formula takes as ``x_shape``.
+        What torch's own function does not keep is not kept here.
     formula:
         ``formula(grad, **kept)`` gives the gradients of the op's tensors, in their order, None for one
         that has none. It is made of operators that torch can trace.
+    only_for:
+        Of a tensor that only the gradient of another one needs, that one's name: where no such gradient is
+        wanted it is not kept, and the formula is given None.
     """
 
     keeps: tuple[str, ...]
     formula: Callable[..., tuple[torch.Tensor | None, ...]]
+    only_for: Mapping[str, str] = field(default_factory=dict)
 
 
 def _as_they_are(*args: Any) -> tuple[torch.Tensor, ...]:
@@ -45,6 +52,11 @@ def _as_they_are(*args: Any) -> tuple[torch.Tensor, ...]:
 
 def _never(*args: Any) -> None:
     del args
+
+
+def _always(*args: Any) -> bool:
+    del args
+    return True
 
 
 def _as_it_is(out: Result, *args: Any) -> Result:
@@ -75,6 +87,8 @@ class Op:
     training:
         The op that is called instead where a gradient is wanted, because its further outputs save the
         backward pass work; its first output is this op's.
+    trains:
+        ``trains(*args)``: whether ``training`` is for such a call. Others are torch's with a gradient, too.
     """
 
     definition: Callable[..., Result]
@@ -84,6 +98,7 @@ class Op:
     result: Callable[..., Result] = _as_it_is
     derivative: Derivative | None = None
     training: Op | None = None
+    trains: Callable[..., bool] = _always
 
     @property
     def name(self) -> str:
@@ -123,7 +138,8 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
     """A tensor as a matrix of its last dimension's rows, without a copy where its strides allow that."""
     if x.dim() == 2:
         return x
-    return x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
+    # Not -1, which is no number of rows where there are no columns.
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.dim() else x.reshape(1, 1)
 
 
 def like(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -1,14 +1,15 @@
-"""The options of a function that take one of a few words, and the check of what a call gives for them.
+"""The arguments of a function, and the check of what a call gives for them.
 
-They are the kernel's ``arguments``, as ``arithmetic`` and ``causal``, with the values of the dimension.
+Options take one of a few words: they are the kernel's ``arguments``, as ``arithmetic`` and ``causal``, with
+the values of the dimension. Tensors are dense ones.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -34,6 +35,46 @@ class CallOption:
 
     def _listed(self) -> str:
         return ", ".join(shown(one) for one in self.values)
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A tensor that a function takes: its name, its place among the arguments, whether it may be None."""
+
+    name: str
+    place: int
+    is_optional: bool
+
+    def check(self, args: Sequence[Any]) -> None:
+        """Raises TypeError, with a sentence, where a call gives what is no dense tensor."""
+        value = args[self.place] if self.place < len(args) else None
+        if value is None and (self.is_optional or self.place >= len(args)):
+            return
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{self.name} must be a tensor, not {type(value).__name__}.")
+        if (kind := _kind(value)) is not None:
+            raise TypeError(
+                f"{self.name} must be a dense tensor, and is a {kind} one: make it dense, or call torch's "
+                "own function."
+            )
+
+
+def _kind(x: torch.Tensor) -> str | None:
+    """What a tensor is that is not dense: ``jagged``, ``sparse_coo``, ``quantized``; None for a dense one."""
+    with torch._C.DisableTorchFunctionSubclass():  # whatever its class does when it is asked
+        if x.layout is not torch.strided:
+            return str(x.layout).removeprefix("torch.").lstrip("_")
+        return "nested" if x.is_nested else "quantized" if x.is_quantized else None
+
+
+def tensors_of(definition: Callable[..., Any]) -> tuple[TensorArgument, ...]:
+    """The tensors that a function takes, by its annotations."""
+    hints = get_type_hints(definition)
+    return tuple(
+        TensorArgument(name, place, type(None) in get_args(hints[name]))
+        for place, name in enumerate(inspect.signature(definition).parameters)
+        if torch.Tensor in (hints[name], *get_args(hints[name]))
+    )
 
 
 def options_of(signature: inspect.Signature, loaded: Loaded) -> tuple[CallOption, ...]:

@@ -19,9 +19,11 @@ NAMESPACE = "kernel_pipeline"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
-def register(op: Op, run: Callable[..., Result], by_torch: Callable[..., Result]) -> torch._ops.OpOverload:
-    """The operator of an op, whose calls below autograd are ``run``'s. Those of tensors
-    without data are ``by_torch``'s."""
+def register(
+    op: Op, run: Callable[..., Result], by_torch: Callable[..., Result], trains: Callable[..., bool]
+) -> torch._ops.OpOverload:
+    """The operator of an op, whose calls below autograd are ``run``'s. Those of tensors without data are
+    ``by_torch``'s, and with a gradient those that its ``training`` is not for, as ``trains`` says."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
     _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
     _library.impl(op.name, _promised(op, run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -29,7 +31,7 @@ def register(op: Op, run: Callable[..., Result], by_torch: Callable[..., Result]
     torch.library.register_fake(name, _promised(op, by_torch), lib=_library)
     operator: torch._ops.OpOverload = getattr(torch.ops.kernel_pipeline, op.name).default
     if op.training is not None:
-        _library.impl(op.name, _with_training(operator, op.training.name), "Autograd")  # type: ignore[no-untyped-call]
+        _library.impl(op.name, _with_training(operator, op.training.name, trains, by_torch), "Autograd")  # type: ignore[no-untyped-call]
     else:
         backward, keep = _derivative(op)
         torch.library.register_autograd(name, backward, setup_context=keep, lib=_library)
@@ -49,13 +51,20 @@ def _promised(op: Op, function: Callable[..., Result]) -> Callable[..., Result]:
     return packed
 
 
-def _with_training(operator: torch._ops.OpOverload, training: str) -> Callable[..., Result]:
+def _with_training(
+    operator: torch._ops.OpOverload,
+    training: str,
+    trains: Callable[..., bool],
+    by_torch: Callable[..., Result],
+) -> Callable[..., Result]:
     """Calls of an op whose backward pass needs what only another op's outputs hold."""
 
     def at_autograd(*args: Any) -> Result:
         if torch.is_grad_enabled() and any(
             isinstance(one, torch.Tensor) and one.requires_grad for one in args
         ):
+            if not trains(*args):
+                return by_torch(*args)
             return getattr(torch.ops.kernel_pipeline, training).default(*args)[0]
         with torch._C._AutoDispatchBelowAutograd():
             return operator(*args)
@@ -74,7 +83,14 @@ def _derivative(op: Op) -> tuple[Callable[..., Any], Callable[..., None]]:
             return
         outs = output if isinstance(output, tuple) else (output,)
         values = dict(zip(names, inputs, strict=True)) | {"out": outs[0], "outs": outs}
-        kept = {name: values[name] for name in derivative.keeps if name != "outs"}
+        kept = {}
+        for name in derivative.keeps:
+            argument, _, fact = name.partition(".")
+            if fact:
+                kept[f"{argument}_{fact}"] = getattr(values[argument], fact)
+            elif name != "outs":
+                only_for = derivative.only_for.get(name)
+                kept[name] = values[name] if only_for is None or values[only_for].requires_grad else None
         tensors = {name: value for name, value in kept.items() if isinstance(value, torch.Tensor)}
         further = outs if "outs" in derivative.keeps else ()
         ctx.save_for_backward(*tensors.values(), *further)

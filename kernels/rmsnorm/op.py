@@ -26,19 +26,23 @@ def problem(x: torch.Tensor, weight: torch.Tensor, eps: float) -> object:
 
 
 def backward(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, weight_shape: torch.Size, eps: float
 ) -> tuple[torch.Tensor | None, ...]:
     """With ``r = 1 / sqrt(mean(x**2) + eps)``, ``n = x * r`` and ``g = grad * weight``: x's is
-    ``r * (g - n * mean(g * n))``, the weight's the sum of ``grad * n`` over the rows.
+    ``r * (g - n * mean(g * n))``, the weight's the sum of ``grad * n`` over the rows. A row has the weight's
+    dimensions.
 
     It is the formula that torch differentiates its own function by, computed in float32 at least."""
     wide = torch.promote_types(x.dtype, torch.float32)
     wide_x, wide_grad = x.to(wide), grad.to(wide)
-    factor = torch.rsqrt(wide_x.square().mean(-1, keepdim=True) + eps)
+    of_row = tuple(range(-len(weight_shape), 0))
+    factor = torch.rsqrt(wide_x.square().mean(of_row, keepdim=True) + eps)
     normalized = wide_x * factor
+    of_weight = (wide_grad * normalized).sum_to_size(weight_shape)
+    if weight is None:
+        return None, of_weight
     scaled = wide_grad * weight.to(wide)
-    of_x = factor * (scaled - normalized * (scaled * normalized).mean(-1, keepdim=True))
-    of_weight = (wide_grad * normalized).sum_to_size(weight.shape)
+    of_x = factor * (scaled - normalized * (scaled * normalized).mean(of_row, keepdim=True))
     return of_x.to(x.dtype), of_weight.to(weight.dtype)
 
 
@@ -47,5 +51,5 @@ op = Op(
     problem=problem,
     inputs=lambda x, weight, eps: (as_matrix(x), weight),
     result=lambda made, x, weight, eps: like(made, x),
-    derivative=Derivative(("x", "weight", "eps"), backward),
+    derivative=Derivative(("x", "weight", "weight.shape", "eps"), backward, only_for={"weight": "x"}),
 )

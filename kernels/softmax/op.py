@@ -22,11 +22,9 @@ def problem(x: torch.Tensor, dim: int) -> object:
     return rows_problem(x)
 
 
-def backward(
-    grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor, dim: int
-) -> tuple[torch.Tensor | None, ...]:
+def backward(grad: torch.Tensor, out: torch.Tensor, dim: int) -> tuple[torch.Tensor | None, ...]:
     """``(grad - sum(grad * out)) * out``, by the operator that torch's own softmax has for it."""
-    return (torch.ops.aten._softmax_backward_data(grad, out, dim, x.dtype),)
+    return (torch.ops.aten._softmax_backward_data(grad, out, dim, out.dtype),)
 
 
 op = Op(
@@ -34,5 +32,5 @@ op = Op(
     problem=problem,
     inputs=lambda x, dim: (as_matrix(x),),
     result=lambda made, x, dim: like(made, x),
-    derivative=Derivative(("x", "out", "dim"), backward),
+    derivative=Derivative(("out", "dim"), backward),
 )

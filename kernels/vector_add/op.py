@@ -23,9 +23,15 @@ def problem(x: torch.Tensor, y: torch.Tensor) -> Vectors:
     return made
 
 
-def backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def backward(
+    grad: torch.Tensor,
+    x_shape: torch.Size,
+    y_shape: torch.Size,
+    x_dtype: torch.dtype,
+    y_dtype: torch.dtype,
+) -> tuple[torch.Tensor | None, ...]:
     """The gradient itself, summed where a tensor was broadcast."""
-    return tuple(grad.sum_to_size(one.shape).to(one.dtype) for one in (x, y))
+    return grad.sum_to_size(x_shape).to(x_dtype), grad.sum_to_size(y_shape).to(y_dtype)
 
 
 op = Op(
@@ -33,5 +39,5 @@ op = Op(
     problem=problem,
     inputs=lambda x, y: (x, y) if x.dim() == 1 else (x.reshape(-1), y.reshape(-1)),
     result=lambda made, x, y: made if made.shape == x.shape else made.view(x.shape),
-    derivative=Derivative(("x", "y"), backward),
+    derivative=Derivative(("x.shape", "y.shape", "x.dtype", "y.dtype"), backward),
 )

@@ -22,13 +22,17 @@ def begun(process: Sequence[str], program: str, words: Sequence[str]) -> str | N
     """The name of the command that somebody typed as ``python -m pipeline.NAME``, empty for ``python -m
     pipeline`` and the console script; None for any other process.
 
-    From here on Ctrl-C ends a command with a line. With ``--help`` among its words it prints that, and ends;
-    with a name among them that nobody knows it says so, and ends.
+    From here on Ctrl-C ends a command with a line, and so does standard output that can't be written. With
+    ``--help`` among its words it prints that, and ends; with a name among them that nobody knows it says so,
+    and ends.
     """
     name = _name(list(process), program)
     if name is None:
         return None
+    from pipeline.command import output
+
     interrupt.heeded()
+    output.guard()
     gc.set_threshold(UNCOLLECTED)
     if name and {"--help", "-h"} & set(words):
         from pipeline.command import explanation

@@ -12,6 +12,19 @@ from pipeline.store.environment import Environment
 from pipeline.store.provenance import OutsideKernel, RunProvenance, hashed, keyed
 
 
+def unknown_commits(identities: Sequence[Identity]) -> list[str]:
+    """A sentence for each commit that new rows of these kernels can't name, with the reason. A kernel outside
+    of any repository has none."""
+    found = []
+    if identities and (why := commit.unreadable(ROOT)):
+        found.append(f"Rows don't say which commit they are of: {why}.")
+    for loaded in (one.loaded for one in identities if one.loaded.is_outside):
+        why = commit.unreadable(loaded.folder)
+        if why is not None and "is in no git repository" not in why:
+            found.append(f"Rows of {loaded.name} don't say which commit it is of: {why}.")
+    return found
+
+
 def run_here(
     run: str,
     command: str,

@@ -8,16 +8,15 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from pipeline import ROOT
 from pipeline.inspection import ncu
-from pipeline.inspection.ncu import Ncu
+from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import by_point
 from pipeline.machine.device import Device
 from pipeline.points.point import Point
@@ -98,18 +97,37 @@ def session(
         begun = monotonic()
         tool.profile(command, report, sets, timeout_s, ROOT)
         ended = monotonic()
-        failed = json.loads(failures.read_text()) if failures.is_file() else {}
-        found = read(tool, report, failed) if report.is_file() else Counted(tool, None, failed)
-        marks = json.loads(times.read_text()) if times.is_file() else {}
+        failed = _left(failures)
+        try:
+            found = read(tool, report, failed) if report.is_file() else Counted(tool, None, failed)
+        except ncu.UnreadableError as error:
+            raise Unavailable(
+                f"ncu can't show the report that it has just written ({error})",
+                "choose fewer points or sets=basic, and run the stage again",
+            ) from error
+        marks = _left(times)
         yield replace(found, spent=_spent(marks, begun, ended, monotonic()))
 
 
 def read(tool: Ncu, report: Path, failures: Mapping[str, str] | None = None) -> Counted:
-    """What a report holds. Raises UserError for a file that is none."""
+    """What a report holds; without ncu's rules where it can't show the page of them. Raises
+    ncu.UnreadableError for a file that is no report."""
     with ThreadPoolExecutor(len(PAGES)) as at_once:
-        pages = dict(zip(PAGES, at_once.map(partial(tool.page, report), PAGES), strict=True))
-    found = by_point(*(pages[page] for page in PAGES))
+        raw, details = (at_once.submit(tool.page, report, page) for page in PAGES)
+    pages = {"raw": raw.result(), "details": ""}
+    with suppress(ncu.UnreadableError):
+        pages["details"] = details.result()
+    found = by_point(pages["raw"], pages["details"])
     return Counted(tool, report, failures or {}, pages, found)
+
+
+def _left(path: Path) -> dict[str, Any]:
+    """What the process that ncu watched has left in a file; nothing where it ended while it wrote."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
 
 
 def _spent(marks: Mapping[str, Sequence[float]], begun: float, ended: float, read: float) -> Spent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kernels import Loaded
-from pipeline import UserError
+from pipeline import UserError, as_typed
 from pipeline.inspection import launched, launches, unmeasured
 from pipeline.inspection.code_texts import Texts, text_names
 from pipeline.inspection.disassembler import Resources
@@ -85,7 +85,7 @@ class CudaCode:
             names = [one.name for one in loaded.kernel.providers if one.extension == source]
             raise UserError(
                 "no GPU here runs them, so that they are compiled when asked for alone: "
-                f"python -m pipeline.codegen kernel={loaded.where} provider={names[0]}"
+                f"{as_typed('codegen', f'kernel={loaded.where}', f'provider={names[0]}')}"
             )
 
     def _library(self, source: str) -> CudaLibrary:
@@ -276,8 +276,8 @@ def _numbers_of(row: CodeRow, architecture: str) -> CudaNumbers:
 def not_built(loaded: Loaded, source: str, missing: Sequence[str], built: Sequence[str]) -> str:
     """What to do for architectures that a CUDA library has no code for."""
     every = ",".join(dict.fromkeys([*built, *missing]))
+    adds = as_typed("build", f"kernel={loaded.where}", f"architectures=[{every}]")
     return (
         f"the library of {loaded.name}/{source} has no code for "
-        f"{', '.join(f'sm_{name}' for name in missing)}: "
-        f"`python -m pipeline.build kernel={loaded.where} architectures=[{every}]` adds it."
+        f"{', '.join(f'sm_{name}' for name in missing)}: `{adds}` adds it."
     )

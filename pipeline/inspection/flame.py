@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 from zlib import crc32
 
-from pipeline.inspection.launches import RANGE
+from pipeline.inspection.launches import calls_of
 
 WIDTH, HEIGHT, LETTER = 1200, 18, 7
 """The picture's width, that of a bar's height, and of a letter in a bar, in pixels."""
@@ -36,7 +36,7 @@ def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
     """The stacks within the recorded calls, equal ones as one, and how many calls there were. What the
     profiler does around a call, and the waiting for its end, are not in them."""
     spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    calls = [event for event in spans if _category(event) == "user_annotation" and _is_call(event)]
+    calls = calls_of(trace)
     root = Frame("a call")
     for call in calls:
         inside = [
@@ -45,7 +45,7 @@ def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
             if _category(event) in STACKED
             and event["tid"] == call["tid"]
             and _holds(call, event)
-            and not _is_call(event)
+            and event is not call
         ]
         inside.sort(key=lambda event: (float(event["ts"]), -float(event["dur"])))
         for events in _by_outermost(inside):
@@ -135,10 +135,6 @@ def _plain(name: str) -> str:
 
 def _category(event: Mapping[str, Any]) -> str:
     return str(event.get("cat"))
-
-
-def _is_call(event: Mapping[str, Any]) -> bool:
-    return str(event["name"]).startswith(RANGE)
 
 
 def _holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:

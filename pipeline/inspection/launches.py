@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -37,13 +38,10 @@ def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     ranges: dict[Any, list[tuple[float, float, str]]] = {}
-    for event in events:
-        if event.get("cat") in ("user_annotation", "cpu_op") and str(event["name"]).startswith(RANGE):
-            begin = float(event["ts"])
-            key = str(event["name"]).removeprefix(RANGE)
-            ranges.setdefault(event["tid"], []).append((begin, begin + float(event["dur"]), key))
-    for spans in ranges.values():
-        spans.sort()
+    for event in calls_of(trace, ("user_annotation", "cpu_op")):
+        begin = float(event["ts"])
+        key = str(event["name"]).removeprefix(RANGE)
+        ranges.setdefault(event["tid"], []).append((begin, begin + float(event["dur"]), key))
     calls = {}
     for event in events:
         if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {}):
@@ -55,6 +53,51 @@ def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
         if event.get("cat") == "kernel" and (call := calls.get(event["args"].get("correlation"))):
             found.setdefault(call[1], []).append((call[0], _launch(event)))
     return {key: [one for _, one in sorted(made, key=lambda x: x[0])] for key, made in found.items()}
+
+
+def calls_of(
+    trace: Mapping[str, Any], categories: Sequence[str] = ("user_annotation",)
+) -> list[Mapping[str, Any]]:
+    """The ranges around the recorded calls, in their order. One that lies in another on its thread is the
+    provider's own, whatever it is called."""
+    spans = [
+        event
+        for event in trace["traceEvents"]
+        if event.get("ph") == "X" and event.get("cat") in categories and str(event["name"]).startswith(RANGE)
+    ]
+    found: dict[Any, list[Mapping[str, Any]]] = {}
+    for event in sorted(spans, key=lambda event: (float(event["ts"]), -float(event["dur"]))):
+        before = found.setdefault(event["tid"], [])
+        if not before or float(event["ts"]) >= float(before[-1]["ts"]) + float(before[-1]["dur"]):
+            before.append(event)
+    every = (event for of_thread in found.values() for event in of_thread)
+    return sorted(every, key=lambda event: float(event["ts"]))
+
+
+def whole(trace: bytes) -> str:
+    """A trace that torch has written, as JSON: it writes a range's name and an operator's arguments as they
+    are, with quotes and control characters. Arguments that can't be read are left out."""
+    text = trace.decode(errors="replace")
+    text = re.sub(r'^( *"name": )"(.*)"(,?)$', _named, text, flags=re.MULTILINE)
+    text = re.sub(r'("name": )"(.*)"(, "pid": \d+, "tid": \d+)', _named, text)
+    return re.sub(r'("args": \{\n)(.*)(\n *\})', _of_arguments, text)
+
+
+def _named(line: re.Match[str]) -> str:
+    quoted = f'"{line[2]}"'
+    return f"{line[1]}{quoted if _is_json(quoted) else json.dumps(line[2])}{line[3]}"
+
+
+def _of_arguments(lines: re.Match[str]) -> str:
+    return f"{lines[1]}{lines[2] if _is_json('{' + lines[2] + '}') else ''}{lines[3]}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _enclosing(spans: Sequence[tuple[float, float, str]], at: float) -> str | None:
@@ -101,4 +144,4 @@ def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
-        return parse(json.loads(path.read_text()))
+        return parse(json.loads(whole(path.read_bytes())))

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import kernels
-from pipeline import UserError
+from pipeline import UserError, as_typed
 from pipeline.inspection.disassembler import Analysis, Resources, find_tools
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.ptx import PtxFunction, parse
@@ -94,10 +94,10 @@ class CudaLibrary:
         place = Place.of(self.loaded)
         built = extension.build(place, [self.source])[self.source]
         if extension.made_of(place, self.source) != self.made:
+            makes = as_typed("build", f"kernel={self.loaded.where}")
             raise UserError(
                 f"the library of {self.loaded.name}/{self.source} was built from other files than were known "
-                f"of before: `python -m pipeline.build kernel={self.loaded.where}` makes a new report. Then "
-                "run the command again."
+                f"of before: `{makes}` makes a new report. Then run the command again."
             )
         return built.path
 

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pipeline import UserError
 from pipeline.machine.compilers import SYSTEM_CUDA
 
 OLDEST = (2022, 3)
@@ -40,6 +40,10 @@ class Unavailable(Exception):  # noqa: N818 - a state of this machine, no error
         super().__init__(f"{reason}: {fix}")
         self.reason = reason
         self.fix = fix
+
+
+class UnreadableError(Exception):
+    """A file that ncu can't show as a report; the text is what ncu says of it."""
 
 
 NO_GPU = Unavailable("this machine has no NVIDIA GPU", "run the stage on a host that has one")
@@ -89,9 +93,7 @@ class Ncu:
             words = [str(self.path), *fixed, *selection(metrics, extra), *command]
             report.unlink(missing_ok=True)
             try:
-                done = subprocess.run(
-                    words, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=cwd
-                )
+                done = _run(words, timeout=timeout_s, cwd=cwd)
             except subprocess.TimeoutExpired as error:
                 raise Unavailable(
                     f"ncu did not end within {timeout_s:g} s",
@@ -105,20 +107,18 @@ class Ncu:
         raise why(said)
 
     def page(self, report: Path, page: str) -> str:
-        """A page of a report (``raw``, ``details``) as CSV. Raises UserError for a file that is no report."""
+        """A page of a report (``raw``, ``details``) as CSV. Raises UnreadableError where there is none."""
         units = ["--print-units", "base"] if page == "raw" else []
+        # By the user's locale a comma could begin a fraction.
+        plain = os.environ | {"LC_ALL": "C"}
         words = [str(self.path), "--import", str(report), "--page", page, "--csv", *units]
         for nvtx in (["--nvtx"], []):  # not every version takes the option with a report
-            done = subprocess.run([*words, *nvtx], capture_output=True, text=True, check=False)
+            done = _run([*words, *nvtx], env=plain)
             if done.returncode == 0 and '"ID"' in done.stdout:
                 return done.stdout
             if done.returncode == 0 and launched_nothing(done.stdout + done.stderr):
                 return ""
-        word = last_word(f"{done.stdout}\n{done.stderr}")
-        raise UserError(
-            f"{report} is not a whole report of Nsight Compute's (ncu: {word}): "
-            "name another, or leave report= out to count anew."
-        )
+        raise UnreadableError(last_word(f"{done.stdout}\n{done.stderr}"))
 
 
 def selection(metrics: Sequence[str], extra: Sequence[str]) -> list[str]:
@@ -157,11 +157,16 @@ def _candidates(environment: Mapping[str, str], installed: Path) -> Iterator[Pat
     yield from sorted(installed.glob("*/ncu"))
 
 
+def _run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run ncu and read what it prints, also where a kernel's name or a range's is of no known encoding."""
+    return subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False, **how)
+
+
 def _ncu_at(path: Path) -> Ncu | None:
     if not os.access(path, os.X_OK):
         return None
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        done = _run([str(path), "--version"])
     except OSError:
         return None
     match = re.search(r"Version (\d+(?:\.\d+)+)", done.stdout)

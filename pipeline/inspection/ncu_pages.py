@@ -11,6 +11,8 @@ from typing import Any, Literal
 from pipeline.inspection.library import known_name
 from pipeline.store.evidence import NcuRule
 
+csv.field_size_limit(2**31 - 1)  # a template's name may be longer than the 131072 characters that csv takes
+
 METRICS: dict[str, tuple[str, float]] = {
     "duration_us": ("gpu__time_duration.sum", 1e-3),
     "compute_throughput_pct": ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 1),
@@ -49,40 +51,70 @@ BUSY_PCT = 60.0
 """Percent of its peak from which on a unit is what limits a kernel; ncu's own rules draw the line there."""
 
 
+NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
+"""As ncu writes one, with a comma between thousands or without."""
+
+LARGEST = 1e15
+"""No number of a row is larger: nanoseconds of eleven days, a petabyte."""
+
+TIMES = {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}
+BYTES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+"""Nanoseconds and bytes, the base units, of a unit by its prefix."""
+
 Line = dict[str, str]
 
 
-def lines(text: str) -> list[Line]:
-    """The rows of a CSV page by column; ncu's own remarks before it and the row of units are left out."""
+def cells(text: str) -> Iterator[list[str]]:
+    """The rows of a CSV page from the one that names the columns on. Left out are ncu's own remarks before
+    it, empty lines, and a row that is no CSV, as the last one of a page that was cut off."""
     begin = re.search(r'^"ID"', text, re.MULTILINE)
-    if begin is None:
-        return []
-    rows = csv.DictReader(text[begin.start() :].splitlines(keepends=True))
-    return [line for line in rows if (line["ID"] or "").strip()]
+    rows = csv.reader(io.StringIO("" if begin is None else text[begin.start() :], newline=""), strict=True)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error:
+            continue
+        if row:
+            yield row
+
+
+def lines(text: str) -> tuple[list[Line], Line]:
+    """The rows of a CSV page by column, and the units of the columns. A row of more cells than there are
+    columns is left out: nobody knows which cell belongs to which."""
+    names, *rows = list(cells(text)) or [[""]]
+    if names[0] != "ID":
+        return [], {}
+    found = [dict(zip(names, row, strict=False)) for row in rows if len(row) <= len(names)]
+    units = next((line for line in found if not line["ID"].strip()), {})
+    return [line for line in found if line["ID"].strip()], units
 
 
 def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
     """What a report's pages ``raw`` and ``details`` say of each kernel, in the order of launch, by the key in
     the NVTX range around it. Kernels outside of any such range are left out."""
     rules: dict[str, list[NcuRule]] = {}
-    for line in lines(details):
+    for line in lines(details)[0]:
         if line.get("Rule Name"):
             rules.setdefault(line["ID"], []).append(_rule(line))
     found: dict[str, list[dict[str, Any]]] = {}
-    for line in lines(raw):
+    launches, units = lines(raw)
+    for line in launches:
         match = next((m for cell in _ranges(line) if (m := re.search(r"point:([0-9a-f]{16})", cell))), None)
         if match is not None:
             made = found.setdefault(match[1], [])
-            made.append({"launch": len(made), **_numbers(line), **_gain(line, rules.get(line["ID"], []))})
+            numbers = {name: _if_sane(number) for name, number in _numbers(line, units).items()}
+            gain = _gain(numbers["duration_us"], rules.get(line["ID"], []))
+            made.append({"launch": len(made), **numbers, **gain})
     return found
 
 
 def of_points(page: str, keys: Collection[str]) -> str:
     """A page with the lines of these points alone."""
-    begin = re.search(r'^"ID"', page, re.MULTILINE)
-    if begin is None:
+    rows = list(cells(page))
+    if not rows:
         return page
-    rows = list(csv.reader(page[begin.start() :].splitlines(keepends=True)))
     marks = [f"point:{key}" for key in keys]
     # What names the columns and their units has no number.
     kept = [
@@ -98,41 +130,61 @@ def _ranges(line: Line) -> Iterator[str]:
     return (cell for name, cell in line.items() if name and "Range" in name and cell)
 
 
-def value(line: Mapping[str, str | None], name: str) -> float | None:
-    """A number of a line; None where the report does not have it."""
-    text = (line.get(name) or "").replace(",", "")
-    try:
-        return float(text)
-    except ValueError:
+def value(line: Mapping[str, str], name: str, units: Mapping[str, str] | None = None) -> float | None:
+    """A number of a line in base units; None where the report does not have it: no such column, a text as
+    ``n/a`` or ``nan``, or a number that is larger than any that is counted."""
+    text = line.get(name, "").strip()
+    scale = _scale(name, (units or {}).get(name, "").strip())
+    if scale is None or not NUMBER.fullmatch(text):
         return None
+    found = float(text.replace(",", "")) * scale
+    return found if found <= LARGEST else None
 
 
-def _numbers(line: Line) -> dict[str, Any]:
+def _if_sane(number: Any) -> Any:
+    """None for a number that no launch can have."""
+    return None if isinstance(number, float) and number > LARGEST else number
+
+
+def _scale(name: str, unit: str) -> float | None:
+    """How many of the base unit a column's unit is; None for a time in no unit of time."""
+    if seconds := re.fullmatch(r"([num]?)s(?:ec|econd)?", unit):
+        return TIMES[seconds[1]]
+    if many := re.fullmatch(r"([KMGT]?)byte(?:/.*)?", unit):
+        return BYTES[many[1]]
+    return None if unit and "__time_" in name else 1.0
+
+
+def _numbers(line: Line, units: Line) -> dict[str, Any]:
     numbers: dict[str, Any] = {"demangled": line.get("Kernel Name"), "function": None}
     if line.get("Kernel Name"):
         numbers["function"] = known_name(line["Kernel Name"])
+
+    def counted(name: str) -> float | None:
+        return value(line, name, units)
+
     for field, (metric, factor) in METRICS.items():
-        found = value(line, metric)
+        found = counted(metric)
         numbers[field] = None if found is None else found * factor
     moved = [numbers[name] for name in ("dram_read_bytes", "dram_write_bytes") if numbers[name] is not None]
     numbers["dram_gbps"] = None
-    per_second = value(line, "dram__bytes.sum.per_second")
+    per_second = counted("dram__bytes.sum.per_second")
     if per_second is not None:
         numbers["dram_gbps"] = per_second / 1e9
     elif len(moved) == 2 and numbers["duration_us"]:
         numbers["dram_gbps"] = sum(moved) / numbers["duration_us"] / 1e3
     for field, op in (("sectors_per_load", "ld"), ("sectors_per_store", "st")):
-        sectors = value(line, f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum")
-        requests = value(line, f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum")
+        sectors = counted(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum")
+        requests = counted(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum")
         numbers[field] = sectors / requests if sectors is not None and requests else None
-    local = [value(line, f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum") for op in ("ld", "st")]
+    local = [counted(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum") for op in ("ld", "st")]
     known = [sectors for sectors in local if sectors is not None]
-    numbers["local_bytes"] = SECTOR_BYTES * sum(known) if known else None
-    limits = {name: found for name, metric in LIMITS.items() if (found := value(line, metric)) is not None}
-    if limits:
-        fewest = min(limits.values())
-        numbers["limited_by"] = " and ".join(name for name, blocks in limits.items() if blocks == fewest)
-    waits = ((m[1], value(line, name)) for name in line if (m := STALL.fullmatch(name or "")))
+    numbers["local_bytes"] = SECTOR_BYTES * sum(known) if len(known) == len(local) else None
+    limits = {name: counted(metric) for name, metric in LIMITS.items() if line.get(metric)}
+    blocks = [found for found in limits.values() if found is not None]
+    if limits and len(blocks) == len(limits):
+        numbers["limited_by"] = " and ".join(name for name, found in limits.items() if found == min(blocks))
+    waits = ((m[1], counted(name)) for name in line if (m := STALL.fullmatch(name)))
     stalls = {reason: cycles for reason, cycles in waits if cycles}
     numbers["stalls"] = dict(sorted(stalls.items(), key=lambda item: -item[1]))
     return numbers
@@ -148,11 +200,10 @@ def _rule(line: Line) -> NcuRule:
     )
 
 
-def _gain(line: Line, rules: Sequence[NcuRule]) -> dict[str, Any]:
+def _gain(duration_us: float | None, rules: Sequence[NcuRule]) -> dict[str, Any]:
     """The most that a rule promises for the whole kernel, and what that is in microseconds."""
     most = max((rule.gain_pct for rule in rules if rule.gain_pct is not None), default=None)
-    duration = value(line, METRICS["duration_us"][0])
-    saved = None if most is None or duration is None else duration * 1e-3 * most / 100
+    saved = None if most is None or duration_us is None else duration_us * most / 100
     return {"rules": tuple(rules), "estimated_speedup_pct": most, "runtime_improvement_us": saved}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pipeline.inspection.launches import RANGE, DeviceLaunch, parse
+from pipeline.inspection.launches import RANGE, DeviceLaunch, calls_of, parse, whole
 from pipeline.store.evidence import DeviceKernel, Operator
 from pipeline.store.files import write_atomically
 
@@ -81,7 +81,7 @@ def record(
                     call(*inputs)
                     synchronize()
                 profiler.step()
-        raw = re.sub(rb'\n *"host_name": "[^"]*",', b"", finished[0].read_bytes())
+        raw = re.sub(r'\n *"host_name": "[^"]*",', "", whole(finished[0].read_bytes())).encode()
     if tensorboard is not None:
         # The name that its profiler plugin looks for; the point's key stands for the worker.
         write_atomically(tensorboard / f"{key}.pt.trace.json", raw)
@@ -94,7 +94,9 @@ def record(
     outermost, chain = nesting(trace)
     return Profiled(
         operators=tuple(
-            sorted((_operator(event) for event in averages if str(event.key) in names), key=_by_time)
+            sorted(
+                (_operator(event) for event in averages if in_trace(str(event.key)) in names), key=_by_time
+            )
         ),
         table=averages.table(sort_by=order, row_limit=-1, max_name_column_width=90),
         trace=gzip.compress(raw, mtime=0),
@@ -114,6 +116,12 @@ def operator_names(trace: Mapping[str, Any]) -> set[str]:
         if event.get("cat") in ("cpu_op", "user_annotation", *LAUNCHING, *ON_DEVICE)
         and not str(event["name"]).startswith((RANGE, "ProfilerStep"))
     }
+
+
+def in_trace(name: str) -> str:
+    """A range's name as torch writes it into a trace."""
+    written = name.replace("\n", "").replace("\\", "/")
+    return written if written.isascii() and written.isprintable() else "unknown"
 
 
 def _operator(event: Any) -> Operator:
@@ -147,7 +155,7 @@ def plain(name: str) -> str:
 def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
     """Of the last recorded call: its outermost operators, and the chain of the only one (None if there are
     several)."""
-    spans = _calls(trace)
+    spans = calls_of(trace)
     if not spans:
         return (), None
     within = _operators(trace, spans[-1])
@@ -171,7 +179,7 @@ def host_us(trace: Mapping[str, Any]) -> float:
     launch is made, so that what is no operator counts, as Triton's launcher is. What the host does after that
     the device does not wait for. A call without a launch takes what its outermost operators take, Dynamo's
     lookup included."""
-    calls = [_until_last_launch(trace, span) for span in _calls(trace)]
+    calls = [_until_last_launch(trace, span) for span in calls_of(trace)]
     return median(calls) if calls else 0.0
 
 
@@ -194,18 +202,6 @@ def _until_last_launch(trace: Mapping[str, Any], span: Mapping[str, Any]) -> flo
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHING = ("cuda_runtime", "cuda_driver")
 """The trace's categories of what the device does, and of the host's calls that lead to it."""
-
-
-def _calls(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The ranges around the recorded calls, in their order."""
-    spans = [
-        event
-        for event in trace["traceEvents"]
-        if event.get("ph") == "X"
-        and event.get("cat") == "user_annotation"
-        and str(event["name"]).startswith(RANGE)
-    ]
-    return sorted(spans, key=lambda event: float(event["ts"]))
 
 
 def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mapping[str, Any]]:

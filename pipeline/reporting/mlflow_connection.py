@@ -7,6 +7,8 @@ import fcntl
 import gc
 import logging
 import os
+import re
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -160,10 +162,8 @@ def _as_tracker_error(uri: str) -> Iterator[None]:
 def _clause(error: Exception, uri: str) -> str:
     # Before it is cut: half an address can't be told from a word.
     text = hidden(str(error), [uri])
-    if "out-of-date database schema" in text:
-        return (
-            "its tables are of another MLflow version, `mlflow db upgrade` and its URI brings them up to date"
-        )
+    if found := re.search(r"out-of-date database schema \(found version (\w+)", text):
+        return f"its tables are of another MLflow version: {_mended(found[1], uri)}"
     known = {
         "Connection refused": "connection refused",
         "timed out": "it does not answer",
@@ -171,6 +171,21 @@ def _clause(error: Exception, uri: str) -> str:
         "Failed to resolve": "there is no such host",
     }
     return next((words for sign, words in known.items() if sign in text), " ".join(text.split())[:300])
+
+
+def _mended(revision: str, uri: str) -> str:
+    """What brings a store of another MLflow's and this MLflow together."""
+    import mlflow
+
+    migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
+    if not any(migrations.glob(f"{revision}_*.py")):
+        return (
+            f"a newer one than {mlflow.__version__} wrote it, which python -m pip install --upgrade mlflow "
+            "brings"
+        )
+    shown = hidden(uri, [uri])
+    named = shlex.quote(uri) if shown == uri else '"$MLFLOW_TRACKING_URI"'
+    return f"python -m mlflow db upgrade {named} brings them up to date"
 
 
 @contextmanager

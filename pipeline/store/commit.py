@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -42,6 +44,42 @@ def versions(path: Path) -> list[str]:
 def is_clean(root: Path, *paths: str) -> bool:
     """Whether the paths are as the commit has them, with nothing new beside; False outside of git."""
     return _git(root, "status", "--porcelain", "--", *paths) == ""
+
+
+def is_unmerged(path: Path) -> bool:
+    """Whether a merge goes on in which a file has a conflict; False outside of git."""
+    return bool(_git(path.parent, "ls-files", "--unmerged", "--", path.name))
+
+
+def unreadable(root: Path) -> str | None:
+    """Why the commit of a working tree can't be read, with a command that helps, as a clause; None where it
+    can."""
+    told = os.environ | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=root,
+            env=told,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError:
+        return "git is not installed: apt-get install git"
+    if done.returncode == 0:
+        return None
+    said = done.stderr.strip()
+    reason = (said.splitlines() or ["it says nothing"])[0].removeprefix("fatal: ").rstrip(".")
+    here = f"git -C {shlex.quote(str(root))}"
+    first = f"{here} add --all && {here} commit --message first"
+    if own := re.search(r"^\s*(git config --global --add safe\.directory .+)$", said, re.MULTILINE):
+        return f"git says {reason!r}: {own[1]}"
+    if "not a git repository" in said:
+        return f"{root} is in no git repository: measure in a clone, or {here} init && {first}"
+    if "unknown revision" in said:
+        return f"the repository of {root} has no commit yet: {first}"
+    return f"git says {reason!r}: {here} status says more"
 
 
 def _git(root: Path, *words: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError, create_model
 
-from pipeline import UserError
+from pipeline import UserError, as_typed
 from pipeline.points.frozen import Record, digest
 from pipeline.points.limits import Count, NotNegative, Text
 from pipeline.store import provenance
@@ -31,8 +31,6 @@ SHARED = {name for name in Origin.model_fields if name in {*RunProvenance.model_
 
 FOLLOWS = {"rate": {"gbps", "tflops"}, "parts": {"point", "settings", "measurement"}, "origin": SHARED}
 """What no line holds: what follows from the rest of it, or stands in its run's line."""
-
-MIGRATE = "is of an earlier format: run python -m pipeline.migrate input={folder}"
 
 
 class Worked(Record):
@@ -110,7 +108,8 @@ class Reader:
             # Python reads some that pydantic's parser does not, as half a character of UTF-16.
             content = json.loads(line)
             if is_earlier(content):
-                raise UserError(f"{self.path} {MIGRATE.format(folder=folder_of(self.path))}.") from None
+                migrate = as_typed("migrate", f"input={folder_of(self.path)}")
+                raise UserError(f"{self.path} is of an earlier format: run {migrate}.") from None
             found = self._form.model_validate(content)
         run = self.runs.get(found.run)
         if run is None:

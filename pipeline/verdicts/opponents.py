@@ -16,6 +16,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.notation import Variant
 from pipeline.points.point import Point
+from pipeline.store import commit
 from pipeline.verdicts.contest import Side
 from pipeline.verdicts.sides import SOURCES, Answer, Planned, Question, answer, ask, folder_of, tree_of
 
@@ -148,6 +149,8 @@ def _named(entry: Entry, option: str, text: str) -> Named:
     root = repository(entry)
     found = _git(root, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")
     if found is None:
+        if why := commit.unreadable(root):
+            raise UserError(f"{option}={text}: no commit of {root} can be read: {why}.")
         raise UserError(
             f"{option}={text}: no commit, branch or tag of this repository, no provider of "
             f"{entry.name}, and no machine that left results; write {TREE} for the working tree, "

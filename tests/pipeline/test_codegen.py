@@ -674,7 +674,7 @@ def test_a_library_that_lacks_an_architecture_is_named(tmp_path: Path, planted: 
     alone = said_here("provider=blocks", "architectures=86", kernel=str(planted))
     said = "the library of two_of_each/odd-name.cu has no code for sm_86: `python -m pipeline.build kernel="
     assert (alone.code, alone.err.count("\n")) == (2, 1)
-    assert alone.err.startswith(f"error: {said}{planted} architectures=[80,90,86]` adds it.")
+    assert alone.err.startswith(f"error: {said}{planted} 'architectures=[80,90,86]'` adds it.")
     options = ("provider=[left,blocks]", "n=64", "piece=128", "architectures=[sm_86,9.0]")
     done = said_here(*options, kernel=str(planted))
     assert done.code == 0, done.err

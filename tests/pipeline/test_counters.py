@@ -465,6 +465,39 @@ def test_a_foreign_report_is_one_sentence(
     assert capsys.readouterr().err == "error: report=nowhere.ncu-rep is not there.\n"
 
 
+def test_a_page_that_ncu_cant_show_ends_no_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+) -> None:
+    """Without the numbers rows say why, and without the page of rules they have the numbers."""
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    does = (
+        'touch "$report.ncu-rep"; for last in "$@"; do :; done; printf "{" >"$last"'  # ended while it wrote
+    )
+    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does, pages=pages).parent), prepend=":")
+    words = {"kernel": "[softmax,layernorm]"}
+    rows = command(tmp_path, monkeypatch, "provider=triton_row", **words)
+    assert {row["status"] for row in rows} == {"unavailable"}
+    assert all("ncu can't show the report that it has just written" in row["sentence"] for row in rows)
+    (pages / "recorded.raw.csv").write_bytes((PAGES / "recorded.raw.csv").read_bytes())
+    rows = command(tmp_path, monkeypatch, "provider=triton_row", **words)
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert all(row["duration_us"] and "rules" not in row for row in rows)
+
+
+def test_ncu_writes_numbers_in_no_users_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
+) -> None:
+    """In German 1,234 is a little more than one; and a name may be in any encoding."""
+    program = fake(tmp_path)
+    says = f"echo \"$LC_ALL\" >>'{tmp_path}/locales'; printf '==PROF== gr\\374n\\n'"
+    program.write_text(program.read_text().replace("'--page raw')", f"'--page raw') {says};"))
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    found = counting.read(Ncu(program, (2025, 3)), tmp_path / "any.ncu-rep").found
+    assert (tmp_path / "locales").read_text().split() == ["C"]
+    assert found[SOFTMAX][0]["duration_us"] == 137.28
+
+
 def test_a_report_that_is_named_is_read_though_all_is_counted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -417,3 +417,19 @@ def test_the_tolerance_tells_gelus_two_forms_apart_and_takes_torchs_own(tmp_path
         erf, tanh = (torch.nn.functional.gelu(x, approximate=form) for form in ("none", "tanh"))
         assert verification.compare(erf, exact, x.dtype, within).error is None
         assert verification.compare(tanh, exact, x.dtype, within).error is not None
+
+
+def test_the_next_command_is_one_for_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("host dir", "it's", "$(touch gone)", "a;b"):
+        folder = tmp_path / name / "mine"
+        new.run(config(folder))
+        line = capsys.readouterr().out.splitlines()[-1]
+        assert line.startswith("Run next: python -m pipeline.sweep ")
+        words = subprocess.run(
+            ["sh", "-c", line.removeprefix("Run next: ").replace("python -m", "printf '%s\\n'", 1)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+        ).stdout.splitlines()
+        assert words == ["pipeline.sweep", f"kernel={folder}", "preset=smoke"]

@@ -283,8 +283,33 @@ def test_a_row_that_failed_is_tried_again(
     assert "Nothing" not in capsys.readouterr().out
     command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8")
     printed = capsys.readouterr().out
-    assert "1 of 1 points profiled" in printed
+    assert "0 of 1 points profiled, 1 failed: " in printed
     assert re.search(r"It took \d+\.\d s to import torch and \d+\.\d to profile: \w+ \d+\.\d\.", printed)
+
+
+def test_a_range_may_be_called_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outside.write(tmp_path)
+    names = [
+        'a "quoted" \\ name',
+        "one\ttwo\nthree",
+        "größe \u202e",
+        "point:0123456789abcdef",
+        "ProfilerStep#0",
+    ]
+    (made / "whole.py").write_text(
+        "from torch.profiler import record_function as span\n\n\ndef double(x):\n"
+        + "".join(f"    with span({name!r}):\n        y = x * 2\n" for name in names)
+        + "    return y\n"
+    )
+    found = command(tmp_path, monkeypatch, str(made), "provider=[whole,pieces]", "size=8")
+    assert "2 of 2 points profiled: " in capsys.readouterr().out
+    row = found["whole", 8]
+    assert row["status"] == "ok" and row["outermost"] == ["aten::mul"] * len(names)
+    assert 'a "quoted" \\ name' in {operator["name"] for operator in row["operators"]}
+    trace = json.loads(gzip.decompress((tmp_path / "artifacts" / row["trace"]).read_bytes()))
+    assert 'a "quoted" / name' in {event["name"] for event in trace["traceEvents"]}
 
 
 @pytest.mark.slow

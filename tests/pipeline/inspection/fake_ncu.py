@@ -7,8 +7,14 @@ from pathlib import Path
 PAGES = Path(__file__).parent / "ncu"
 
 
-def fake(folder: Path, version: str = "2025.3.1.0", does: str = 'touch "$report.ncu-rep"') -> Path:
-    """A program in place of ncu: its version, its report (what ``does`` makes of it), and its pages."""
+def fake(
+    folder: Path,
+    version: str = "2025.3.1.0",
+    does: str = 'touch "$report.ncu-rep"',
+    pages: Path = PAGES,
+) -> Path:
+    """A program in place of ncu: its version, its report (what ``does`` makes of it), and its pages, of which
+    one that is not there is one that it can't show."""
     program = folder / "bin" / "ncu"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(
@@ -19,8 +25,8 @@ for word in "$@"; do
   [ "$last" = --export ] && report=$word
   case "$last $word" in
     *--version) echo 'NVIDIA (R) Nsight Compute'; echo 'Version {version} (build 1)'; exit ;;
-    '--page raw') cat '{PAGES}/recorded.raw.csv'; exit ;;
-    '--page details') cat '{PAGES}/recorded.details.csv'; exit ;;
+    '--page raw') cat '{pages}/recorded.raw.csv'; exit ;;
+    '--page details') cat '{pages}/recorded.details.csv'; exit ;;
   esac
   last=$word
 done

@@ -16,11 +16,15 @@ a second way, "n/a" in place of a number, a launch without rules and a rule of t
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.inspection import ncu_pages as counters
+from pipeline.store.evidence import CounterRow
 
 PAGES = Path(__file__).parent / "ncu"
 RAW, DETAILS = ((PAGES / f"recorded.{page}.csv").read_text() for page in ("raw", "details"))
@@ -162,3 +166,128 @@ def test_a_report_without_some_counters_leaves_them_empty() -> None:
     (row,) = counters.by_point(basic, "")[LAYERNORM]
     assert (row["sectors_per_load"], row["local_bytes"], row["dram_gbps"]) == (None, None, None)
     assert row["memory_throughput_pct"] == 79.53
+
+
+def edited(column: str, value: str, unit: str | None = None, page: str = RAW) -> str:
+    """A page with another value in a column, of layernorm's launch alone, and with another unit."""
+    names, units, *rows = csv.reader(io.StringIO(page))
+    place = names.index(column)
+    units[place] = units[place] if unit is None else unit
+    for row in rows:
+        if any(LAYERNORM in cell for cell in row):
+            row[place] = value
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([names, units, *rows])
+    return text.getvalue()
+
+
+def written(found: dict[str, list[dict[str, Any]]]) -> int:
+    """How many rows there are, each of which a ledger takes."""
+    common = {"kernel": "square", "role": "best", "status": "ok", "sentence": "", "environment": ""}
+    return sum(bool(CounterRow(**row, **common).line()) for rows in found.values() for row in rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            " ",
+            "nan",
+            "NaN",
+            "inf",
+            "-inf",
+            "n/a",
+            "-1",
+            "1e30",
+            "1e999",
+            "12 %",
+            "0x10",
+            "1_000",
+            "\u0663",
+        ),
+        *("12,5", "1,2345", "1.234,5", "1.234.567", "1,234;5,678", "(32; 64)", "no value", "\0", "a,b"),
+    ],
+)
+def test_a_value_that_cant_be_read_is_absent_and_all_others_stay(text: str) -> None:
+    whole = counters.by_point(RAW, DETAILS)
+    columns = {field: metric for field, (metric, _) in counters.METRICS.items()}
+    for field in ("duration_us", "l1_hit_pct", "dram_read_bytes", "registers", "waves_per_sm"):
+        found = counters.by_point(edited(columns[field], text), DETAILS)
+        (changed,), (before,) = found[LAYERNORM], whole[LAYERNORM]
+        follow = {"runtime_improvement_us"} if field == "duration_us" else set()
+        assert {name for name in before if changed[name] != before[name]} == {field, *follow}
+        assert changed[field] is None
+        assert written(found) == 3 and {**found, LAYERNORM: []} == {**whole, LAYERNORM: []}
+
+
+def test_what_follows_from_a_value_that_cant_be_read_is_absent_too() -> None:
+    def changed(column: str, text: str) -> dict[str, Any]:
+        return counters.by_point(edited(column, text), DETAILS)[LAYERNORM][0]
+
+    assert changed("launch__occupancy_limit_registers", "nan").get("limited_by") is None
+    assert changed("l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum", "nan")["local_bytes"] is None
+    assert changed("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "1e-300")["sectors_per_load"] is None
+    assert changed("dram__bytes.sum.per_second", "nan")["dram_gbps"] == pytest.approx(3824.776, abs=0.001)
+    stall = "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"
+    assert "long_scoreboard" not in changed(stall, "nan")["stalls"]
+    promised = counters.by_point(RAW, DETAILS.replace('"42.52"', '"nan"'))[SOFTMAX][0]
+    assert promised["estimated_speedup_pct"] == 13.65
+    assert [rule.speedup_pct for rule in promised["rules"]] == [None, 13.65, None, 3.207, None]
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "unit", "field", "wanted"),
+    [
+        ("gpu__time_duration.sum", "63,968", "ns", "duration_us", 63.968),
+        ("gpu__time_duration.sum", "63968", "nsecond", "duration_us", 63.968),
+        ("gpu__time_duration.sum", "63.97", "us", "duration_us", 63.97),
+        ("gpu__time_duration.sum", "63.97", "usecond", "duration_us", 63.97),
+        ("gpu__time_duration.sum", "1.5", "ms", "duration_us", 1500),
+        ("gpu__time_duration.sum", "1.5", "second", "duration_us", 1.5e6),
+        ("gpu__time_duration.sum", "63,968", "cycle", "duration_us", None),
+        ("dram__bytes_read.sum", "134.31", "Mbyte", "dram_read_bytes", 134.31e6),
+        ("dram__bytes_read.sum", "134,308,864", "byte", "dram_read_bytes", 134308864),
+        ("dram__bytes.sum.per_second", "3.82", "Tbyte/s", "dram_gbps", 3820),
+        ("dram__bytes.sum.per_second", "3.82E+12", "byte/second", "dram_gbps", 3820),
+        ("launch__shared_mem_per_block_dynamic", "16.38", "Kbyte/block", "shared_dynamic_bytes", 16380),
+    ],
+)
+def test_a_number_is_the_one_that_ncu_means(
+    column: str, text: str, unit: str, field: str, wanted: float | None
+) -> None:
+    found = counters.by_point(edited(column, text, unit), DETAILS)[LAYERNORM][0][field]
+    assert found == (wanted if wanted is None else pytest.approx(wanted))
+
+
+LINES = RAW.splitlines(keepends=True)
+
+
+BAD = {
+    "an empty line": (RAW + "\n", {SQUARE, LAYERNORM, SOFTMAX}),
+    "empty lines": ("\n".join(LINES), {SQUARE, LAYERNORM, SOFTMAX}),
+    "carriage returns": (RAW.replace("\n", "\r\n"), {SQUARE, LAYERNORM, SOFTMAX}),
+    "a remark": (RAW + "==WARNING== Found outstanding GPU clock reset\n", {SQUARE, LAYERNORM, SOFTMAX}),
+    "a long name": (
+        RAW.replace("_layernorm_tile", "f<" + "int, " * 40_000 + "int>"),
+        {SQUARE, LAYERNORM, SOFTMAX},
+    ),
+    "a quote": (RAW.replace("_layernorm_tile", '_layer"norm'), {SQUARE, SOFTMAX}),
+    "a cell too many": (RAW.replace("_layernorm_tile", 'of","two'), {SQUARE, SOFTMAX}),
+    "cut off": ("".join(LINES[:-1]) + LINES[-1][: len(LINES[-1]) // 2], {SQUARE, LAYERNORM}),
+    "no columns": ("".join(LINES[1:]), set()),
+    "no names of columns": (RAW.replace('"ID"', '"ID"x', 1), set()),
+    "nothing": ("", set()),
+    "a name": ('"ID"', set()),
+}
+
+
+@pytest.mark.parametrize(("page", "kept"), BAD.values(), ids=BAD)
+def test_one_bad_row_of_a_page_costs_no_other(page: str, kept: set[str]) -> None:
+    whole = counters.by_point(RAW, DETAILS)
+    found = counters.by_point(page, DETAILS)
+    assert {key for key in found if found[key]} == kept and written(found) == len(kept)
+    assert all(found[key] == whole[key] for key in kept - {LAYERNORM})
+    of_one = counters.by_point(counters.of_points(page, [SQUARE]), DETAILS)
+    assert of_one == ({SQUARE: whole[SQUARE]} if kept else {})
+    assert counters.by_point(RAW, page).keys() == whole.keys(), "as the page of rules, too"

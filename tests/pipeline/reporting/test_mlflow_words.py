@@ -1,0 +1,64 @@
+"""What MLflow says of a store is passed on, with a command that helps in that case."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from pipeline import ROOT
+from pipeline.reporting import mlflow_connection
+
+CONNECT = """
+import sys
+from pipeline.reporting import mlflow_connection
+for uri in sys.argv[1:]:
+    try:
+        with mlflow_connection.connected(uri, print):
+            print("connected")
+    except mlflow_connection.TrackerError as error:
+        print(error)
+"""
+
+
+def connected(*uris: str) -> list[str]:
+    """What comes of connecting to each, in another process: this one may know them."""
+    command = [sys.executable, "-c", CONNECT, *uris]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_tables_of_another_mlflow_are_a_sentence_with_a_command_that_helps(tmp_path: Path) -> None:
+    migrations = Path(mlflow.__file__).parent / "store/db_migrations/versions"
+    older = min(path.name.partition("_")[0] for path in migrations.glob("[0-9a-f]*_*.py"))
+    made = tmp_path / "host dir" / "made.db"
+    assert connected(f"sqlite:///{made}") == ["connected"]
+    uris = []
+    for revision in (older, "ffffffffffff"):
+        path = made.with_name(f"{revision}.db")
+        shutil.copy(made, path)
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        connection.close()
+        uris.append(f"sqlite:///{path}")
+    assert connected(*uris) == [
+        "its tables are of another MLflow version: "
+        f"python -m mlflow db upgrade {shlex.quote(uris[0])} brings them up to date",
+        f"its tables are of another MLflow version: a newer one than {mlflow.__version__} wrote it, which "
+        "python -m pip install --upgrade mlflow brings",
+    ]
+
+
+def test_a_password_is_in_no_command() -> None:
+    error = RuntimeError(
+        "Detected out-of-date database schema (found version 451aebb31d03, but expected 0123456789ab)."
+    )
+    said = mlflow_connection._clause(error, "postgresql://me:secret@host/db")
+    assert 'db upgrade "$MLFLOW_TRACKING_URI"' in said and "secret" not in said
