@@ -305,11 +305,10 @@ class Compare:
 def publish(config: CompareConfig) -> None:
     """Log the comparisons of the output to MLflow. A tracker in trouble has harmed no measurement."""
     from pipeline.reporting import mlflow_publish
+    from pipeline.reporting.mlflow_asked import Files, Tracker
 
-    files = mlflow_publish.Files(
-        runs=runs.folder_in(config.output), kernel=config.entry.name, ids=frozenset()
-    )
-    tracker = mlflow_publish.Tracker(config.tracking.name, config.tracking.uri)
+    files = Files(runs=runs.folder_in(config.output), kernel=config.entry.name, ids=frozenset())
+    tracker = Tracker(config.tracking.name, config.tracking.uri)
     published = mlflow_publish.publish(files, tracker, say)
     if published is not None:
         say(mlflow_publish.how_to_open(published))

@@ -39,6 +39,7 @@ from pipeline.points.frozen import digest
 from pipeline.points.notation import extent, label, words
 from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
+from pipeline.store.credentials import masked
 from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
 
@@ -254,7 +255,7 @@ class Counters:
         place = named or self.folder / f"{digest(sorted(self.missing))[:8]}.ncu-rep"
         for page, text in counted.pages.items():
             kept = of_points(text, self.missing)
-            write_atomically(self.folder / f"{place.stem}.{page}.csv", kept.encode())
+            write_atomically(self.folder / f"{place.stem}.{page}.csv", masked(kept).encode())
         if named is None and counted.report is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(counted.report, place)

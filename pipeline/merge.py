@@ -165,8 +165,7 @@ class Merge:
 
     def _settings(self, theirs: Path) -> None:
         """The configuration of the sweep that last wrote a ledger, as data and without tags of YAML's."""
-        is_plain = theirs.stat().st_size <= MOST_YAML and plain_yaml.is_plain(theirs)
-        if not is_plain or identity.settings_beside(theirs) is None:
+        if theirs.stat().st_size > MOST_YAML or identity.settings_beside(theirs) is None:
             self.left_out.append(f"{theirs} does not tell how a sweep timed; skipped.")
             return
         found = plain_yaml.load(theirs.read_text())

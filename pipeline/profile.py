@@ -41,6 +41,7 @@ from pipeline.points.notation import extent, file_name, label, words
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
 from pipeline.store import results
+from pipeline.store.credentials import masked
 from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
 from pipeline.toolchain import inductor
@@ -175,15 +176,22 @@ class Profile:
         except Exception as error:  # whatever a provider raises is its own row's fate
             reason = " ".join(author.named(error).split())[:500]
             return ProfileRow(status="error", reason=reason, sentence=f"not profiled: {reason}", **common)
+        finally:
+            for path in self.config.tensorboard.glob(f"{key}.*") if self.config.tensorboard else ():
+                path.write_text(masked(path.read_text()))
         # Not with_suffix: what stands behind the last dot of a point's name is no suffix.
         table_path, trace_path = (
             self.folder / f"{file_name(point)}{suffix}" for suffix in (".txt", ".json.gz")
         )
-        write_atomically(table_path, seen.table.encode() + b"\n")
-        write_atomically(trace_path, seen.trace)
+        write_atomically(table_path, masked(seen.table).encode() + b"\n")
+        recorded = gzip.decompress(seen.trace).decode()
+        trace = masked(recorded)
+        write_atomically(
+            trace_path, seen.trace if trace == recorded else gzip.compress(trace.encode(), mtime=0)
+        )
         flame_path = self.folder / f"{file_name(point)}.svg" if self.config.stacks else None
         if flame_path is not None:
-            picture = flame.svg(json.loads(gzip.decompress(seen.trace)), name_of(point))
+            picture = flame.svg(json.loads(trace), name_of(point))
             write_atomically(flame_path, picture)
         launched = a_call(seen.launches)
         return ProfileRow(

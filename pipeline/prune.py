@@ -26,7 +26,7 @@ from pipeline.execution import changes, identity, versions
 from pipeline.execution.changes import OldRows
 from pipeline.points import catalog, problems
 from pipeline.points.frozen import digest
-from pipeline.store import plain_yaml, provenance, results
+from pipeline.store import provenance, results
 from pipeline.store.environment import Environment
 from pipeline.store.ledger import Ledger
 from pipeline.store.provenance import RunProvenance
@@ -160,8 +160,7 @@ class Today:
     @cached_property
     def settings(self) -> tuple[TimingSettings, int] | None:
         """The timing's settings and the seed of the sweep that last wrote the ledger."""
-        told = self.path.with_suffix(".yaml")
-        return identity.settings_beside(self.path) if plain_yaml.is_plain(told) else None
+        return identity.settings_beside(self.path)
 
 
 def settings_digest(timing: TimingSettings, seed: int) -> str:

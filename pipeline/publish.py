@@ -6,7 +6,7 @@
 
 The store shows what the ledgers hold now, and what each ad-hoc sweep measured. All of it can be made again
 from the files: publishing twice changes nothing, and a store that was lost comes back. Runs that something
-else wrote stay.
+else wrote stay. Where another command publishes to the same SQLite store, it publishes this, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline import UserError
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
 from pipeline.reporting import mlflow_publish
-from pipeline.reporting.mlflow_publish import Files, Published, Tracker
+from pipeline.reporting.mlflow_asked import Files, Tracker
 
 # Lines are never broken, so that a link or a command in them can be copied.
 
@@ -27,13 +27,21 @@ def publish(config: PublishConfig) -> None:
 
     Raises UserError when the input is not there or the store can't be used.
     """
-    published = published_by(config)
+    files = files_of(config)
+    if files is None:
+        return
+    published = mlflow_publish.publish(files, tracker_of(config), say)
     if published is not None:
         say(mlflow_publish.how_to_open(published))
 
 
-def published_by(config: PublishConfig) -> Published | None:
-    """Log all results to the configured store; None, after a sentence, when there is nothing to log."""
+def tracker_of(config: PublishConfig) -> Tracker:
+    """The store that is configured."""
+    return Tracker(config.tracking.name, config.tracking.uri)
+
+
+def files_of(config: PublishConfig) -> Files | None:
+    """What is to be logged; None, after a sentence, for nothing. Raises UserError where nothing is left."""
     if config.tracking.name == "none":
         say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
         return None
@@ -41,8 +49,7 @@ def published_by(config: PublishConfig) -> Published | None:
         raise UserError("input=null and runs=null leave nothing to publish; name a folder for one of them.")
     # A kernel outside of the repository is known by its folder's name.
     kernel = config.kernel and Path(config.kernel).expanduser().resolve().name
-    files = Files(config.input, config.runs, kernel, config.reports, config.artifacts, device=config.device)
-    return mlflow_publish.publish(files, Tracker(config.tracking.name, config.tracking.uri), say)
+    return Files(config.input, config.runs, kernel, config.reports, config.artifacts, device=config.device)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from pipeline.points.limits import visible_lines
 from pipeline.reporting import closing
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
-from pipeline.store.credentials import hidden
+from pipeline.store.credentials import hidden, masked
 from pipeline.store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")
@@ -85,7 +85,7 @@ class Stages:
         )
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("dvc repro", last="")
-            for line in lines:
+            for line in map(masked, lines):
                 log.write(line)
                 text = line.rstrip()
                 if early is not None:

@@ -494,8 +494,9 @@ def publish(config: SweepConfig, sweep: Sweep) -> None:
     """Log to MLflow what the table shows: the ad-hoc sweeps that measured its rows, or the repository's
     results. A tracker in trouble has harmed no measurement."""
     from pipeline.reporting import mlflow_publish
+    from pipeline.reporting.mlflow_asked import Files, Tracker
 
-    files = mlflow_publish.Files(
+    files = Files(
         input=config.output,
         kernel=sweep.entry.name,
         reports=ROOT / "reports",
@@ -503,8 +504,8 @@ def publish(config: SweepConfig, sweep: Sweep) -> None:
     )
     if runs.is_ad_hoc(sweep.output):
         measured = frozenset(row.origin.run for row in sweep.rows())
-        files = mlflow_publish.Files(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
-    tracker = mlflow_publish.Tracker(config.tracking.name, config.tracking.uri)
+        files = Files(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
+    tracker = Tracker(config.tracking.name, config.tracking.uri)
     published = mlflow_publish.publish(files, tracker, say)
     if published is not None:
         say(mlflow_publish.how_to_open(published))

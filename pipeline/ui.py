@@ -4,15 +4,17 @@
     python -m pipeline.ui kernel=softmax
     python -m pipeline.ui input=null
 
-Takes publish's options and publishes first, so that the pages show what the ledgers hold. A store that a
-server keeps is shown by that server already; its link is printed.
+Takes publish's options, and publishes while the pages are served already, the newest results first. Only who
+knows the printed link sees them. A store that a server keeps is shown by that server already; its link is
+printed.
 """
 
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
-import signal
+import secrets
 import socket
 import subprocess
 import sys
@@ -22,17 +24,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Self
 
-from pipeline import UserError
+from pipeline import ROOT, UserError
 from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
 from pipeline.machine import own
 from pipeline.machine.lock import runtime_folder
-from pipeline.publish import published_by
-from pipeline.reporting import mlflow_address, mlflow_publish
+from pipeline.machine.process import under_warden
+from pipeline.publish import files_of, tracker_of
+from pipeline.reporting import mlflow_address, mlflow_guard, mlflow_publish
 from pipeline.reporting.mlflow_connection import OFFLINE
+from pipeline.reporting.mlflow_publish import Published
 from pipeline.store.credentials import hidden, taken_apart
 
 HOST = "127.0.0.1"
@@ -44,23 +48,41 @@ START_S = 120
 
 
 def show(config: PublishConfig) -> None:
-    """Publish, serve the store and say where it is.
+    """Serve the store, say where it is, and publish meanwhile.
 
     Raises UserError when the store can't be used or no server comes up.
     """
-    published = published_by(config)
-    if published is None:
+    files, tracker = files_of(config), tracker_of(config)
+    found = None if files is None else mlflow_publish.look(files, say)
+    if found is None:
         return
-    if mlflow_address.is_server(published.uri):
-        say(mlflow_publish.how_to_open(published))
+    uri = mlflow_address.store_of(tracker.name, tracker.uri)
+    if mlflow_address.is_server(uri):
+        say(mlflow_publish.how_to_open(mlflow_publish.write(found, tracker, say)))
         return
-    uri = mlflow_address.store_of(config.tracking.name, config.tracking.uri)
-    with claimed_port() as port, _serving(uri, port) as server:
-        say(f"Open {mlflow_publish.page(published, f'http://{HOST}:{port}')} (Ctrl-C ends it)")
+    with claimed_port() as port, _Server(uri, port) as server:
+        links: list[str] = []
+
+        def opens(published: Published) -> None:
+            link = mlflow_publish.page(published, f"http://{HOST}:{port}")
+            link = link.replace("/#", f"/?token={server.token}#", 1)
+            if not links:
+                server.wait_for_answer()
+            if link not in links:
+                say(f"Open {link} (Ctrl-C ends it)")
+            links.append(link)
+
+        is_published = False
+        gc.disable()  # a signal would be raised in a callback of the collector's, and only be told there
         try:
-            interrupt.awaited()
-            server.wait()
+            with interrupt.insistent():
+                published = mlflow_publish.write(found, tracker, say, begun=opens)
+                is_published = True
+                opens(published)
+                server.process.wait()
         except KeyboardInterrupt:
+            if not is_published:
+                say("Not all of it is published; the next publish goes on from there.")
             return
     raise UserError("the MLflow server has ended by itself; start it again.")
 
@@ -92,54 +114,55 @@ def _is_free(port: int) -> bool:
     return True
 
 
-@contextmanager
-def _serving(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that answers. It has a session of its own: Ctrl-C would make it end in tracebacks."""
-    command = [sys.executable, "-W", "ignore", "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
-    # One worker answers sooner than four, which share one database; jobs are for language models.
-    command += ["--workers", "1"]
-    env = os.environ | OFFLINE | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    # Not on its command line, which every user of this machine can read: a database's address may hold a
-    # password.
-    env["MLFLOW_BACKEND_STORE_URI"] = taken_apart(uri).whole
-    with tempfile.TemporaryFile() as output:
-        server = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+class _Server:
+    """MLflow's server over a store, which need not be there yet. A context manager."""
+
+    def __init__(self, uri: str, port: int) -> None:
+        self._uri = uri
+        self._port = port
+        self.token = secrets.token_urlsafe(24)
+
+    def __enter__(self) -> Self:
+        """Begin to start it, so that Ctrl-C does not come to it and it does not outlive this process."""
+        command = [sys.executable, "-W", "ignore", "-m", "uvicorn", "--app-dir", str(ROOT), "--factory"]
+        command += ["--host", HOST, "--port", str(self._port), "--no-proxy-headers", "--no-access-log"]
+        command.append(f"{mlflow_guard.__name__}:{mlflow_guard.application.__name__}")
+        # Not on its command line, which every user of this machine can read: a database's address may hold a
+        # password.
+        env = {mlflow_guard.STORE: taken_apart(self._uri).whole, mlflow_guard.TOKEN: self.token}
+        env |= {**OFFLINE, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # jobs are for language models
+        self._output: IO[bytes] = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            under_warden(command), env=os.environ | env, stdout=self._output, stderr=self._output
+        )
+        return self
+
+    def wait_for_answer(self) -> None:
+        """Wait until it serves a store that is there. Raises UserError when it does not."""
+        store = mlflow_address.sqlite_path(self._uri)
+        deadline = time.monotonic() + START_S
+        while not (self._answers() and (store is None or store.exists())):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self._output.seek(0)
+                lines = self._output.read().decode(errors="replace").strip().splitlines()
+                said = hidden(lines[-1], [self._uri]) if lines else "it says nothing"
+                raise UserError(f"the MLflow server does not start: {said}")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            _wait_for_answer(server, port, output, uri)
-            yield server
-        finally:
-            _end(server)
+            asked = urllib.request.Request(f"http://{HOST}:{self._port}/health", headers=headers)
+            with urllib.request.urlopen(asked, timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
 
-
-def _wait_for_answer(server: subprocess.Popen[bytes], port: int, output: IO[bytes], uri: str) -> None:
-    deadline = time.monotonic() + START_S
-    while not _answers(port):
-        if server.poll() is not None or time.monotonic() > deadline:
-            output.seek(0)
-            lines = output.read().decode(errors="replace").strip().splitlines()
-            said = hidden(lines[-1], [uri]) if lines else "it says nothing"
-            raise UserError(f"the MLflow server does not start: {said}")
-        time.sleep(0.1)
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server and the worker that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(server.pid, number)
-            server.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            continue
-        except ProcessLookupError:
-            return
+    def __exit__(self, *_: object) -> None:
+        """End the server; what it was told until then is in the store."""
+        with self._output:
+            self.process.terminate()
+            self.process.wait()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from pipeline.points import catalog, notation
 from pipeline.points.catalog import Entry
 from pipeline.reporting.numbers import number, percent, print_wide
 from pipeline.reporting.progress import Progress
-from pipeline.store import plain_yaml, provenance, results
+from pipeline.store import provenance, results
 from pipeline.store.environment import Environment
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
@@ -136,7 +136,7 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
     ]
     if not rows:
         return
-    settings = settings_beside(ledger) if plain_yaml.is_plain(ledger.with_suffix(".yaml")) else None
+    settings = settings_beside(ledger)
     if settings is None:
         again = as_typed("sweep", f"kernel={entry.loaded.where}", f"output={config.input}")
         raise UserError(

@@ -2,7 +2,8 @@
 
 In a checkout what ``make build`` made is taken while it is of these sources. Else a source is compiled at the
 first call that needs it, or ahead by ``python -m kernels.ops.build``, and kept in ``$KERNELS_CACHE``, by
-default ``~/.cache/kernel_pipeline``. The folder's name covers all that the library is made of.
+default ``~/.cache/kernel_pipeline``, which must be this user's alone: what lies there is loaded. The folder's
+name covers all that the library is made of.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import json
 import logging
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -127,7 +129,7 @@ def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Pat
     versions = [one.version for one in (cxx, nvcc) if one is not None]
     told = [*_contents(loaded, source), *flags, *versions, torch.__version__, str(torch.version.cuda)]
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
-    path = cache() / loaded.name / digest / Path(source).with_suffix(".so").name
+    path = _own(cache()) / loaded.name / digest / Path(source).with_suffix(".so").name
     if path.is_file():
         return path
     with _lock(path.parent):
@@ -190,6 +192,25 @@ def cache() -> Path:
     told = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(told) if told else Path(home) / "kernel_pipeline"
+
+
+def _own(folder: Path) -> Path:
+    """Make a folder, unless it is there. Raises NotThereError for a link, for somebody else's folder, and for
+    one that others can write."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        raise NotThereError(f"can't make {folder}: {error.strerror}; set {VARIABLE} to another.") from error
+    others = stat.S_IWGRP | stat.S_IWOTH
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
+        raise NotThereError(
+            f"{folder} is not a folder of this user alone, and libraries in it are loaded; remove it, or set "
+            f"{VARIABLE} to a folder that nobody else can write."
+        )
+    return folder
 
 
 @contextmanager

@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Timer
 from types import FrameType
 
 LONGEST_S = 1.5
 """After Ctrl-C; the rest of the two seconds is for what ends by itself."""
+
+AGAIN_S = 1.0
 
 CODE = 128 + signal.SIGINT
 
@@ -44,10 +48,27 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(CODE)
 
 
-def awaited() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt and no more: the command waits for it to end its work."""
-    if signal.getsignal(signal.SIGINT) is _raise:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+@contextmanager
+def insistent() -> Iterator[None]:
+    """Ctrl-C, and what else ends a command, raise KeyboardInterrupt in here, and again until it is left: a
+    library, or a callback of Python's collector, may swallow one."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+        raise KeyboardInterrupt
+
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    before = {
+        number: signal.signal(number, stop)
+        for number in ends
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

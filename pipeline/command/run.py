@@ -33,7 +33,7 @@ import kernels
 from pipeline import UserError, unknown
 from pipeline.command import explanation, forked, interrupt
 from pipeline.command import words as command_words
-from pipeline.command.options import KernelOptions
+from pipeline.command.options import KernelOptions, PointsConfig
 from pipeline.command.refusals import explain
 from pipeline.command.sentences import fail, options, validated
 from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
@@ -43,6 +43,8 @@ from pipeline.points.catalog import as_list
 from pipeline.points.frozen import Record
 from pipeline.reporting import terminal
 from pipeline.store import commit
+from pipeline.store.credentials import withdraw
+from pipeline.toolchain import inductor
 
 console = terminal.Terminal()
 """Where a command talks to the user: progress, tables, the closing line."""
@@ -103,6 +105,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     with ExitStack() as stack:
         try:
             line = command_words.read(written, schema)
+            _keep_apart(schema)
         except UserError as error:
             fail(str(error))
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -133,6 +136,15 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
                 f"{line.launcher} could not run the jobs: {_first_line(error)}. What they said is in {jobs}."
             )
     _conclude(job, line, jobs if line.launcher else None)
+
+
+def _keep_apart(schema: type[Record]) -> None:
+    """Keep other accounts from the code that kernels compile to, and kernels from the tracker's secrets: a
+    command may run kernels, in this process or in those that it starts."""
+    if issubclass(schema, PointsConfig):
+        os.environ |= inductor.caches()
+    if "tracking" not in schema.model_fields:
+        withdraw()
 
 
 def _end(stop: KeyboardInterrupt, line: CommandLine) -> NoReturn:

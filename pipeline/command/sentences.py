@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
@@ -20,9 +19,7 @@ C = TypeVar("C", bound=Record)
 
 def fail(sentence: str, code: int = 2) -> NoReturn:
     """End the command with a sentence, in which no password of the command line or the environment is."""
-    given = [word for word in (*sys.orig_argv, *sys.argv) if "://" in word]
-    uris = [word.partition("=")[2] if re.match(r"[\w.+~]*=", word) else word for word in given]
-    print(f"error: {visible_lines(hidden(sentence, uris))}", file=sys.stderr)
+    print(f"error: {visible_lines(hidden(sentence))}", file=sys.stderr)
     sys.exit(code)
 
 

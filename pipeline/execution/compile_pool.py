@@ -22,6 +22,7 @@ from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import WITHOUT_PLUGINS, under_warden
 from pipeline.points.point import Point
+from pipeline.store.credentials import without_tracker
 from pipeline.toolchain import inductor
 
 
@@ -42,7 +43,7 @@ class CompilePool:
         self._process = subprocess.Popen(
             under_warden([sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)]),
             pass_fds=[fd],
-            env=WITHOUT_PLUGINS | os.environ,
+            env=WITHOUT_PLUGINS | without_tracker(os.environ) | inductor.caches(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

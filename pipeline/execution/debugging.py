@@ -9,11 +9,13 @@ import traceback
 from pipeline.machine.device import Device
 from pipeline.machine.process import INTERPRETERS
 from pipeline.points.point import Point
+from pipeline.store.credentials import withdraw
 from pipeline.store.record import Outcome
 
 
 def prepare(device: Device) -> None:
     """Let this process run providers on the device. Before the first kernel's module is imported."""
+    withdraw()
     if device.kind == "cuda":
         assert device.uuid is not None, "a GPU has one"
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid

@@ -21,6 +21,7 @@ from pipeline.execution import versions
 from pipeline.points import closure, opened, tokens
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
+from pipeline.store import plain_yaml
 from pipeline.store.environment import Environment
 from pipeline.store.record import Parts
 from pipeline.timing.settings import TimingSettings
@@ -107,7 +108,7 @@ def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
     """The timing's settings and the seed of the sweep that last wrote a ledger, by the file beside it; None
     where that does not tell."""
     try:
-        told = yaml.safe_load(ledger.with_suffix(".yaml").read_text())
+        told = plain_yaml.load(ledger.with_suffix(".yaml").read_text())
         return TimingSettings.model_validate(told["timing"]), int(told["seed"])
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
         return None

@@ -38,11 +38,12 @@ def visible_lines(text: str) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A text on one line, and no longer than what every table takes."""
     return visible(text)[:MOST_CHARACTERS]
 
 
-Text = Annotated[str, AfterValidator(_short)]
+Text = Annotated[str, AfterValidator(short)]
 """What is shown to people, on one line."""
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$"

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,23 @@ class TrackerError(Exception):
     """The store can't be used; the text is a clause that says why."""
 
 
-@contextmanager
-def connected(uri: str, say: Callable[[str], None]) -> Iterator[Any]:
-    """A client of the store at the URI, which is held alone if it is SQLite; ``say`` gets a sentence if that
-    means to wait.
+class BusyError(Exception):
+    """Another process publishes to the SQLite store."""
 
-    Raises UserError for a URI that no store can have, and TrackerError when the store can't be used, then or
-    at any time later.
+
+@contextmanager
+def connected(uri: str) -> Iterator[Any]:
+    """A client of the store at the URI, which is held alone if it is SQLite.
+
+    Raises BusyError where another process holds it, UserError for a URI that no store can have, and
+    TrackerError when the store can't be used, then or at any time later.
     """
     path = sqlite_path(uri)
     address, variables = checked(uri)
     _keep_quiet()
     with ExitStack() as stack:
         stack.enter_context(_environment(variables))
-        stack.enter_context(_alone(path, say))
+        stack.enter_context(_alone(path))
         stack.enter_context(_as_tracker_error(uri))
         stack.enter_context(_without_gc())
         stack.enter_context(_made_quickly(path))
@@ -103,7 +106,7 @@ def _answering(uri: str) -> Any:
 
 
 @contextmanager
-def _alone(path: Path | None, say: Callable[[str], None]) -> Iterator[None]:
+def _alone(path: Path | None) -> Iterator[None]:
     """Hold the lock of an SQLite store, so that runs are not made twice and the tables only once."""
     if path is None:
         yield
@@ -116,9 +119,8 @@ def _alone(path: Path | None, say: Callable[[str], None]) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"Another publish is writing to {path}; this one goes on after it.")
-            fcntl.flock(file, fcntl.LOCK_EX)
+        except BlockingIOError as error:
+            raise BusyError from error
         yield
 
 

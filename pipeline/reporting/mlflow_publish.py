@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import merge
 from pathlib import Path
 
 from pipeline import UserError
@@ -19,7 +19,8 @@ from pipeline.machine import device
 from pipeline.reporting import mlflow_address
 from pipeline.reporting import mlflow_pages as pages
 from pipeline.reporting import mlflow_view as view
-from pipeline.reporting.mlflow_connection import TrackerError
+from pipeline.reporting.mlflow_asked import Files, Marks, Tracker
+from pipeline.reporting.mlflow_connection import BusyError, TrackerError
 from pipeline.reporting.mlflow_content import LedgerRuns
 from pipeline.reporting.mlflow_runs import AD_HOC
 from pipeline.reporting.mlflow_store import CHANGES, Change, Store, opened
@@ -31,6 +32,7 @@ from pipeline.store.credentials import hidden, public, taken_apart
 from pipeline.store.runs import Heading
 
 Say = Callable[[str], None]
+Begun = Callable[["Published"], None]
 
 COMPARISONS = "comparisons"
 """The experiment that shows them."""
@@ -38,41 +40,6 @@ COMPARISONS = "comparisons"
 
 MOST_NAMED = 400
 """Runs that a view's search names at most; an experiment's tag takes no more."""
-
-
-@dataclass(frozen=True)
-class Tracker:
-    """What ``tracking=NAME`` and ``tracking.uri=URI`` say of the store; ``uri`` may hold a password."""
-
-    name: str
-    uri: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Files:
-    """What is to be published: the ledgers below ``input`` with ``reports`` and ``artifacts``, and the
-    records of ad-hoc sweeps in ``runs``; with either the comparisons that lie below it or beside it. None
-    leaves a part out; ``kernel`` None is every kernel, ``device`` None every machine, and ``ids`` None every
-    record."""
-
-    input: Path | None = None
-    runs: Path | None = None
-    kernel: str | None = None
-    reports: Path | None = None
-    artifacts: Path | None = None
-    ids: frozenset[str] | None = None
-    device: str | None = None
-
-    @property
-    def options(self) -> list[str]:
-        """The options of ``python -m pipeline.publish`` that publish these files."""
-        words = {"input": self.input, "runs": self.runs, "kernel": self.kernel}
-        words |= {"reports": self.reports, "artifacts": self.artifacts, "device": self.device}
-        return [
-            f"{name}={'null' if value is None else value}"
-            for name, value in words.items()
-            if name not in ("kernel", "device") or value is not None
-        ]
 
 
 @dataclass(frozen=True)
@@ -86,12 +53,43 @@ class Published:
     options: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Found:
+    """What there is of what is to be published: headings of records, ledgers by kernel and machine, and
+    comparisons. Rows are read when they are published."""
+
+    files: Files
+    gpu: str | None
+    records: Mapping[Path, Heading]
+    ledgers: Collection[tuple[str, str]]
+    comparisons: Mapping[Path, Comparison]
+
+    @property
+    def kernels(self) -> list[str]:
+        """Those of which there are measurements."""
+        return sorted({name for name, _ in self.ledgers} | {one.kernel for one in self.records.values()})
+
+    def shown(self) -> Iterator[LedgerRuns]:
+        """What MLflow shows of the ledgers."""
+        files = self.files
+        if files.input is None or not self.ledgers:
+            return iter(())
+        return view.read(files.input, files.kernel, files.reports, files.artifacts, self.gpu)
+
+
 def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
     """Make the store show the files; None, after a sentence, when they hold no measurements.
 
     ``say`` gets sentences for the user. Raises UserError when the input is not there, lacks the kernel, or
     the store can't be used.
     """
+    found = look(files, say)
+    return None if found is None else write(found, tracker, say)
+
+
+def look(files: Files, say: Say) -> Found | None:
+    """What there is to publish; None, after a sentence, for nothing. Raises UserError when the input is not
+    there or lacks the kernel."""
     gpu = None if files.device is None else device.resolve(files.device).slug
     records = {
         path: heading
@@ -100,48 +98,85 @@ def publish(files: Files, tracker: Tracker, say: Say) -> Published | None:
         and gpu in (None, heading.environment.gpu)
         and (files.ids is None or heading.run in files.ids)
     }
-    ledgers: Iterator[LedgerRuns] = iter(())
-    first = None
-    if files.input is not None:
-        ledgers = view.read(files.input, files.kernel, files.reports, files.artifacts, gpu)
-        first = next(ledgers, None)
-        if files.kernel is not None and first is None and not records:
-            there = sorted({one.parent.params["kernel"] for one in view.read(files.input)})
-            if there:
-                raise UserError(
-                    f"{files.input} holds no measurements of {files.kernel}, only of {', '.join(there)}."
-                )
+    there = view.ledgers(files.input) if files.input is not None else {}
+    ledgers = [one for one in there if files.kernel in (None, one[0]) and gpu in (None, one[1])]
+    if files.kernel is not None and there and not ledgers and not records:
+        names = ", ".join(sorted({name for name, _ in there}))
+        raise UserError(f"{files.input} holds no measurements of {files.kernel}, only of {names}.")
     made = {
         path: one
         for place in dict.fromkeys(filter(None, [files.input, files.runs and files.runs.parent]))
         for path, one in comparisons.load(place, view.warn).items()
         if files.kernel in (None, one.kernel) and gpu in (None, one.gpu)
     }
-    if first is None and not records and not made:
+    if not ledgers and not records and not made:
         place = files.input or files.runs
         say(f"{place} holds no measurements yet: nothing to publish. `dvc repro` makes some.")
         return None
+    return Found(files, gpu, records, ledgers, made)
+
+
+def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: None) -> Published:
+    """Make the store show what was found. ``begun`` is called once the store is there, before any run is.
+
+    Where another process publishes to the same SQLite store, that one publishes this, too, and only a
+    sentence is said. Raises UserError when the store can't be used.
+    """
     chosen = mlflow_address.store_of(tracker.name, tracker.uri)
-    options = (*files.options, *_options(tracker))
+    options = (*found.files.options, *_options(tracker))
     try:
-        with opened(chosen, say=say) as store:
-            every = ledgers if first is None else chain([first], ledgers)
-            experiments = _log(store, every, records, say)
-            compared = _log_comparisons(store, made, say)
-            shown = pages.BEST if experiments else pages.COMPARED
-            asked = {} if first is not None else records if files.ids else _newest(records)
-            if sweeps := list(_shown_of(asked, warn=lambda _: None)):
-                shown = _keep_view(store, experiments[sweeps[0].parent.params["kernel"]], sweeps)
+        return _in_turn(found, chosen, options, say, begun)
     except TrackerError as error:
         again = shlex.join(["python", "-m", "pipeline.publish", *options])
         unsaid = tracker.uri is not None and "tracking=server" in options
         how = " set MLFLOW_TRACKING_URI to it and run:" if unsaid else " run:"
-        places = " and ".join(str(place) for place in (files.input, files.runs) if place)
+        places = " and ".join(str(place) for place in (found.files.input, found.files.runs) if place)
         raise UserError(
             f"can't publish to {public(chosen)}: {hidden(str(error), [chosen])}. Nothing measured is lost, "
             f"it lies in {places}; once the store can be used,{how} {again}"
         ) from error
-    return Published(_kept(chosen), tuple(experiments.values()) or compared, shown, options)
+
+
+def _in_turn(found: Found, chosen: str, options: tuple[str, ...], say: Say, begun: Begun) -> Published:
+    """Write what was found and what others leave meanwhile, or leave it to who writes just now.
+
+    No mark is missed: who writes looks for marks again once others can write, and who has left a mark tries
+    to write once more.
+    """
+    marks = Marks(mlflow_address.sqlite_path(chosen))
+    published: Published | None = None
+    mark: Path | None = None
+    while True:
+        try:
+            with opened(chosen) as store:
+                if mark is not None:
+                    mark.unlink(missing_ok=True)
+                if published is None:
+                    published = Published(_kept(chosen), *_all_of(store, found, say, begun), options)
+                for files in marks.taken():
+                    _left_by_another(store, files, say)
+        except BusyError:
+            if published is not None:
+                return published
+            if mark is not None:
+                say(f"Another publish writes to {public(chosen)}; it publishes this, too.")
+                begun(published := Published(_kept(chosen), (), None, options))
+                return published
+            mark = marks.leave(found.files)
+        else:
+            if not marks.all():
+                return published
+
+
+def _left_by_another(store: Store, files: Files, say: Say) -> None:
+    try:
+        found = look(files, say)
+    except UserError as error:
+        view.warn(f"what another publish left is not there any more: {error}")
+        return
+    if found is not None:
+        say(f"What another publish left: {' '.join(files.options)}")
+        _all_of(store, found, say)
 
 
 def how_to_open(published: Published) -> str:
@@ -175,32 +210,48 @@ def _options(tracker: Tracker) -> list[str]:
 # The store
 
 
-def _log(
-    store: Store, ledgers: Iterable[LedgerRuns], records: Mapping[Path, Heading], say: Say
-) -> dict[str, str]:
-    """Make the store show both and say what that took. Returns the ids of the experiments by kernel."""
-    experiments: dict[str, str] = {}
-    began, rows, already = time.monotonic(), 0, 0
-    for kernel in sorted({heading.kernel for heading in records.values()}):
-        experiments[kernel] = store.experiment(kernel, pages.of_kernel(kernel))
-        there = store.settled(experiments[kernel], AD_HOC)
-        already += sum(view.ad_hoc_identity(heading) in there for heading in records.values())
-        for one in _unsettled(records, kernel, there):
-            _show(store, experiments[kernel], one, say)
-            _keep_view(store, experiments[kernel], [one])
-            rows += one.points
-    for one in ledgers:
-        kernel = one.parent.params["kernel"]
-        if kernel not in experiments:
-            experiments[kernel] = store.experiment(kernel, pages.of_kernel(kernel))
-        _show(store, experiments[kernel], one, say)
-        rows += one.points
-    if already:
+def _all_of(
+    store: Store, found: Found, say: Say, begun: Begun = lambda _: None
+) -> tuple[tuple[str, ...], str | None]:
+    """Make the store show what was found. Returns the ids of the experiments, and the view to open."""
+    experiments = {kernel: store.experiment(kernel, pages.of_kernel(kernel)) for kernel in found.kernels}
+    shown = pages.BEST if experiments else pages.COMPARED
+    begun(Published(_kept(store.uri), tuple(experiments.values()), shown))
+    _log(store, experiments, found, say)
+    compared = _log_comparisons(store, found.comparisons, say)
+    asked = {} if found.ledgers else found.records if found.files.ids else _newest(found.records)
+    if sweeps := list(_shown_of(asked, warn=lambda _: None)):
+        shown = _keep_view(store, experiments[sweeps[0].parent.params["kernel"]], sweeps)
+    return tuple(experiments.values()) or compared, shown
+
+
+def _log(store: Store, experiments: Mapping[str, str], found: Found, say: Say) -> None:
+    """Make the store show ledgers and records, about the newest first, and say what that took."""
+    began, rows = time.monotonic(), 0
+    settled = {
+        kernel: store.settled(experiments[kernel], AD_HOC)
+        for kernel in sorted({heading.kernel for heading in found.records.values()})
+    }
+    left = {
+        path: heading
+        for path, heading in reversed([*found.records.items()])
+        if view.ad_hoc_identity(heading) not in settled[heading.kernel]
+    }
+    if already := len(found.records) - len(left):
         say(f"{already} ad-hoc {'sweep was' if already == 1 else 'sweeps were'} published before.")
+    total = len(found.ledgers) + len(left)
+    newest = merge(
+        found.shown(), _shown_of(left, view.warn), key=lambda one: one.parent.ended_ms, reverse=True
+    )
+    for number, one in enumerate(newest, start=1):
+        experiment = experiments[one.parent.params["kernel"]]
+        _show(store, experiment, one, say, f" ({number} of {total})" if total > 1 else "")
+        if one.stays:
+            _keep_view(store, experiment, [one])
+        rows += one.points
     seconds = time.monotonic() - began
     if rows:
         say(f"{rows} rows in {seconds:.1f} s, {rows / seconds:.0f} rows/s.")
-    return experiments
 
 
 def _keep_view(store: Store, experiment: str, sweeps: Sequence[LedgerRuns]) -> str:
@@ -255,18 +306,6 @@ def _log_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) ->
     return (experiment,)
 
 
-def _unsettled(
-    records: Mapping[Path, Heading], kernel: str, settled: Mapping[str, str]
-) -> Iterator[LedgerRuns]:
-    """The kernel's ad-hoc sweeps of which the store lacks anything."""
-    left = {
-        path: heading
-        for path, heading in records.items()
-        if heading.kernel == kernel and view.ad_hoc_identity(heading) not in settled
-    }
-    yield from _shown_of(left, view.warn)
-
-
 def _newest(records: Mapping[Path, Heading]) -> dict[Path, Heading]:
     """The last of the records; none of none."""
     return dict(list(records.items())[-1:])
@@ -280,14 +319,13 @@ def _shown_of(records: Mapping[Path, Heading], warn: Say) -> Iterator[LedgerRuns
             yield view.ad_hoc(heading, rows, path)
 
 
-def _show(store: Store, experiment: str, one: LedgerRuns, say: Say) -> str:
-    """Make the store show a ledger or a sweep and say what that took. Returns the parent run's id."""
+def _show(store: Store, experiment: str, one: LedgerRuns, say: Say, place: str = "") -> None:
+    """Make the store show a ledger or a sweep and say what that took; ``place`` is that among several."""
     count = 1 + len(one.children)
-    with Progress(Terminal(), one.parent.name, count) as progress:
-        parent, changes = store.publish(experiment, one, tick=lambda: progress.advance(""))
+    with Progress(Terminal(), one.parent.name + place, count) as progress:
+        changes = store.publish(experiment, one, tick=lambda: progress.advance(""))
     what = one.parent.name if one.stays else "{kernel} on {gpu}".format(**one.parent.params)
-    say(f"{what}: {one.points} points in {count} runs, {_told(changes, count)}.")
-    return parent
+    say(f"{what}: {one.points} points in {count} runs, {_told(changes, count)}{place}.")
 
 
 def _told(changes: Counter[Change], runs: int) -> str:

@@ -59,18 +59,19 @@ CHANGES: tuple[Change, ...] = get_args(Change)
 
 
 @contextmanager
-def opened(uri: str, say: Callable[[str], None]) -> Iterator[Store]:
-    """The store at the URI. Waits and raises as ``connected`` does."""
-    with connected(uri, say) as client:
-        yield Store(client, sqlite_path(uri))
+def opened(uri: str) -> Iterator[Store]:
+    """The store at the URI. Raises as ``connected`` does."""
+    with connected(uri) as client:
+        yield Store(client, uri)
 
 
 class Store:
-    """An MLflow store that is there and can be written; ``path`` is its file if it is SQLite."""
+    """An MLflow store that is there and can be written. Its ``uri`` may hold a password."""
 
-    def __init__(self, client: Any, path: Path | None) -> None:
+    def __init__(self, client: Any, uri: str) -> None:
+        self.uri = uri
         self._client = client
-        self._path = path
+        self._path = sqlite_path(uri)
 
     def experiment(self, name: str, tags: Mapping[str, str]) -> str:
         """The id of the experiment, which has the tags; it is made, or restored if it was deleted, when it is
@@ -112,12 +113,10 @@ class Store:
                 if not _met_another(error):
                     raise
 
-    def publish(
-        self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]
-    ) -> tuple[str, Counter[Change]]:
+    def publish(self, experiment: str, sweep: LedgerRuns, tick: Callable[[], None]) -> Counter[Change]:
         """Make the experiment show the sweep. ``tick`` is called once for each of its runs.
 
-        Returns the parent's id, and how many runs are new, updated, unchanged or removed, it included.
+        Returns how many runs are new, updated, unchanged or removed.
         """
         from mlflow.exceptions import MlflowException
 
@@ -138,7 +137,7 @@ class Store:
             except MlflowException as error:
                 if not _met_another(error):
                     raise
-        return parent, total
+        return total
 
     def parent_of(self, kernel: str, gpu: str, commit: str) -> str | None:
         """The run of a kernel's measurements on a GPU at a commit; None where there is none."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import platform
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from pipeline.reporting import mlflow_notes as notes
 from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
 from pipeline.reporting.mlflow_content import LedgerRuns, Run, Value
 from pipeline.reporting.mlflow_files import files
-from pipeline.reporting.mlflow_runs import AD_HOC, SWEEP
+from pipeline.reporting.mlflow_runs import AD_HOC, BEST, SWEEP
 from pipeline.store import evidence, finals, results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
@@ -42,6 +43,8 @@ from pipeline.verdicts.verdict import Verdict
 MOST_NOTED = 20
 """Rows of a comparison in its description, which a tag has to take; the others are in its files."""
 
+MEASURED_AT = re.compile(rb'"measured_at":"([^"]+)"')
+
 PAUSE_MS = 300_000
 """A gap between two rows that is longer was no measuring."""
 
@@ -54,28 +57,45 @@ def read(
     gpu: str | None = None,
 ) -> Iterator[LedgerRuns]:
     """What MLflow is to show of the ledgers below ``input``, or of one kernel's or one machine's: one after
-    the other, so that a single ledger's rows are in memory at a time.
+    the other, so that a single ledger's rows are in memory at a time, the one with the newest row first.
 
     Raises UserError for an input that is not there.
     """
+    return _read(ledgers(input), kernel, input, reports, artifacts, gpu)
+
+
+def ledgers(input: Path) -> dict[tuple[str, str], list[Path]]:
+    """The files of every kernel's ledger on each machine below ``input`` that has any row, in the order of
+    their names. Raises UserError for an input that is not there."""
     if not any(folder.is_dir() for folder in results.folders_of(input)):
         raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
-    return _read(input, kernel, reports, artifacts, gpu)
+    found: dict[tuple[str, str], list[Path]] = {}
+    for path in results.ledgers(input, warn):
+        if path.stat().st_size:
+            found.setdefault((path.parent.name, path.stem), []).append(path)
+    return dict(sorted(found.items()))
+
+
+def _newest(paths: Sequence[Path]) -> bytes:
+    """When the newest row of a ledger was measured, as text that sorts; it is not parsed for that."""
+    return max((at for path in paths for at in MEASURED_AT.findall(path.read_bytes())), default=b"")
 
 
 def _read(
-    input: Path, kernel: str | None, reports: Path | None, artifacts: Path | None, gpu: str | None
+    every: Mapping[tuple[str, str], list[Path]],
+    kernel: str | None,
+    input: Path,
+    reports: Path | None,
+    artifacts: Path | None,
+    gpu: str | None,
 ) -> Iterator[LedgerRuns]:
     known = Results((), *results.machines(input, warn))
     found = evidence.load(input, warn)
     held = {place: finals.newest(rows) for place, rows in finals.load(input, warn).items()}
-    ledgers: dict[tuple[str, str], list[Path]] = {}
-    for path in results.ledgers(input, warn):
-        ledgers.setdefault((path.parent.name, path.stem), []).append(path)
-    kernels = sorted({name for name, _ in ledgers})
-    for (name, slug), paths in sorted(ledgers.items()):
-        if kernel not in (None, name) or gpu not in (None, slug):
-            continue
+    kernels = sorted({name for name, _ in every})
+    wanted = [one for one in every if kernel in (None, one[0]) and gpu in (None, one[1])]
+    for name, slug in sorted(wanted, key=lambda one: _newest(every[one]), reverse=True):
+        paths = every[name, slug]
         if rows := [row for path in paths for row in results.own_rows(path, warn)]:
             yield sweep(
                 rows,
@@ -222,6 +242,8 @@ def _family(
     ]
     if kind == SWEEP:
         children += [mlflow_runs.best(group, identity, took) for group in metrics.bests(placed).values()]
+    # In which they are written: a kernel's first page shows the best ones.
+    children.sort(key=lambda run: (run.tags["kind"] != BEST, -run.ended_ms))
     parent = mlflow_runs.run(
         placed,
         identity=identity,

@@ -1,4 +1,5 @@
-"""Addresses that may hold a password or a token: taken apart for use, and hidden where they are shown.
+"""Passwords and tokens: addresses that hold one are taken apart for use, and all that is shown or written is
+without them.
 
 The last ``@`` before a query ends the credentials, so that a password may hold ``/`` and ``@`` as it is; an
 ``@`` in a path is written ``%40``.
@@ -6,11 +7,18 @@ The last ``@`` before a query ends the credentials, so that a password may hold 
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 from urllib.parse import quote, unquote
+
+from pydantic import AfterValidator
+
+from pipeline.points.limits import short
 
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are never shown; MLFLOW_TRACKING_URI may hold one."""
@@ -18,6 +26,8 @@ SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 TRACKER = (*SECRETS, "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME")
 """Environment variables that only a process which talks to MLflow needs."""
+
+_withdrawn: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -66,20 +76,36 @@ def public(uri: str) -> str:
     return f"{scheme}{mark}{host}" if mark else host
 
 
+def withdraw() -> None:
+    """Take what only MLflow's clients need out of this process's environment: kernels' code runs here or in
+    processes that inherit it. It is masked as before."""
+    for name in TRACKER:
+        if name in os.environ:
+            _withdrawn[name] = os.environ.pop(name)
+
+
+def without_tracker(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment for processes that run kernels' code."""
+    return {name: value for name, value in environment.items() if name not in TRACKER}
+
+
 def masked(text: str) -> str:
-    """A text that is kept, as an error of a provider's is: without the secrets of the environment."""
-    found = [os.environ.get(name) or "" for name in SECRETS]
-    found.append(taken_apart(os.environ.get("MLFLOW_TRACKING_URI") or "").password or "")
-    return _without(text, found)
+    """A text that is kept, as what a provider or a compiler says is: without the secrets of the environment
+    and the command line."""
+    return _without(text, [*_secrets(), *(taken_apart(uri).password or "" for uri in _addresses())])
+
+
+Told = Annotated[str, AfterValidator(masked), AfterValidator(short)]
+"""A ``Text`` of a record that repeats what kernels' code, compilers or tools have said."""
 
 
 def hidden(text: str, uris: Sequence[str] = ()) -> str:
-    """A sentence as it may be shown: without the credentials of the given URIs, of those in the environment,
-    and of any other that stands in it."""
-    secrets = [os.environ.get(name) or "" for name in SECRETS]
-    for uri in (*uris, os.environ.get("MLFLOW_TRACKING_URI") or ""):
+    """A sentence as it may be shown: without the credentials of the given URIs, of those in the environment
+    and on the command line, and of any other that stands in it."""
+    secrets = _secrets()
+    for uri in (*uris, *_addresses()):
         address = taken_apart(uri)
-        for whole in {uri, address.whole} - {""}:
+        for whole in {uri, address.whole}:
             text = text.replace(whole, public(whole))
         secrets.append(address.password or "")
     text = _without(text, secrets)
@@ -87,9 +113,23 @@ def hidden(text: str, uris: Sequence[str] = ()) -> str:
     return re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1...", text)
 
 
+def _secrets() -> list[str]:
+    return [os.environ.get(name) or _withdrawn.get(name, "") for name in SECRETS]
+
+
+def _addresses() -> list[str]:
+    """The URIs that may hold a password: the environment's, and those on the command line."""
+    given = [word for word in (*sys.orig_argv, *sys.argv) if "://" in word]
+    uris = [word.partition("=")[2] if re.match(r"[\w.+~]*=", word) else word for word in given]
+    name = "MLFLOW_TRACKING_URI"
+    return [uri for uri in (os.environ.get(name) or _withdrawn.get(name, ""), *uris) if uri]
+
+
 def _without(text: str, secrets: Sequence[str]) -> str:
-    """A text without these words; one of fewer letters than four stands in other words, too."""
+    """A text without these words, as they are, in an address, or in quotes of Python or JSON; one of fewer
+    letters than four stands in other words, too."""
     for secret in secrets:
-        for spelled in {secret, quote(secret, safe="")} if len(secret) > 3 else ():
-            text = text.replace(spelled, "...")
+        if len(secret) > 3:
+            for spelled in {secret, quote(secret, safe=""), repr(secret)[1:-1], json.dumps(secret)[1:-1]}:
+                text = text.replace(spelled, "...")
     return text

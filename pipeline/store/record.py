@@ -25,6 +25,7 @@ from pipeline.points.limits import (
     visible,
 )
 from pipeline.points.point import Point
+from pipeline.store.credentials import Told, masked
 
 Status = Literal[
     "ok",
@@ -159,8 +160,8 @@ class Launch(Record):
     problem, blocks and threads by dimension, blocks of a cluster, bytes of dynamic shared memory a block, and
     pipeline stages (0 for none)."""
 
-    function: Text
-    strategy: Text | None = None
+    function: Told
+    strategy: Told | None = None
     grid: tuple[Integer, ...]
     block: tuple[Integer, ...]
     cluster: tuple[Integer, ...] = (1, 1, 1)
@@ -247,9 +248,9 @@ class Outcome(Record):
     timing: Timing | None = None
     state: State | None = None
     audit_us: Microseconds | None = None
-    any_answer: Text | None = None
+    any_answer: Told | None = None
     tolerance_used: NotNegative | None = None
-    unkeyed: Text | None = None
+    unkeyed: Told | None = None
 
     @property
     def incomparable(self) -> str | None:
@@ -275,7 +276,7 @@ class Outcome(Record):
     @field_validator("error")
     @classmethod
     def _one_line(cls, value: str | None) -> str | None:
-        return value and visible(" ".join(value.split()))[:500]
+        return value and visible(" ".join(masked(value).split()))[:500]
 
 
 def noise_class(rate: Rate, time_us: float) -> str:

@@ -20,7 +20,6 @@ from pipeline import UserError, as_typed
 from pipeline.points.frozen import Record, digest
 from pipeline.points.limits import Count, NotNegative, Text
 from pipeline.store import provenance
-from pipeline.store.credentials import masked
 from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Origin, Parts, Rate
 
@@ -59,13 +58,9 @@ class UnknownRunError(Exception):
 
 
 def encode(row: Any) -> bytes:
-    """A measurement's or a final's line. An error's text is without the environment's secrets: rows are
-    committed."""
+    """A measurement's or a final's line."""
     origin: Origin = row.origin
     line = row.model_dump(mode="json", exclude_defaults=True, exclude=FOLLOWS)
-    outcome = line.get("outcome", {})
-    if error := outcome.get("error"):
-        outcome["error"] = masked(error)
     line |= {"run": origin.run, **line.pop("origin")}
     if origin.device != _usual(origin.gpu):
         line["device"] = origin.device

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.points.frozen import Record, Values
+from pipeline.store.credentials import Told
 
 
 class SanitizerRow(Record):
@@ -24,8 +25,8 @@ class SanitizerRow(Record):
     points: int
     errors: int
     warnings: int
-    findings: tuple[str, ...] = ()
-    reason: str | None = None
+    findings: tuple[Told, ...] = ()
+    reason: Told | None = None
     version: str
     environment: str
     commit: str

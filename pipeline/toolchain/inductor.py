@@ -1,4 +1,5 @@
-"""What torch.compile's Inductor asks of this host's C++ compiler, asked once.
+"""Where torch.compile and Triton keep what they compile, and what Inductor asks of this host's C++ compiler,
+asked once.
 
 Before its first kernel for a CPU, Inductor compiles and loads a trial of each vector instruction set that
 the CPU has: eight seconds the first time, one in every process after it (torch/_inductor/cpu_vec_isa.py).
@@ -29,6 +30,7 @@ from pipeline.store.results import LOCAL
 
 PASSED = "TORCHINDUCTOR_VEC_ISA_OK"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+TRITON_CACHE = "TRITON_CACHE_DIR"
 MEND = "code that is compiled there is run; remove it"
 COMPILES_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
@@ -54,23 +56,31 @@ CPUINFO = Path("/proc/cpuinfo")
 
 def variables() -> dict[str, str]:
     """What the environment of a process that runs torch.compile has to hold: no pool of compilers, which
-    costs more to start than a kernel takes and outlives a worker that is killed; where it caches, unless the
-    caller says; and what is known.
-
-    Raises UserError where the cache's folder is somebody else's: its code is run.
-    """
-    found = dict(COMPILES_ALONE)
-    if CACHE not in os.environ:
-        found[CACHE] = str(cache())
+    costs more to start than a kernel takes and outlives a worker that is killed; its caches; and what is
+    known. Raises UserError as ``caches`` does."""
+    found = COMPILES_ALONE | caches()
     if PASSED not in os.environ and _is_noted():
         found[PASSED] = "1"
     return found
 
 
+def caches() -> dict[str, str]:
+    """Where torch.compile and Triton keep compiled code, unless the caller says.
+
+    Raises UserError where the folder is somebody else's: its code is run.
+    """
+    found = {}
+    if CACHE not in os.environ:
+        found[CACHE] = str(cache())
+    if TRITON_CACHE not in os.environ:
+        found[TRITON_CACHE] = str(own.folder(runtime_folder() / "triton", MEND))
+    return found
+
+
 def cache() -> Path:
-    """The folder of compiled code, which this user alone can write. Torch's own lies among the temporary
-    files, under a name that any account can take first, with code of its own in it; what torch keeps there
-    all the same, precompiled headers, is this user's alone, too."""
+    """The folder of torch.compile's code, which this user alone can write. Torch's own lies among the
+    temporary files, under a name that any account can take first, with code of its own in it; what torch
+    keeps there all the same, precompiled headers, is this user's alone, too."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # an account without a name

@@ -14,6 +14,7 @@ from ninja.ninja_syntax import Writer, escape
 
 from pipeline import UserError
 from pipeline.machine.process import under_warden
+from pipeline.store.credentials import masked
 
 
 class CompileError(UserError):
@@ -55,6 +56,8 @@ def compile_all(
         _write(Writer(text), jobs, folder)  # type: ignore[arg-type]  # its stub takes a str
     command = [str(Path(ninja.BIN_DIR, "ninja")), "-k", "0", "-f", str(ninja_file)]
     code, said = _run(command, working_directory)
+    for path in (*folder.glob("*.log"), *folder.glob("*.failed")):
+        path.write_text(masked(path.read_text(errors="replace")))
     if code != 0:
         raise CompileError(_failures(jobs) or said)
     dependencies = {job: job.file(".d").read_text() for job in jobs}

@@ -13,7 +13,7 @@ import pytest
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
 from pipeline.reporting import mlflow_publish, mlflow_store, mlflow_tags
-from pipeline.reporting.mlflow_publish import Files, Tracker
+from pipeline.reporting.mlflow_asked import Files, Tracker
 from pipeline.store import runs
 from pipeline.store.rows import encode
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
@@ -47,7 +47,7 @@ def database(store: Path) -> Path:
     """The store without runs of an earlier test."""
     from mlflow import MlflowClient
 
-    with mlflow_store.opened(f"sqlite:///{store}", say=print):
+    with mlflow_store.opened(f"sqlite:///{store}"):
         client = MlflowClient(f"sqlite:///{store}")
     for experiment in client.search_experiments():
         if experiment.name == "softmax":

@@ -88,9 +88,7 @@ def test_no_mistake_prints_a_password(
 ) -> None:
     def run(config: SweepConfig) -> None:
         assert "tracking" not in config.model_dump(mode="json") and "127.0.0.1" not in repr(config)
-        with mlflow_store.opened(
-            mlflow_address.store_of(config.tracking.name, config.tracking.uri), say=print
-        ):
+        with mlflow_store.opened(mlflow_address.store_of(config.tracking.name, config.tracking.uri)):
             raise AssertionError("nobody listens there")
 
     def to_sentence(config: SweepConfig) -> None:

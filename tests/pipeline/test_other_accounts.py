@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
+import kernels
+from kernels.ops import native
 from pipeline import UserError, merge, prune
 from pipeline.command.options import MergeConfig, PruneConfig
-from pipeline.execution import supervisor
-from pipeline.machine import device, lock
+from pipeline.execution import identity
+from pipeline.machine import lock
 from pipeline.points import catalog, written
-from pipeline.store import credentials, files, ledger, plain_yaml, results
+from pipeline.store import files, plain_yaml, results
 from pipeline.toolchain import inductor
 from pipeline.ui import claimed_port
 from tests import factory
 from tests.factory import H200
 
 NOBODY = 65534
-PASSWORD = "correct horse/battery"
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
     for old, new in zip("abcdefghijkl", "bcdefghijklm", strict=True)
@@ -60,24 +61,28 @@ def read_locked(path: Path, account: int) -> Iterator[int]:
         process.stdin.close()
 
 
-def test_what_torch_compile_keeps_lies_in_a_folder_of_this_user_alone(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cache", [inductor.CACHE, inductor.TRITON_CACHE])
+def test_what_is_compiled_lies_in_a_folder_of_this_user_alone(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, cache: str
 ) -> None:
-    monkeypatch.delenv(inductor.CACHE, raising=False)
-    folder = Path(inductor.variables()[inductor.CACHE])
+    monkeypatch.delenv(cache, raising=False)
+    folder = Path(inductor.variables()[cache])
     assert folder.is_relative_to(temporary) and folder.stat().st_mode & 0o777 == 0o700
     assert folder.parent.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setenv(inductor.CACHE, "elsewhere")
-    assert inductor.CACHE not in inductor.variables(), "the caller's own choice"
+    monkeypatch.setenv(cache, "elsewhere")
+    assert cache not in inductor.variables(), "the caller's own choice"
 
 
-@pytest.mark.parametrize("place", ["kernel-pipeline-{uid}/inductor", "torchinductor_{user}"])
+@pytest.mark.parametrize(
+    "place", ["kernel-pipeline-{uid}/inductor", "kernel-pipeline-{uid}/triton", "torchinductor_{user}"]
+)
 @pytest.mark.parametrize("kind", ["link", "for others to write", "another's"])
 def test_code_that_another_account_put_there_is_not_run(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
     """Torch keeps precompiled headers in a folder of its own name, whatever it is told."""
-    monkeypatch.delenv(inductor.CACHE, raising=False)
+    for cache in (inductor.CACHE, inductor.TRITON_CACHE):
+        monkeypatch.delenv(cache, raising=False)
     lock.runtime_folder()
     folder = temporary / place.format(uid=os.geteuid(), user=getpass.getuser())
     if kind == "link":
@@ -93,6 +98,27 @@ def test_code_that_another_account_put_there_is_not_run(
             folder.chmod(0o777)
     with pytest.raises(UserError, match=rf"{folder} is not a folder of this user alone, and code .* is run"):
         inductor.variables()
+
+
+@pytest.mark.parametrize("kind", ["link", "for others to write", "another's"])
+def test_an_op_loads_no_library_that_another_account_put_into_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+    monkeypatch.setattr(native, "BUILT", tmp_path / "nothing")
+    folder = native.cache()
+    if kind == "link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777 if kind == "for others to write" else 0o755)
+        if kind == "another's":
+            if os.geteuid() != 0:
+                pytest.skip("needs root, to act as another account")
+            os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(native.NotThereError, match=rf"{folder} is not a folder of this user alone"):
+        native.library(kernels.load("vector_add"), "cpp.cpp")
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -146,6 +172,7 @@ def test_yaml_that_is_not_plain_is_skipped_by_merge_and_prune(
     assert "does not tell how a sweep timed; skipped." in " ".join(capsys.readouterr().out.split())
     assert results.config_path(here, "softmax", H200).read_bytes() == before
     prune.run(PruneConfig(kernel="softmax", input=here, parts=["settings"], remove=False))
+    assert identity.settings_beside(results.ledger_path(here, "softmax", H200)) is None
 
 
 @pytest.mark.parametrize(
@@ -161,15 +188,3 @@ def test_a_workloads_file_that_is_not_plain_is_refused_with_its_line(
     (tmp_path / "w.yaml").write_text(text)
     with pytest.raises(UserError, match=f"{clause}; write its values out"):
         written.read(tmp_path / "w.yaml", catalog.find("softmax"))
-
-
-def test_a_password_is_kept_from_providers_and_from_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:another-secret@mlflow.example")
-    told = supervisor._environment(device.resolve("cpu"))
-    assert not set(credentials.TRACKER) & told.keys()
-    assert not any(PASSWORD in value or "another-secret" in value for value in told.values())
-    row = factory.measurement(status="runtime_error", error=f"KeyError: {PASSWORD}, another-secret")
-    line = ledger.encode(row).decode()
-    assert "KeyError: ..., ..." in line
-    assert PASSWORD not in line and "another-secret" not in line

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -84,7 +85,7 @@ def no_database(tmp_path: Path) -> Path:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a store without runs. Made once: MLflow builds its tables for seconds."""
     folder = tmp_path_factory.mktemp("empty")
-    with mlflow_store.opened(uri(folder / "mlflow.db"), say=print):
+    with mlflow_store.opened(uri(folder / "mlflow.db")):
         return folder
 
 
@@ -473,11 +474,11 @@ def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, databas
 def test_numbers_that_are_the_same_are_one_and_problems_without_any_are_shown(tmp_path: Path) -> None:
     square = [of_problem({"m": size, "n": size}) for size in (64, 128)]
     (sweep,) = mlflow_view.read(write_results(tmp_path / "square", square))
-    child, _ = sweep.children
+    _, child = sweep.children
     assert {value.step for value in child.values if "_at_" not in value.key} == {64, 128}
     assert {value.key for value in child.values if "_at_" in value.key} == {"gbps_at_m_64", "gbps_at_m_128"}
     (sweep,) = mlflow_view.read(write_results(tmp_path / "words", [of_problem({"dtype": "float32"})]))
-    child, _ = sweep.children
+    _, child = sweep.children
     assert ({value.step for value in child.values}, child.name) == ({0}, f"own float32 @ {H200}")
 
 
@@ -897,23 +898,64 @@ def test_a_store_that_can_not_be_used(results: Path, place: str, sentence: str) 
         log(results, place.format(tmp=results.parent))
 
 
-def test_a_publish_waits_for_another_and_says_so(
+def test_what_a_publish_leaves_to_another_is_published_by_the_next_if_that_was_killed(
     results: Path, database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log(results, uri(database))
-    inside = threading.Event()
+    lost = write_results(results.parent / "lost", [measurement()])
+    with mlflow_store.opened(uri(database)):
+        for folder in (results, results, lost):
+            log(folder, uri(database))
+    said = capsys.readouterr().out
+    left = f"Another publish writes to {uri(database)}; it publishes this, too.\n"
+    assert said.count(left) == 3 and "experiments?workflowType" in said
+    assert not shown(database) and len(list(database.parent.glob("mlflow.db.left-*.json"))) == 3
+    shutil.rmtree(lost)
+    (database.parent / "mlflow.db.left-0.json").write_text("[")
+    other = write_results(results.parent / "other", grid(kernels=("square",), providers=("torch_mul",)))
+    log(other, uri(database))
+    assert set(shown(database)) > NAMES and f"square @ {H200}" in shown(database)
+    assert not list(database.parent.glob("mlflow.db.left-*"))
+    out, err = capsys.readouterr()
+    assert out.count(f"What another publish left: input={results} runs=null") == 1
+    assert err == (
+        f"warning: what another publish left is not there any more: input={lost} is not there; "
+        "`dvc repro` makes results, input=FOLDER names others.\n"
+    )
 
-    def hold() -> None:
-        with mlflow_store.opened(uri(database), say=print):
-            inside.set()
-            time.sleep(1)
 
-    holder = threading.Thread(target=hold)
-    holder.start()
-    inside.wait()
-    log(results, uri(database))
-    holder.join()
-    assert "Another publish is writing" in capsys.readouterr().out
+@pytest.mark.slow
+def test_who_publishes_publishes_what_a_second_one_leaves_meanwhile(tmp_path: Path, database: Path) -> None:
+    rows = grid(providers=("torch", "triton_online", "cuda"), block_sizes=(256, 512, 1024, 2048))
+    words = [
+        [f"input={write_results(tmp_path / name, some)}", f"tracking.uri={uri(database)}"]
+        for name, some in (("first", rows), ("second", grid(kernels=("square",), providers=("torch_mul",))))
+    ]
+    first = start(*words[0])
+    deadline = time.monotonic() + 60
+    while _count(database) < 3 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.kill(first.pid, signal.SIGSTOP)
+    second = start(*words[1])
+    said, err = second.communicate(timeout=120)
+    assert (second.returncode, err) == (0, "")
+    assert said.splitlines()[-2].startswith("Another publish writes to sqlite:///")
+    assert f"square @ {H200}" not in shown(database)
+    os.kill(first.pid, signal.SIGCONT)
+    out, err = first.communicate(timeout=120)
+    assert (first.returncode, err) == (0, ""), out
+    assert f"square @ {H200}" in shown(database)
+    assert not list(database.parent.glob("mlflow.db.left-*"))
+
+
+def test_the_newest_results_are_published_first_and_the_best_of_a_provider_before_the_others(
+    tmp_path: Path,
+) -> None:
+    rows = [*grid(gpus=(H100,)), *grid(gpus=(H200,), started=MEASURED_AT + timedelta(days=1))]
+    read = list(mlflow_view.read(write_results(tmp_path, rows)))
+    assert [one.parent.params["gpu"] for one in read] == [H200, H100]
+    assert [run.tags["kind"] for run in read[0].children] == ["best"] * 2 + ["config"] * 5
+    of_configurations = [run.ended_ms for run in read[0].children[2:]]
+    assert of_configurations == sorted(of_configurations, reverse=True)
 
 
 def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

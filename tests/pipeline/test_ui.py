@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +24,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from pipeline.reporting.mlflow_pages import page
 from pipeline.ui import claimed_port
 from tests.factory import H100, H200, MEASURED_AT, grid, write_record, write_results
-from tests.mlflow_store import log, run_ids, server, start
+from tests.mlflow_store import content, log, run_ids, server, start
 
 SWEEP, LATER = "20261122T120000Z-abcdef", MEASURED_AT + timedelta(days=1)
 
@@ -170,25 +174,122 @@ def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: s
     database = tmp_path / "mlflow.db"
     process = start(f"input={results}", f"tracking.uri=sqlite:///{database}", stage="ui")
     assert process.stdout is not None
-    line = next(line for line in process.stdout if line.startswith("Open "))
-    link = re.fullmatch(
-        r"Open (http://127\.0\.0\.1:\d+)/#/experiments/1/runs\?\S+ \(Ctrl-C ends it\)\n", line
-    )
-    assert link
-    assert "<title>MLflow</title>" in requests.get(link[1], timeout=120).text
+    opens = r"Open (http://127\.0\.0\.1:\d+)/(\?token=[\w-]+)#/experiments/1/runs\?\S+ \(Ctrl-C ends it\)\n"
+    link = re.fullmatch(opens, next(process.stdout))
+    assert link, "before anything is published"
+    mine = requests.Session()
+    assert "<title>MLflow</title>" in mine.get(f"{link[1]}/{link[2]}", timeout=120).text
+    assert next(line for line in process.stdout if " rows in " in line)
     run_id = run_ids(database)[f"softmax @ {H200}"]
     artifact = {"run_uuid": run_id, "path": f"results/timings/softmax/{H200}.jsonl"}
-    ledger = requests.get(f"{link[1]}/get-artifact", artifact, timeout=120)
+    ledger = mine.get(f"{link[1]}/get-artifact", params=artifact, timeout=120)
     assert ledger.content == (results / "timings" / "softmax" / f"{H200}.jsonl").read_bytes()
 
     told = b"".join(titles(process.pid))
     assert b"mlflow" in told and bytes(database) not in told, "an address may hold a password"
+    assert link[2].removeprefix("?token=").encode() not in told
 
     process.send_signal(ending)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, "", "")
     with pytest.raises(requests.ConnectionError):
         requests.get(link[1], timeout=120)
+
+
+@pytest.mark.slow
+@needs_a_browser
+def test_the_printed_link_lets_a_browser_in_and_from_then_on_every_address(
+    tmp_path: Path, browser: webdriver.Chrome
+) -> None:
+    results = write_results(tmp_path / "results", grid(gpus=(H200, H100)))
+    with served(results, tmp_path / "mlflow.db") as (address, token):
+        pages = Pages(browser, address)
+        pages.open(page(address, ["1"], "best"))
+        assert "Open the link that `make ui` has printed" in pages.text
+        pages.open(page(address, ["1"], "best").replace("/#", f"/?token={token}#", 1))
+        bests = {
+            f"{name} float32 best @ {gpu}" for name in ("torch", "triton_online") for gpu in (H200, H100)
+        }
+        pages.wait.until(lambda _: set(pages.runs()) == bests)
+        browser.save_screenshot(str(tmp_path / "best.png"))
+        assert token not in browser.current_url and "/#/experiments/1/runs" in browser.current_url
+        pages.open(page(address, []))
+        pages.wait.until(lambda _: "Softmax over the rows" in pages.text)
+
+
+WRITES = [
+    ("POST", "api/2.0/mlflow/experiments/delete", {"experiment_id": "1"}),
+    ("POST", "ajax-api/2.0/mlflow/experiments/delete", {"experiment_id": "1"}),
+    ("PUT", "api/2.0/mlflow-artifacts/artifacts/x/evil.txt", None),
+    ("POST", "ajax-api/2.0/mlflow/upload-artifact?run_uuid={run}&path=evil.txt", None),
+]
+"""What other accounts could ask for, and of artifacts nobody may."""
+
+
+@pytest.mark.slow
+def test_who_has_no_token_changes_and_sees_nothing_and_nobody_writes_artifacts(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "results", grid(providers=("torch",)))
+    database = tmp_path / "mlflow.db"
+    with served(results, database) as (address, token):
+        run = run_ids(database)[f"softmax @ {H200}"]
+
+        def asked(headers: dict[str, str]) -> list[int]:
+            return [
+                requests.request(
+                    method, f"{address}/{path.format(run=run)}", json=body, headers=headers, timeout=60
+                ).status_code
+                for method, path, body in [*WRITES, ("GET", "", None), ("GET", "health", None)]
+            ]
+
+        before = content(database)
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Cookie": "pipeline-ui-5000=wrong"},
+            {"X-Forwarded-For": "127.0.0.1"},
+            {"Authorization": f"Bearer {token}", "Origin": "http://127.0.0.1:1"},
+        ):
+            assert asked(headers) == [403] * 6
+        if os.geteuid() == 0:
+            other = [sys.executable, "-I", "-S", "-c", AS_NOBODY, address, str(os.getpid())]
+            assert subprocess.check_output(other, text=True) == "403 none of it\n"
+        assert content(database) == before
+        assert asked({"Authorization": f"Bearer {token}"}) == [200, 404, 403, 403, 200, 200]
+        assert not [*tmp_path.rglob("evil.txt"), *Path("mlartifacts").glob("x")]
+
+
+AS_NOBODY = """
+import encodings.idna, os, pathlib, sys, urllib.error, urllib.request
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+try:
+    urllib.request.urlopen(sys.argv[1] + "/api/2.0/mlflow/experiments/delete", b"{}")
+except urllib.error.HTTPError as error:
+    print(error.code, end=" ")
+seen = b""
+for place in pathlib.Path("/proc").glob("[0-9]*"):
+    for name in ("cmdline", "environ"):
+        try:
+            seen += (place / name).read_bytes()
+        except OSError:
+            pass
+print("some of it" if b"_UI_" + b"TOKEN=" in seen else "none of it")
+"""
+"""Another account, which asks for a change and looks for the token."""
+
+
+@contextmanager
+def served(results: Path, database: Path) -> Iterator[tuple[str, str]]:
+    """The address and the token of ``pipeline.ui``, once all is published."""
+    process = start(f"input={results}", f"tracking.uri=sqlite:///{database}", stage="ui")
+    try:
+        assert process.stdout is not None
+        link = re.match(r"Open (http://127\.0\.0\.1:\d+)/\?token=([\w-]+)#", next(process.stdout))
+        assert link
+        assert next(line for line in process.stdout if " rows in " in line)
+        yield link[1], link[2]
+    finally:
+        process.terminate()
+        process.communicate(timeout=120)
 
 
 def titles(pid: int) -> list[bytes]:

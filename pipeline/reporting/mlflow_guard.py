@@ -1,0 +1,84 @@
+"""MLflow's pages for the person who started them: what ``pipeline.ui`` has uvicorn serve.
+
+Every account of a machine reaches its 127.0.0.1, and MLflow asks nobody who they are. Here each request needs
+the token of the link that was printed. A browser keeps it as a cookie, until it is closed; a client of
+MLflow's sends it where MLFLOW_TRACKING_TOKEN is set to it. Nobody's page from another address is served, and
+artifacts can only be read: publishing writes them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+STORE, TOKEN = "PIPELINE_UI_STORE", "PIPELINE_UI_TOKEN"
+"""Environment variables: the store's URI, and what a request has to know."""
+
+READS = {"GET", "HEAD", "OPTIONS"}
+ARTIFACTS = ("/mlflow-artifacts/", "/upload-artifact", "/create-promptlab-run")
+"""Parts of the paths by which MLflow would write an artifact."""
+
+REFUSED = (
+    "These pages are shown to the person who started them. Open the link that `make ui` has printed; after "
+    "that this address works in the same browser, too.\n"
+)
+
+
+def application() -> ASGIApp:
+    """MLflow's application behind a guard; uvicorn calls this once."""
+    from mlflow.server import constants
+
+    # As MLflow's own command tells them to its server; it serves no artifacts but those of runs.
+    os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ.pop(STORE)
+    os.environ.pop(constants.SERVE_ARTIFACTS_ENV_VAR, None)
+    from mlflow.server.fastapi_app import app
+
+    return Guard(app, os.environ.pop(TOKEN))
+
+
+class Guard:
+    """An application, and the token without which nobody gets to it."""
+
+    def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http" and (answer := self._answer(HTTPConnection(scope), scope["method"])):
+            await answer(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._app(scope, receive, send)
+        else:
+            await send({"type": "websocket.close"})  # MLflow has none
+
+    def _answer(self, asked: HTTPConnection, method: str) -> Response | None:
+        """What a request gets instead of what it asks for; None where MLflow answers it."""
+        # Browsers share the cookies of an address among all of its ports.
+        cookie = f"pipeline-ui-{asked.url.port}"
+        if self._is_right(asked.query_params.get("token", "")):
+            found = RedirectResponse(str(asked.url.remove_query_params("token")), status_code=303)
+            found.set_cookie(cookie, self._token.decode(), httponly=True, samesite="lax")
+            return found
+        known = asked.cookies.get(cookie, "")
+        bearer = asked.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not (self._is_right(known) or self._is_right(bearer)):
+            return PlainTextResponse(REFUSED, status_code=403)
+        # Another port's page comes with the cookie, too, and MLflow lets it.
+        own = f"{asked.url.scheme}://{asked.url.netloc}"
+        if asked.headers.get("Origin", own) != own:
+            return PlainTextResponse("a page of another address asks for this\n", status_code=403)
+        if method not in READS and any(part in asked.url.path for part in ARTIFACTS):
+            return PlainTextResponse("artifacts can only be read here\n", status_code=403)
+        return None
+
+    def _is_right(self, told: str) -> bool:
+        return hmac.compare_digest(told.encode(), self._token)
