@@ -169,7 +169,8 @@ def inline(svg: str, style: Mapping[str, Style], description: str) -> str:
     and no more decimals than a screen shows."""
     svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*(; )?", "", re.sub(r">\s+<", "><", svg))
-    svg = re.sub(r"\s*\n\s*", " ", re.sub(r' transform="rotate\(-0 [^"]*"', "", svg))
+    svg = re.sub(r"\s*\n\s*", " ", re.sub(r' transform="rotate\(-0 [^"]*"| xmlns:xlink="[^"]*"', "", svg))
+    svg = svg.replace("xlink:href", "href")
     svg = re.sub(r"\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), svg)
     used = set(re.findall(r"#([\w.-]+)[\")]", svg))
     svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)

@@ -28,6 +28,9 @@ SENTENCE = "memory limits it: memory throughput 91 %, compute throughput 31 %"
 
 TWO_MEGABYTES = 2_000_000
 
+PAPER_WIDTH = 1047
+"""Pixels between the margins of a sheet of A4 on its side."""
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -229,6 +232,49 @@ def test_axe_finds_nothing_serious(page: webdriver.Chrome, width: int, colours: 
         for one in answer["violations"]
         if one["impact"] in ("serious", "critical")
     ] == []
+
+
+BEYOND = """
+const all = (selector) => [...document.querySelectorAll(selector)].filter((one) => one.offsetParent);
+const where = (one) => one.getAttribute("aria-label") ?? one.textContent.slice(0, 40);
+return [
+  all("body *").filter((one) => !one.closest(".scroll, .maps, nav") &&
+    one.getBoundingClientRect().right > innerWidth + 1),
+  all(".scroll").filter((one) => one.scrollWidth > one.clientWidth),
+].map((some) => some.map(where));
+"""
+"""What lies beyond the right edge of the window, and what scrolls aside."""
+
+
+@pytest.mark.parametrize("name", ["report.html", "field.html"])
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_nothing_is_off_the_screen_but_what_scrolls_in_itself(
+    page: webdriver.Chrome, written: Path, width: int, name: str
+) -> None:
+    screen(page, width)
+    page.get(f"file://{written.with_name(name)}")
+    page.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    beyond, aside = page.execute_script(BEYOND)
+    assert beyond == []
+    assert width < 1440 or aside == []
+    if width == 390 and name == "report.html":
+        label = next(one for one in aside if one.endswith(": best configurations"))
+        box = page.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']")
+        first = box.find_element(By.CSS_SELECTOR, "tbody th")
+        before = first.location["x"]
+        page.execute_script("arguments[0].scrollLeft = 100", box)
+        assert first.location["x"] == before, "the first column stays"
+
+
+@pytest.mark.parametrize("name", ["report.html", "field.html", "history.html"])
+def test_nothing_is_cut_on_paper(page: webdriver.Chrome, written: Path, name: str) -> None:
+    screen(page, PAPER_WIDTH)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.get(f"file://{written.with_name(name)}")
+    page.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert page.execute_script(BEYOND) == [[], []]
+    assert not seen(page, "#bar")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_the_page_asks_nobody_and_complains_of_nothing(page: webdriver.Chrome) -> None:
