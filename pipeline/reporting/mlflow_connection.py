@@ -29,7 +29,7 @@ class TrackerError(Exception):
     """The store can't be used; the text is a clause that says why."""
 
 
-class BusyError(Exception):
+class HeldError(Exception):
     """Another process publishes to the SQLite store."""
 
 
@@ -37,7 +37,7 @@ class BusyError(Exception):
 def connected(uri: str) -> Iterator[Any]:
     """A client of the store at the URI, which is held alone if it is SQLite.
 
-    Raises BusyError where another process holds it, UserError for a URI that no store can have, and
+    Raises HeldError where another process holds it, UserError for a URI that no store can have, and
     TrackerError when the store can't be used, then or at any time later.
     """
     path = sqlite_path(uri)
@@ -120,7 +120,7 @@ def _alone(path: Path | None) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BusyError from error
+            raise HeldError from error
         yield
 
 

@@ -20,7 +20,7 @@ from pipeline.reporting import mlflow_address
 from pipeline.reporting import mlflow_pages as pages
 from pipeline.reporting import mlflow_view as view
 from pipeline.reporting.mlflow_asked import Files, Marks, Tracker
-from pipeline.reporting.mlflow_connection import BusyError, TrackerError
+from pipeline.reporting.mlflow_connection import HeldError, TrackerError
 from pipeline.reporting.mlflow_content import LedgerRuns
 from pipeline.reporting.mlflow_runs import AD_HOC
 from pipeline.reporting.mlflow_store import CHANGES, Change, Store, opened
@@ -155,7 +155,7 @@ def _in_turn(found: Found, chosen: str, options: tuple[str, ...], say: Say, begu
                     published = Published(_kept(chosen), *_all_of(store, found, say, begun), options)
                 for files in marks.taken():
                     _left_by_another(store, files, say)
-        except BusyError:
+        except HeldError:
             if published is not None:
                 return published
             if mark is not None:
