@@ -75,6 +75,8 @@ def reported(folder: Path) -> Path:
     after = {path for path in folder.parent.rglob("*") if output not in (path, *path.parents)}
     assert after == before, "nothing is written elsewhere"
     for path in output.rglob("*.*"):
+        if path.suffix == ".parquet":  # the same rows as the CSV's, in bytes that nobody reads as text
+            continue
         text = path.read_text()
         assert not CONTROL.search(text), path
         if path.suffix == ".svg":
