@@ -201,6 +201,7 @@ def zeros(x):
     assert measured(worker, full, "right").any_answer == "the answer to other inputs"
 
 
+@pytest.mark.slow
 def test_files_that_are_read_and_not_in_the_key_are_told_and_no_others_are(
     worker: Supervisor, tmp_path: Path
 ) -> None:
