@@ -45,7 +45,8 @@ from pipeline.reporting.reading import RecordFilter
 from pipeline.reporting.rival_times import Environments, RivalTimes
 from pipeline.reporting.roofline import dram_bytes, roofline
 from pipeline.reporting.tabulated import Tabulated, tabulated
-from pipeline.store import finals, provenance, results
+from pipeline.store import comparisons, finals, provenance, results
+from pipeline.store.comparisons import Comparison
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.evidence import load as load_evidence
@@ -82,6 +83,7 @@ def run(config: ReportConfig) -> None:
     measured = tabulated(paths, explained(evidence), sentences.append)
     known = results.machines(config.input, sentences.append, local=is_cpu)
     held = finals.load(config.input, sentences.append, local=is_cpu)
+    compared = comparisons.load(config.input, sentences.append, local=is_cpu)
     asked_for(config.output / "report.html")
     output = folder_for(config.output, here.kind)
     unreadable = sentences[:MAX_UNREADABLE]
@@ -93,7 +95,9 @@ def run(config: ReportConfig) -> None:
         print(f"warning: {sentence}", file=sys.stderr)
     every_final = [row for rows in held.values() for row in rows]
     runs = provenance.environments(folders_of(config.input, is_cpu))
-    content = compose(measured, Results((), *known), evidence, every_final, runs, unreadable)
+    content = compose(
+        measured, Results((), *known), evidence, every_final, list(compared.values()), runs, unreadable
+    )
     write(content, output)
 
     if not closing.show(console, output, here.slug):
@@ -130,6 +134,7 @@ def compose(
     known: Results,
     evidence: Evidence,
     held: Sequence[Final],
+    compared: Sequence[Comparison],
     runs: Mapping[str, Environment],
     unreadable: list[str],
 ) -> Content:
@@ -198,6 +203,7 @@ def compose(
             other_sources=others,
             finals=held,
             history=history.parts(everything_held),
+            comparisons=compared,
             about=about,
             plots={name: [one.result() for one in some] for name, some in drawn.items()},
             landscapes={name: one.result() for name, one in maps.items()},

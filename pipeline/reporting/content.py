@@ -16,6 +16,7 @@ from pipeline.reporting.gpus import CommonProblem, OtherSources
 from pipeline.reporting.history import KernelHistory
 from pipeline.reporting.plots import Style
 from pipeline.reporting.summary import Summary
+from pipeline.store.comparisons import Comparison
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.finals import Final
@@ -54,9 +55,9 @@ class Content:
     configuration with its speedup. ``field`` are the problems at which ours met others, ``losses`` those at
     which any of them is faster, worst first, ``summaries`` what follows of the field, ``common_problems``
     GPUs at common problems and ``other_sources`` those at which no provider is the same. ``finals`` are the
-    newest of each problem, ``history`` those of every run. ``plots``, ``rooflines`` and ``ladders`` are
-    drawings of each kernel that was timed, ``landscapes`` the maps of each. ``overview`` is the figure of the
-    summaries, empty without one.
+    newest of each problem, ``history`` those of every run, ``comparisons`` all that were made. ``plots``,
+    ``rooflines`` and ``ladders`` are drawings of each kernel that was timed, ``landscapes`` the maps of each.
+    ``overview`` is the figure of the summaries, empty without one.
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
     results: Results
@@ -67,6 +68,7 @@ class Content:
     losses: Sequence[HeadToHead]
     finals: Sequence[Final]
     history: Sequence[KernelHistory]
+    comparisons: Sequence[Comparison]
     about: Mapping[str, About]
     summaries: Sequence[Summary]
     common_problems: Sequence[CommonProblem]

@@ -12,7 +12,15 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.points.limits import visible
-from pipeline.reporting import field_section, gpus, gpus_section, kernel_section, losses, origin_section
+from pipeline.reporting import (
+    answers,
+    field_section,
+    gpus,
+    gpus_section,
+    kernel_section,
+    losses,
+    origin_section,
+)
 from pipeline.reporting.charts import SHAPES
 from pipeline.reporting.content import Content
 from pipeline.reporting.numbers import RATES, number, percent, speedup
@@ -119,6 +127,8 @@ def _view(content: Content) -> dict[str, Any]:
             "words": sorted(set(timed["words"]) - {""}),
             "providers": [one for one in content.styles if one in set(timed["provider"])],
         },
+        "answers": answers.answers(content),
+        "doubts": answers.lines(answers.doubts(rows, content.finals), names),
         "losses": losses.view(content.losses, names),
         "overview": _overview(content, list(names)),
         "overview_doubts": _overview_doubts(content),

@@ -1,0 +1,169 @@
+"""The first screen of the report: what its readers ask first, each answered in at most six lines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from pipeline.points.notation import plural
+from pipeline.reporting.content import Content
+from pipeline.reporting.gpus import groups
+from pipeline.reporting.gpus_section import alone, left_out
+from pipeline.reporting.losses import ratio
+from pipeline.reporting.numbers import speedup
+from pipeline.store.comparisons import Comparison
+from pipeline.store.finals import ONE_ROUND, Final
+
+MOST_LINES = 6
+
+COMMIT = 7
+"""Characters of a commit."""
+
+NOT_COMPARED = (
+    "Not compared: python -m pipeline.compare kernel=NAME a=COMMIT measures two commits side by side."
+)
+
+
+THROTTLED = "throttled, so an upper bound"
+ONCE = f"finals of {ONE_ROUND}, which decides nothing"
+EARLIER = "of an earlier source, measuring code or environment"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, the lines that answer it, and where there is more: ``gpus``, ``losses``, ``history``,
+    ``doubts`` or nowhere."""
+
+    question: str
+    lines: Sequence[str]
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why some times are not to be trusted as they stand, and how many by kernel and GPU."""
+
+    reason: str
+    counts: Mapping[tuple[str, str], int]
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return sum(self.counts.values())
+
+
+def answers(content: Content) -> list[Answer]:
+    """Which GPU, who is faster, whether commits slowed anything, and what to doubt."""
+    return [_which_gpu(content), _who_is_faster(content), _slowed(content), _doubted(content)]
+
+
+def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> list[Doubt]:
+    """Times by what there is to say against them, the rarest first: a row's reason where it is not valid or
+    not comparable, one round of finals, rows of an earlier source, measuring code or environment."""
+    timed = rows[rows["status"] == "ok"]
+    reasons = [
+        *(
+            (THROTTLED if isinstance(row["throttle"], str) else _kind(row["invalid_reason"]), row)
+            for row in timed[timed["valid"].eq(False)].to_dict("records")
+        ),
+        *((row["incomparable"], row) for row in timed[timed["incomparable"].notna()].to_dict("records")),
+    ]
+    found: dict[str, Counter[tuple[str, str]]] = {}
+    for reason, row in reasons:
+        found.setdefault(reason, Counter())[row["kernel"], row["gpu"]] += 1
+    old = timed[timed["stale"].map(bool)]
+    found[ONCE] = Counter((one.point.kernel, one.origin.gpu) for one in finals if len(one.rounds_us) == 1)
+    found[EARLIER] = Counter(zip(old["kernel"], old["gpu"], strict=True))
+    some = (Doubt(reason, counts) for reason, counts in found.items() if counts)
+    return sorted(some, key=lambda one: one.total)
+
+
+def lines(some: Sequence[Doubt], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A line a reason: how many times, and of which kernels on which machines."""
+    return [{"reason": one.reason, "count": one.total, "where": _where(one, names)} for one in some]
+
+
+def _where(doubt: Doubt, names: Mapping[str, str]) -> str:
+    by_gpu: dict[str, list[str]] = {}
+    for (kernel, gpu), count in sorted(doubt.counts.items()):
+        by_gpu.setdefault(gpu, []).append(f"{kernel} {count}")
+    return "; ".join(f"{names.get(gpu, gpu)}: {', '.join(some)}" for gpu, some in by_gpu.items())
+
+
+def _kind(reason: str | None) -> str:
+    """A reason without its numbers."""
+    return re.sub(r"\d[\d.]*", "…", reason or "no reason was recorded")
+
+
+def _which_gpu(content: Content) -> Answer:
+    names = content.machines
+    found = [
+        f"Bound by {one.bound}, {plural(one.problems, 'problem')}: {names[one.b]} takes "
+        f"{speedup(one.ratio)} of {names[one.a]}'s time; by their ceilings "
+        f"{speedup(one.by_ceilings) or 'unknown'}."
+        for one in groups(content.common_problems)
+    ]
+    if not found:
+        gpus = [name for slug, name in names.items() if not slug.startswith("cpu-")]
+        line = alone(content.common_problems, content.rows, names)
+        found = [line or (f"Only {gpus[0]} has results." if gpus else "No GPU has results.")]
+    found += left_out(content.other_sources, names)
+    return Answer("Which GPU is faster?", _first(found), "gpus" if content.common_problems else "")
+
+
+def _who_is_faster(content: Content) -> Answer:
+    lost = content.losses
+    met = len({one.place for one in (*content.field, *lost)})
+    if not lost:
+        return Answer("Who beats us?", [f"Nobody by more than 1 %, at {plural(met, 'problem')} with others."])
+    by = Counter(f"{one.kernel} on {content.machines.get(one.gpu, one.gpu)}" for one in lost)
+    found = [
+        f"Another is faster by more than 1 % at {len(lost)} of {plural(met, 'problem')}, most often of "
+        + ", ".join(f"{where} ({count})" for where, count in by.most_common(3))
+        + ". The worst:"
+    ]
+    for one in lost[: MOST_LINES - 1]:
+        worst = one.rivals[one.lost[0]]
+        machine = content.machines.get(one.gpu, one.gpu)
+        found.append(
+            f"{one.kernel} {one.where} on {machine}: {worst.time.label} takes {ratio(worst)} of our time."
+        )
+    return Answer("Who beats us?", found, "losses")
+
+
+def _slowed(content: Content) -> Answer:
+    two = [one for one in content.comparisons if one.kernel in content.about and one.a.commit != one.b.commit]
+    newest = sorted(two, key=lambda one: one.at, reverse=True)
+    found = [_compared(one, content.machines) for one in newest]
+    more = "history" if content.history else ""
+    return Answer("Did commits slow anything?", _first(found) or [NOT_COMPARED], more)
+
+
+def _compared(one: Comparison, names: Mapping[str, str]) -> str:
+    count = Counter(row.verdict for row in one.rows)
+    sides = " to ".join(side.commit[:COMMIT] if side.commit else side.name for side in (one.a, one.b))
+    decided = [
+        f"{count[verdict]} {verdict}" for verdict in ("slower", "faster", "undecided") if count[verdict]
+    ]
+    return (
+        f"{one.kernel}, {sides}, on {names.get(one.gpu, one.gpu)}, {one.at:%Y-%m-%d}: "
+        f"{', '.join(decided) or 'none slower, none faster'} of {plural(len(one.rows), 'point')}."
+    )
+
+
+def _doubted(content: Content) -> Answer:
+    found = doubts(content.rows, content.finals)
+    told = [f"{plural(one.total, 'time')}: {one.reason}." for one in reversed(found)]
+    return Answer("What is not to be trusted?", _first(told) or ["Nothing."], "doubts" if found else "")
+
+
+def _first(some: Sequence[str]) -> list[str]:
+    """As many lines as there is room for; the last says how many more there are."""
+    if len(some) <= MOST_LINES:
+        return list(some)
+    return [*some[: MOST_LINES - 1], f"And {len(some) - MOST_LINES + 1} more."]
