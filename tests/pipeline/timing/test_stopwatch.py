@@ -234,6 +234,31 @@ def test_what_was_timed_while_held_back_is_timed_again_after_a_rest_and_then_mar
         assert told in str(state.invalid_reason)
 
 
+@pytest.mark.parametrize(
+    ("held_back_s", "is_free"),
+    [(0.0, True), (1.9, True), (2.2, False)],
+    ids=["at once", "within the longest rest", "beyond it"],
+)
+def test_a_device_that_is_held_back_rests_for_two_seconds_at_most(
+    monkeypatch: pytest.MonkeyPatch, held_back_s: float, is_free: bool
+) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Held:
+        def read(self) -> State:
+            return State(throttle=None if now >= held_back_s else "sw_power_cap")
+
+    monkeypatch.setattr(stopwatch, "sleep", sleep)
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: now)
+    state = Stopwatch._rested(Held())  # type: ignore[arg-type]
+    assert (state.throttle is None) is is_free
+    assert now == pytest.approx(min(held_back_s, 2.0), abs=0.06), "and no longer than it has to"
+
+
 def test_a_call_that_writes_over_its_inputs_is_made_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 12)
     x = torch.rand(100)
