@@ -199,7 +199,9 @@ def test_a_stage_that_fails_is_said_with_what_it_said(project: Project, before: 
     finally:
         project.put_back(before)
     assert "error: unknown kernel 'nope'. Known: " in failed.stdout
-    assert failed.stderr == "error: sweep failed; all that was said is in local/repro.log.\n"
+    said = failed.stderr
+    assert said.startswith("error: sweep failed: unknown kernel 'nope'. Known: attention, ")
+    assert said.endswith(" All that was said is in local/repro.log.\n") and said.count("\n") == 1
     assert project.repro() == ["environment"]
 
 
@@ -223,7 +225,7 @@ def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
     process.send_signal(stop)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + stop, out + err
-    assert err == "error: sweep was stopped; all that was said is in local/repro.log.\n"
+    assert err == "error: sweep was stopped. All that was said is in local/repro.log.\n"
     assert not project.processes()
     new = [row for row in project.rows("square").values() if row.origin.dirty]
     assert 0 < len(new) < lines

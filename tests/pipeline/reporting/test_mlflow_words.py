@@ -20,7 +20,7 @@ import sys
 from pipeline.reporting import mlflow_connection
 for uri in sys.argv[1:]:
     try:
-        with mlflow_connection.connected(uri, print):
+        with mlflow_connection.connected(uri):
             print("connected")
     except mlflow_connection.TrackerError as error:
         print(error)
