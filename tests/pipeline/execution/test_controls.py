@@ -11,7 +11,7 @@ import pytest
 
 from pipeline import UserError
 from pipeline.execution import controls
-from pipeline.execution.controls import STOLEN, UNSTEADY, Controls, Steadiness, steadiness
+from pipeline.execution.controls import STOLEN, UNSTEADY, Control, Controls, Steadiness, steadiness
 from pipeline.execution.crew import Crew
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
@@ -117,6 +117,84 @@ def test_other_processes_on_a_gpu_are_said_and_doubt_nothing(monkeypatch: pytest
     gpu = device.Device(kind="cuda", name="GPU", index=0, uuid="GPU-planted")
     found = steadiness([taken(monkeypatch, "neighbours", [0, 0, 2], gpu)])
     assert (found.doubts, found.neighbours) == ({}, {POINTS[1]: 2})
+
+
+@pytest.mark.parametrize(("points", "step"), [(2, 2), (16, 2), (33, 5), (100, 13)])
+def test_a_sweep_of_any_length_has_eight_intervals_at_most(points: int, step: int) -> None:
+    done: list[int] = []
+    made = Controls(lambda: Control(10.0, Stolen(), 0), points)
+    for count in range(points):
+        before = len(made.taken)
+        made.before(count)
+        done += [count] * (len(made.taken) - before)
+    assert done == list(range(0, points, step))
+
+
+def test_points_that_come_at_once_have_one_control_point_before_the_next() -> None:
+    made = Controls(lambda: Control(10.0, Stolen(), 0), 100)
+    taken = []
+    for done in (0, 40, 51, 52, 60, 65):
+        made.before(done)
+        taken.append(len(made.taken))
+    assert taken == [1, 2, 2, 3, 3, 4], "at 0, then at the first look behind 13, 52 and 65"
+
+
+def beside(*taken: Control) -> Steadiness:
+    """A point between each two control points."""
+    looks = iter(taken)
+    made = Controls(lambda: next(looks), 1)
+    for point in POINTS[: len(taken) - 1]:
+        made.take()
+        made.add(point)
+    made.take()
+    return steadiness([made])
+
+
+@pytest.mark.parametrize(("us", "is_doubted"), [(15.0, False), (15.01, True)])
+def test_half_as_long_again_is_the_limit(us: float, is_doubted: bool) -> None:
+    found = beside(Control(10.0, Stolen(), 0), Control(us, Stolen(), 0))
+    assert (POINTS[0] in found.doubts) is is_doubted
+
+
+@pytest.mark.parametrize(
+    ("ticks", "of", "is_doubted"),
+    [(3, 59, True), (3, 60, False), (2, 10, False), (4, 1000, False)],
+    ids=["more than 5 %", "5 %", "two ticks", "less"],
+)
+def test_three_ticks_and_a_twentieth_of_the_cores_are_the_limit(
+    ticks: int, of: int, is_doubted: bool
+) -> None:
+    found = beside(Control(10.0, Stolen(), 0), Control(10.0, Stolen(ticks, of), 0))
+    assert found.doubts == (dict.fromkeys(POINTS[:1], STOLEN) if is_doubted else {})
+
+
+def test_a_control_point_that_failed_is_no_time() -> None:
+    short = beside(Control(None, Stolen(), 0), Control(0.5, Stolen(), 0), Control(None, Stolen(), 0))
+    assert short.doubts == {}
+    assert beside(Control(None, Stolen(), 0), Control(None, Stolen(), 0)).doubts == {}
+
+
+def test_three_times_make_a_noise_floor_and_two_none() -> None:
+    times = [Control(us, Stolen(), 0) for us in (10.0, 13.0, 11.0)]
+    assert beside(*times).noise_floor == pytest.approx(3.0 / 11.0)
+    assert beside(*times[:2]).noise_floor is None
+
+
+def test_who_else_computes_is_asked_of_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def strangers(listed: object, own: object, measuring: bool) -> frozenset[int]:
+        asked.append(measuring)
+        return frozenset({7, 8})
+
+    monkeypatch.setattr(controls.load, "on_gpu", lambda uuid: frozenset())
+    monkeypatch.setattr(controls.load, "strangers", strangers)
+    gpu = device.Device(kind="cuda", name="GPU", index=0, uuid="GPU-planted")
+    worker = Planted([10.0, None], gpu)
+    looks = [controls.control(cast(Supervisor, worker), "softmax", CONTROL) for _ in range(2)]
+    assert [one.neighbours for one in looks] == [2, 2]
+    assert asked == [True, False], "ours is among those that compute where it had a time"
+    assert controls.neighbours(device.cpu(), measuring=True) == 0 and len(asked) == 2
 
 
 def test_rows_are_told_what_the_sweep_has_shown() -> None:
