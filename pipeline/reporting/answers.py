@@ -35,7 +35,7 @@ EARLIER = "of an earlier source, measuring code or environment"
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShortAnswer:
     """A question, the lines that answer it, and where there is more: ``gpus``, ``losses``, ``history``,
     ``doubts`` or nowhere."""
 
@@ -57,7 +57,7 @@ class Doubt:
         return sum(self.counts.values())
 
 
-def answers(content: Content) -> list[Answer]:
+def answers(content: Content) -> list[ShortAnswer]:
     """Which GPU, who is faster, whether commits slowed anything, and what to doubt."""
     return [_which_gpu(content), _who_is_faster(content), _slowed(content), _doubted(content)]
 
@@ -76,7 +76,7 @@ def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> list[Doubt]:
     found: dict[str, Counter[tuple[str, str]]] = {}
     for reason, row in reasons:
         found.setdefault(reason, Counter())[row["kernel"], row["gpu"]] += 1
-    old = timed[timed["stale"].map(bool)]
+    old = timed[timed["stale"].map(bool).astype(bool)]
     found[ONCE] = Counter((one.point.kernel, one.origin.gpu) for one in finals if len(one.rounds_us) == 1)
     found[EARLIER] = Counter(zip(old["kernel"], old["gpu"], strict=True))
     some = (Doubt(reason, counts) for reason, counts in found.items() if counts)
@@ -100,7 +100,7 @@ def _kind(reason: str | None) -> str:
     return re.sub(r"\d[\d.]*", "…", reason or "no reason was recorded")
 
 
-def _which_gpu(content: Content) -> Answer:
+def _which_gpu(content: Content) -> ShortAnswer:
     names = content.machines
     found = [
         f"Bound by {one.bound}, {plural(one.problems, 'problem')}: {names[one.b]} takes "
@@ -113,14 +113,16 @@ def _which_gpu(content: Content) -> Answer:
         line = alone(content.common_problems, content.rows, names)
         found = [line or (f"Only {gpus[0]} has results." if gpus else "No GPU has results.")]
     found += left_out(content.other_sources, names)
-    return Answer("Which GPU is faster?", _first(found), "gpus" if content.common_problems else "")
+    return ShortAnswer("Which GPU is faster?", _first(found), "gpus" if content.common_problems else "")
 
 
-def _who_is_faster(content: Content) -> Answer:
+def _who_is_faster(content: Content) -> ShortAnswer:
     lost = content.losses
     met = len({one.place for one in (*content.field, *lost)})
     if not lost:
-        return Answer("Who beats us?", [f"Nobody by more than 1 %, at {plural(met, 'problem')} with others."])
+        return ShortAnswer(
+            "Who beats us?", [f"Nobody by more than 1 %, at {plural(met, 'problem')} with others."]
+        )
     by = Counter(f"{one.kernel} on {content.machines.get(one.gpu, one.gpu)}" for one in lost)
     found = [
         f"Another is faster by more than 1 % at {len(lost)} of {plural(met, 'problem')}, most often of "
@@ -133,15 +135,15 @@ def _who_is_faster(content: Content) -> Answer:
         found.append(
             f"{one.kernel} {one.where} on {machine}: {worst.time.label} takes {ratio(worst)} of our time."
         )
-    return Answer("Who beats us?", found, "losses")
+    return ShortAnswer("Who beats us?", found, "losses")
 
 
-def _slowed(content: Content) -> Answer:
+def _slowed(content: Content) -> ShortAnswer:
     two = [one for one in content.comparisons if one.kernel in content.about and one.a.commit != one.b.commit]
     newest = sorted(two, key=lambda one: one.at, reverse=True)
     found = [_compared(one, content.machines) for one in newest]
     more = "history" if content.history else ""
-    return Answer("Did commits slow anything?", _first(found) or [NOT_COMPARED], more)
+    return ShortAnswer("Did commits slow anything?", _first(found) or [NOT_COMPARED], more)
 
 
 def _compared(one: Comparison, names: Mapping[str, str]) -> str:
@@ -156,10 +158,10 @@ def _compared(one: Comparison, names: Mapping[str, str]) -> str:
     )
 
 
-def _doubted(content: Content) -> Answer:
+def _doubted(content: Content) -> ShortAnswer:
     found = doubts(content.rows, content.finals)
     told = [f"{plural(one.total, 'time')}: {one.reason}." for one in reversed(found)]
-    return Answer("What is not to be trusted?", _first(told) or ["Nothing."], "doubts" if found else "")
+    return ShortAnswer("What is not to be trusted?", _first(told) or ["Nothing."], "doubts" if found else "")
 
 
 def _first(some: Sequence[str]) -> list[str]:
