@@ -23,26 +23,34 @@ SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/opt/", "/proc/", "/run/", "/sbin/
 """What belongs to the machine, not to the kernel."""
 
 OURS = str(ROOT / "pipeline") + os.sep
+KERNELS = str(kernels.ROOT) + os.sep
 
 
 class FilesRead:
     """Paths that a kernel's code, or a library that it called, has read or loaded in this process.
 
-    Left out are installed packages, the machine's own files, caches, and files written since the process
-    began. ``listening`` makes the only one of a process: an audit hook stays.
+    Left out are installed packages, the machine's own files, caches, files written since the process began,
+    and the modules of ``kernels/``, of which a key holds all that a provider reaches. ``listening`` makes the
+    only one of a process: an audit hook stays.
     """
 
     def __init__(self) -> None:
-        self._paths: dict[str, None] = {}
+        self._readers: dict[str, set[str]] = {}
         self._began_s = time.time()
         self._libraries = tuple(f"{path}{os.sep}" for path in installed())
         self._others = (*SYSTEM, *self._libraries, OURS, *(f"{path}{os.sep}" for path in _caches()))
         sys.addaudithook(self._hear)
 
     def outside(self, folder: Path) -> tuple[str, ...]:
-        """Those so far, in order, but for a kernel's folder: the key holds all files there that its code may
-        open. A compiled module stands as its source."""
-        return tuple(path for path in self._paths if not Path(path).is_relative_to(folder.resolve()))
+        """Those so far, in order, that the code in a kernel's folder has read, or had read, but for that
+        folder: the key holds all files there that its code may open. A compiled module stands as its
+        source."""
+        here = tuple(f"{place}{os.sep}" for place in (folder, folder.resolve()))
+        return tuple(
+            path
+            for path, readers in self._readers.items()
+            if not path.startswith(here) and any(reader.startswith(here) for reader in readers)
+        )
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("open", "ctypes.dlopen"):
@@ -56,18 +64,15 @@ class FilesRead:
         found = os.path.realpath(path)
         if found.endswith(".pyc"):
             found = importlib.util.source_from_cache(found)
-        if found in self._paths or found.startswith(self._others) or not Path(found).is_file():
+        if found.startswith(self._others) or (found.startswith(KERNELS) and found.endswith(".py")):
             return
-        if Path(found).stat().st_ctime < self._began_s and self._is_of_kernel():
-            self._paths[found] = None
-
-    def _is_of_kernel(self) -> bool:
-        """Whether the code that opens a file belongs to a kernel: the nearest that is in no library."""
-        for frame in _frames(sys._getframe(3)):
-            name = frame.f_code.co_filename
-            if not name.startswith(("<", *SYSTEM, *self._libraries)):
-                return not name.startswith(OURS)
-        return False
+        if not Path(found).is_file() or Path(found).stat().st_ctime >= self._began_s:
+            return
+        files = [frame.f_code.co_filename for frame in _frames(sys._getframe(2))]
+        own = [name for name in files if not name.startswith(("<", *SYSTEM, *self._libraries))]
+        # What our code opens belongs to no kernel.
+        if own and not own[0].startswith(OURS):
+            self._readers.setdefault(found, set()).update(own)
 
 
 @cache

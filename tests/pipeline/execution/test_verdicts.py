@@ -17,7 +17,9 @@ from pipeline.execution.protocol import Draw, Fill, Prepare, Spread
 from pipeline.execution.shared_memory import SharedMemory
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
+from pipeline.points import catalog
 from pipeline.points.frozen import Values
+from pipeline.points.plan import Target, plan
 from pipeline.points.point import Point
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
@@ -240,6 +242,13 @@ def right(x):
     for provider in ("inside", "written", "right"):
         worker.close()
         assert measured(worker, where, provider).unkeyed is None, provider
+    worker.close()
+    assert measured(worker, where, "outside").unkeyed == told.unkeyed
+    other = written(tmp_path, "other", "def right(x):\n    return x * 2\n", "    return x.double() * 2")
+    assert measured(worker, other, "right").unkeyed is None, "another kernel read it"
+    for kernel, provider in (("square", "torch_square"), ("vector_add", "torch"), ("square", "torch_mul")):
+        point = plan(catalog.find(kernel), "smoke", Target("cpu"), {}, [provider]).points[0]
+        assert worker.measure(kernel, point).unkeyed is None, "modules of kernels/ are in the key"
     worker.close()
     read = f"    return x.double() * int(open({str(tmp_path)!r} + '/weights.txt').read())"
     judged = written(tmp_path, "judged", "def right(x):\n    return x * 2\n", read)
