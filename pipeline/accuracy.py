@@ -165,9 +165,10 @@ def run(config: AccuracyConfig) -> None:
     folder = results.folder_for(config.input, chosen.kind)
     found = list(candidates(entries, folder, chosen))
     if not found:
+        names = ",".join(entry.name for entry in entries)
         raise UserError(
             f"{folder} has no times of {chosen.slug} between 1 us and 10 ms: "
-            f"run {as_typed('sweep', 'kernel=all', f'output={config.input}')} first."
+            f"run {as_typed('sweep', 'kernel=' + names, f'output={config.input}')} first."
         )
     drawn = sample(found, config.points, config.sample_seed)
     switchers = _switchers(config.switchers, chosen)

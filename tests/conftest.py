@@ -86,5 +86,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     own = ("results/", "reports/") if not made.gpu().startswith("cpu-") else ()
     strange = {name for name in touched if name != "dvc.lock" and not name.startswith(own or "\0")}
     assert not strange, "a run leaves nothing to commit but dvc.lock and what GPUs gave"
+    rows = [row for kernel in made.kernels() for row in made.rows(kernel).values()]
+    assert {row.outcome.unkeyed for row in rows} == {None}, "the keys hold all that these kernels read"
     made.commit("Results")
     return made

@@ -120,4 +120,4 @@ def test_a_machine_without_rows_is_told_what_to_do_first(tmp_path: Path) -> None
     done = command("pipeline.accuracy", "kernel=square", "device=cpu", f"input={tmp_path}")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path} has no times of cpu-")
-    assert "run python -m pipeline.sweep kernel=all" in done.stderr
+    assert "run python -m pipeline.sweep kernel=square output=" in done.stderr
