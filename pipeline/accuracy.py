@@ -77,7 +77,7 @@ Kind = Literal["fresh", "switched", "stamped"]
 
 
 class AccuracyReading(Record):
-    """What one worker found at a point: its time in microseconds, or CUPTI's duration of the graphs that it
+    """One worker's finding at a point: its time in microseconds, or CUPTI's duration of the graphs that it
     timed, with a call's share of their replays and that share with CUPTI's records on.
 
     ``key`` is that of a measurement of the point, and ``worker`` counts those that are fresh, or that mode
@@ -272,9 +272,8 @@ def measured(
                         ahead.launch()
                     if kind == "switched":
                         worker.measure(*switchers[place % len(switchers)])
-                    found = _read(worker, one, kind)
-                    if found is not None:
-                        reading = found.model_copy(update={"key": keys[one.row.point], "worker": number_of})
+                    reading = _read(worker, one, keys[one.row.point], kind, number_of)
+                    if reading is not None:
                         append(path, reading.model_dump_json(exclude_defaults=True).encode() + b"\n")
                         readings[reading.key, kind, number_of] = reading
                     progress.advance(str(one.row.point))
@@ -297,27 +296,21 @@ def _supervisor(chosen: Device, timing: TimingSettings, seed: int, config: Accur
     return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True, compiles=True)
 
 
-def _read(worker: Supervisor, one: Candidate, kind: Kind) -> AccuracyReading | None:
-    """A reading without its key, or None, with a warning, where there is nothing to be trusted."""
+def _read(worker: Supervisor, one: Candidate, key: str, kind: Kind, number_of: int) -> AccuracyReading | None:
+    """One reading of a point; None, with a warning, where its time is not to be trusted."""
     where, point = one.entry.loaded.where, one.row.point
     if kind == "stamped":
         stamps = worker.readings(where, point, ("auto",), 1, is_stamped=True).stamped
-        return AccuracyReading(
-            key="",
-            point=point,
-            kind=kind,
-            worker=0,
-            gross_us=stamps and stamps.gross_us,
-            recorded_us=stamps and stamps.recorded_us,
-            duration_us=stamps and stamps.duration_us,
-        )
+        values = {} if stamps is None else stamps.model_dump()
+        return AccuracyReading(key=key, point=point, kind=kind, worker=number_of, **values)
     outcome = worker.measure(where, point)
     if outcome.timing is None:
         warn(f"{point}: {outcome.status}: {outcome.error}")
     elif outcome.state is not None and not outcome.state.valid:
         warn(f"{point}: {outcome.state.invalid_reason}")
     else:
-        return AccuracyReading(key="", point=point, kind=kind, worker=0, time_us=outcome.timing.median_us)
+        us = outcome.timing.median_us
+        return AccuracyReading(key=key, point=point, kind=kind, worker=number_of, time_us=us)
     return None
 
 

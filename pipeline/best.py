@@ -180,7 +180,7 @@ def time(one: TimedConfiguration) -> str:
 
 
 def by(one: TimedConfiguration) -> str:
-    """What a time was found by."""
+    """The source of a time."""
     if one.final is None:
         return "the sweep"
     rounds = len(one.final.rounds_us)
@@ -188,7 +188,7 @@ def by(one: TimedConfiguration) -> str:
 
 
 def nearby(best: BestChoice) -> str:
-    """What takes hardly longer."""
+    """The configurations that take hardly longer."""
     named = [f"{label} {100 * (ratio - 1):+.1f} %" for label, ratio in best.near[:MOST]]
     if (more := len(best.near) - MOST) > 0:
         named.append(f"and {more} more")

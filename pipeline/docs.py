@@ -237,7 +237,7 @@ class Fastest:
         return "!" * any((place, provider) in self.doubts for provider in providers)
 
     def notes(self, providers: Collection[str], at: tuple[str, str] | None = None) -> list[str]:
-        """What the marks of these providers mean, by reason; at one problem, or at all."""
+        """The meaning of these providers' marks, by reason; at one problem, or at all."""
         found: dict[str, list[str]] = {}
         for (place, provider), why in self.doubts.items():
             if provider in providers and at in (None, place):
@@ -382,8 +382,8 @@ class Figures:
         yield from gpus_section.left_out(others, names)
         if len(names) == 1:
             yield f"*Only {names.popitem()[1]} has results: there is no other GPU to set beside it.*"
-        elif alone := gpus_section.alone(common, self._swept.assign(stale=True), names):
-            yield f"*{alone}*"
+        elif names and not common:
+            yield f"*{gpus_section.NOTHING_IN_COMMON}*"
 
     def best(self, request: Request) -> Iterator[str]:
         """The fastest provider at each problem."""

@@ -41,7 +41,7 @@ def tracker_of(config: PublishConfig) -> Tracker:
 
 
 def files_of(config: PublishConfig) -> Files | None:
-    """What is to be logged; None, after a sentence, for nothing. Raises UserError where nothing is left."""
+    """The content to log; None, after a sentence, for nothing. Raises UserError where nothing is left."""
     if config.tracking.name == "none":
         say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
         return None

@@ -73,7 +73,7 @@ def show(config: PublishConfig) -> None:
             links.append(link)
 
         is_published = False
-        gc.disable()  # a signal would be raised in a callback of the collector's, and only be told there
+        gc.disable()  # a signal would be raised in a callback of the collector's, and only be printed there
         try:
             with interrupt.insistent():
                 published = mlflow_publish.write(found, tracker, say, begun=opens)
@@ -159,7 +159,7 @@ class _Server:
             return False
 
     def __exit__(self, *_: object) -> None:
-        """End the server; what it was told until then is in the store."""
+        """End the server; requests until then are in the store."""
         with self._output:
             self.process.terminate()
             self.process.wait()

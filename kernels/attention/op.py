@@ -67,13 +67,13 @@ def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tenso
 
 
 def probabilities(scores: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
-    """Of scores and the logarithm of each row's sum: 0 where a key is not seen, as in a row without any."""
+    """Probabilities from scores and the logarithm of each row's sum; 0 for a key that is not seen."""
     p = torch.exp(scores - lse.to(scores.dtype)[..., None])
     return p.masked_fill(scores == -torch.inf, 0.0)
 
 
 def scale_of(q: torch.Tensor) -> float:
-    """What scores are multiplied by; they are 0 where a head has no dimensions."""
+    """The factor of the scores, which are 0 where a head has no dimensions."""
     return 1 / math.sqrt(max(1, q.shape[3]))
 
 

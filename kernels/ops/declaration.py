@@ -32,13 +32,13 @@ class Derivative:
     keeps:
         Names of arguments that the formula needs. ``out`` is the output, ``outs`` are all outputs, and
         ``x.shape`` is the shape of a tensor that is not kept itself, which the formula takes as ``x_shape``.
-        What torch's own function does not keep is not kept here.
+        A tensor that torch's own function does not keep is not kept here.
     formula:
         ``formula(grad, **kept)`` gives the gradients of the op's tensors, in their order, None for one
         that has none. It is made of operators that torch can trace.
     only_for:
-        Of a tensor that only the gradient of another one needs, that one's name: where no such gradient is
-        wanted it is not kept, and the formula is given None.
+        The one input whose gradient needs a kept tensor, by the tensor's name. Where nobody wants that
+        gradient, the tensor is not kept, and the formula gets None.
     """
 
     keeps: tuple[str, ...]

@@ -189,9 +189,9 @@ def _contents(loaded: Loaded, source: str) -> Iterator[str]:
 
 def cache() -> Path:
     """The folder that libraries are kept in."""
-    told = os.environ.get(VARIABLE)
+    chosen = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(told) if told else Path(home) / "kernel_pipeline"
+    return Path(chosen) if chosen else Path(home) / "kernel_pipeline"
 
 
 def _own(folder: Path) -> Path:

@@ -60,7 +60,7 @@ class TensorArgument:
 
 
 def _kind(x: torch.Tensor) -> str | None:
-    """What a tensor is that is not dense: ``jagged``, ``sparse_coo``, ``quantized``; None for a dense one."""
+    """The kind of a tensor that is not dense: ``jagged``, ``sparse_coo``, ``quantized``; None for dense."""
     with torch._C.DisableTorchFunctionSubclass():  # whatever its class does when it is asked
         if x.layout is not torch.strided:
             return str(x.layout).removeprefix("torch.").lstrip("_")

@@ -14,7 +14,7 @@ import sys
 from pipeline import UserError
 
 OTHERS = (errno.EPIPE, errno.EAGAIN)
-"""What is no fault of the place: a reader that has seen enough, one that is slow."""
+"""Errors that are no fault of the place: a reader that has seen enough, one that is slow."""
 
 
 class Output(io.FileIO):
@@ -52,7 +52,7 @@ def guard() -> None:
 
 
 def _flush() -> None:
-    """What is still in the buffer is written before Python's own end, which has no sentence for it."""
+    """The buffer is written before Python's own end, which has no sentence for it."""
     try:
         sys.stdout.flush()
     except UserError as error:

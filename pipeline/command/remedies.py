@@ -1,4 +1,4 @@
-"""What DVC says of why it can't go on, as a sentence with a command that helps in that case."""
+"""DVC's reason why it can't go on, as a sentence with a command that helps in that case."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _invalid(found: re.Match[str], details: Sequence[str], root: Path) -> str:
     del root
     path = found[1].removeprefix("./")
     where = next((line.strip() for line in details if re.search(r"\bline \d+", line)), "")
-    told = f" ({where})" if where else ""
-    return f"{path} can't be read{told}: git diff HEAD -- {shlex.quote(path)} shows what was edited."
+    position = f" ({where})" if where else ""
+    return f"{path} can't be read{position}: git diff HEAD -- {shlex.quote(path)} shows what was edited."
 
 
 def _no_stage(found: re.Match[str], details: Sequence[str], root: Path) -> str:
@@ -105,4 +105,4 @@ KNOWN: tuple[tuple[str, Sentence], ...] = (
     (r"(?:missing data 'source':|dependency) '?(.+?)'?(?: does not exist|$)", _missing),
     (r"not inside of a DVC repository|is not a git repository|dubious ownership", _no_repository),
 )
-"""What DVC 3 says, and what is said of it here."""
+"""DVC 3's words, and this project's sentence for them."""

@@ -20,7 +20,7 @@ from pipeline.points.opened import installed
 from pipeline.toolchain import inductor
 
 SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/opt/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
-"""What belongs to the machine, not to the kernel."""
+"""Folders of the machine's own files."""
 
 OURS = str(ROOT / "pipeline") + os.sep
 KERNELS = str(kernels.ROOT) + os.sep
@@ -54,13 +54,15 @@ class FilesRead:
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("open", "ctypes.dlopen"):
-            with suppress(Exception):  # whatever is wrong with the path, its opener is told
+            with suppress(Exception):  # the caller of open gets the error for a wrong path
                 if event != "open" or _reads(*arguments[1:]):
                     self._note(os.fsdecode(arguments[0]))
         elif event == "import" and arguments[1]:
             self._note(arguments[1])
 
     def _note(self, path: str) -> None:
+        if path.startswith(self._others):  # nearly all of what an import opens
+            return
         found = os.path.realpath(path)
         if found.endswith(".pyc"):
             found = importlib.util.source_from_cache(found)
@@ -70,7 +72,7 @@ class FilesRead:
             return
         files = [frame.f_code.co_filename for frame in _frames(sys._getframe(2))]
         own = [name for name in files if not name.startswith(("<", *SYSTEM, *self._libraries))]
-        # What our code opens belongs to no kernel.
+        # A file that the pipeline's own code opens belongs to no kernel.
         if own and not own[0].startswith(OURS):
             self._readers.setdefault(found, set()).update(own)
 

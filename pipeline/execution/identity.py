@@ -34,7 +34,7 @@ folder's place, which decides nothing."""
 
 @dataclass(frozen=True)
 class ProviderSource:
-    """What a provider runs: its digest, and the Python files in it with all that they may open."""
+    """The digest of the code that a provider runs, and its Python files with all that they may open."""
 
     digest: str
     files: frozenset[Path]
@@ -108,8 +108,8 @@ def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
     """The timing's settings and the seed of the sweep that last wrote a ledger, by the file beside it; None
     where that does not tell."""
     try:
-        told = plain_yaml.load(ledger.with_suffix(".yaml").read_text())
-        return TimingSettings.model_validate(told["timing"]), int(told["seed"])
+        config = plain_yaml.load(ledger.with_suffix(".yaml").read_text())
+        return TimingSettings.model_validate(config["timing"]), int(config["seed"])
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
         return None
 

@@ -110,7 +110,7 @@ def session(
 
 
 def read(tool: Ncu, report: Path, failures: Mapping[str, str] | None = None) -> Counted:
-    """What a report holds; without ncu's rules where it can't show the page of them. Raises
+    """The content of a report; without ncu's rules where it can't show the page of them. Raises
     ncu.UnreadableError for a file that is no report."""
     with ThreadPoolExecutor(len(PAGES)) as at_once:
         raw, details = (at_once.submit(tool.page, report, page) for page in PAGES)
@@ -122,7 +122,7 @@ def read(tool: Ncu, report: Path, failures: Mapping[str, str] | None = None) -> 
 
 
 def _left(path: Path) -> dict[str, Any]:
-    """What the process that ncu watched has left in a file; nothing where it ended while it wrote."""
+    """The content of a file that the process under ncu wrote; empty where it ended before it had written."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):

@@ -87,7 +87,7 @@ def occupancy(architecture: str, registers: int, shared: int, threads: int) -> O
 
 
 def limits_of(environment: Environment) -> Gpu | None:
-    """What a provider may ask of a GPU that is elsewhere, by its compute capability and its L2 cache; None
+    """The limits of a GPU that is elsewhere, by its compute capability and its L2 cache; None
     for a CPU. How many multiprocessors it has is not recorded: there are as many as a provider asks for."""
     if environment.compute_capability is None:
         return None

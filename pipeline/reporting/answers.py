@@ -57,9 +57,9 @@ class Doubt:
         return sum(self.counts.values())
 
 
-def answers(content: Content) -> list[ShortAnswer]:
-    """Which GPU, who is faster, whether commits slowed anything, and what to doubt."""
-    return [_which_gpu(content), _who_is_faster(content), _slowed(content), _doubted(content)]
+def answers(content: Content, doubted: Sequence[Doubt]) -> list[ShortAnswer]:
+    """The faster GPU, faster providers, slower commits, and times to doubt."""
+    return [_which_gpu(content), _who_is_faster(content), _slowed(content), _doubted(doubted)]
 
 
 def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> list[Doubt]:
@@ -158,10 +158,9 @@ def _compared(one: Comparison, names: Mapping[str, str]) -> str:
     )
 
 
-def _doubted(content: Content) -> ShortAnswer:
-    found = doubts(content.rows, content.finals)
-    told = [f"{plural(one.total, 'time')}: {one.reason}." for one in reversed(found)]
-    return ShortAnswer("What is not to be trusted?", _first(told) or ["Nothing."], "doubts" if found else "")
+def _doubted(found: Sequence[Doubt]) -> ShortAnswer:
+    sentences = [f"{plural(one.total, 'time')}: {one.reason}." for one in reversed(found)] or ["Nothing."]
+    return ShortAnswer("What is not to be trusted?", _first(sentences), "doubts" if found else "")
 
 
 def _first(some: Sequence[str]) -> list[str]:

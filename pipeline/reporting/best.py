@@ -81,7 +81,7 @@ def ratio(row: Row) -> str:
 
 
 def notes(rows: Iterable[Row]) -> list[str]:
-    """What the marks of lines mean, by reason."""
+    """The meaning of the lines' marks, by reason."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row["doubt"]:

@@ -1,7 +1,7 @@
 """The best configuration of a kernel at a problem on one machine: by what was measured there, and at a
 problem that nobody measured what ``kernels.ops`` chooses, by its own code.
 
-Of a provider that was in finals the finalists count, by their rounds; of the others the rows of the sweeps.
+The finalists of a provider count by their rounds; where it was in no finals, its rows of the sweeps count.
 A time that is not to be trusted counts where there is no other. One of a GPU that was held back is an upper
 bound, and may be the best.
 """
@@ -88,19 +88,19 @@ class TimedConfiguration:
 
 @dataclass(frozen=True)
 class BestChoice:
-    """What is best at a problem.
+    """The best configuration at a problem.
 
     point:
         The configuration there.
     measured:
-        What says so; of a problem that nobody measured the same configuration at the nearest problem where it
-        was timed, None where there is none.
+        The time that it rests on; for a problem that nobody measured, the same configuration's at the nearest
+        problem where it was timed, None where there is none.
     fastest:
-        What is best at the problem of ``measured``.
+        The fastest configuration at the problem of ``measured``.
     near:
-        The labels of what is within ``NEAR`` of that, with how many times as long it takes.
+        The labels of configurations within ``NEAR`` of it, with how many times as long they take.
     chosen:
-        What ``kernels.ops`` calls at the problem.
+        The provider and configuration that ``kernels.ops`` calls at the problem.
     doublings, across:
         How far the problem is from the one of ``measured``, and whether that is on the other side of the L2
         cache.
@@ -161,8 +161,8 @@ class KernelOnMachine:
         return found
 
     def answers(self, pins: Pins) -> list[BestChoice]:
-        """What is best at each problem of these values: those that were measured; where none was, the one
-        that they name. Raises UserError where they name too little."""
+        """The best configuration at each measured problem of these values; where none was measured, at the
+        one that they name. Raises UserError where they name too little."""
         return [self._answer(problem) for given in self._combinations(pins) for problem in self._of(given)]
 
     def _combinations(self, pins: Pins) -> Iterator[dict[str, Value]]:
@@ -184,10 +184,10 @@ class KernelOnMachine:
             for name, one in dimensions.items()
             if name not in given and one.default is None and one.same_as is None
         ]
-        told = " ".join(f"{name}={shown(value)}" for name, value in given.items())
+        values = " ".join(f"{name}={shown(value)}" for name, value in given.items())
         if lacking:
             raise UserError(
-                f"{self.entry.name} was not measured at {told} on {self.gpu}: write "
+                f"{self.entry.name} was not measured at {values} on {self.gpu}: write "
                 f"{', '.join(f'{name}=' for name in lacking)} too, or values that were measured: "
                 f"{'; '.join(self._values(name) for name in given)}."
             )
@@ -253,7 +253,7 @@ class KernelOnMachine:
                         yield self._is_within(one) != within, pick.distance, each, some
 
     def chosen(self, problem: Any) -> Choice:
-        """What ``kernels.ops`` calls at a problem."""
+        """The provider and configuration that ``kernels.ops`` calls at a problem."""
         on_gpu = self.environment.kind == "cuda"
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
@@ -271,7 +271,7 @@ class KernelOnMachine:
         return tuned.is_within(self.kernel, problem, l2_bytes)
 
     def rate(self, one: TimedConfiguration) -> Rate:
-        """What a time means, against the machine's ceilings."""
+        """A time as a share of the machine's ceilings."""
         problem = problems.make(self.kernel.problem, one.row.point.problem)
         return ceilings.rate(one.us, self.kernel.work(problem), self.ceilings)
 
@@ -313,7 +313,7 @@ class KernelOnMachine:
         return "; ".join(filter(None, [f"{words[how]} ({how}){cost}", best.chosen.reason]))
 
     def _region(self, problem: Any) -> TunedRegion | None:
-        """What the table says of the rule on a problem's side of the L2 cache."""
+        """The table's trust in the rule, on a problem's side of the L2 cache."""
         known = None if self.table is None else self.table.kernels.get(self.entry.name)
         regions = known.regions if known is not None else ()
         return next((one for one in regions if one.within_l2 == self._is_within(problem)), None)
@@ -333,6 +333,6 @@ def _best(some: Sequence[TimedConfiguration]) -> TimedConfiguration:
 
 
 def _near(best: TimedConfiguration, some: Sequence[TimedConfiguration]) -> list[tuple[str, float]]:
-    """What is within ``NEAR`` of the best, the fastest first."""
+    """The configurations within ``NEAR`` of the best, the fastest first."""
     ratios = [(one.label, one.over(best)) for one in some if one is not best and one.distrusted is None]
     return sorted((one for one in ratios if abs(one[1] - 1) <= NEAR), key=lambda one: one[1])

@@ -19,7 +19,7 @@ NAMES = {
     "rel_ci": "rel_ci_fraction",
     "speedup": "speedup_ratio",
 }
-"""What a frame's columns are called in a file, where they are called otherwise there."""
+"""The names of a frame's columns in a file, where they differ."""
 
 OF_FRAMES = {name: column for column, name in NAMES.items()}
 
@@ -27,7 +27,7 @@ NUMBERS = {"median_us", "p20_us", "p80_us", "ceiling_fraction", *NAMES}
 """The columns that hold numbers."""
 
 TYPES = {"x": "Int64", "valid": "boolean", "dirty": "boolean", **dict.fromkeys(NUMBERS, "Float64")}
-"""Of a frame's columns, as pandas names them; those that are not here are texts. Any value may be missing."""
+"""pandas' types of a frame's columns; columns that are not here are texts. Any value may be missing."""
 
 
 def names(columns: Sequence[str]) -> list[str]:

@@ -189,7 +189,7 @@ def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def fastest_of_each(timed: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Of timed rows the fastest at each kernel, GPU and problem with the same values in these columns."""
+    """The fastest of the timed rows at each kernel, GPU and problem with the same values in these columns."""
     return _first_of_each(timed, names, [*names, "median_us"])
 
 

@@ -14,13 +14,14 @@ from pipeline.reporting.gpus import CommonProblem, GpuGroup, OtherSources
 from pipeline.reporting.numbers import number, speedup
 from pipeline.reporting.plots import Limit, Style
 
+NOTHING_IN_COMMON = "No two GPUs have measured the same problem with the same source of a provider."
+
 STYLE = Style("pair", "#0072b2", "#4aa8e8", "o", "-")
 """How a pair of GPUs is drawn."""
 
 
 def _cells(one: CommonProblem) -> list[str]:
-    """What both tables say of two GPUs at a problem: the ratio, that of the ceilings, what the other's best
-    costs."""
+    """The cells that both tables share: the ratio, that of the ceilings, the cost of the other's best."""
     return [speedup(one.ratio), speedup(one.by_ceilings), speedup(one.a_on_b), speedup(one.b_on_a)]
 
 
@@ -63,7 +64,7 @@ def alone(common: Sequence[CommonProblem], rows: pd.DataFrame, names: Mapping[st
     if len(current) == 1:
         others = " and ".join(names[slug] for slug in gpus if slug not in current)
         return f"Only {names[current[0]]} has rows of this commit's sources; those of {others} are older."
-    return "No two GPUs have measured the same problem with the same source of a provider."
+    return NOTHING_IN_COMMON
 
 
 def lines(some: Sequence[CommonProblem], names: Mapping[str, str]) -> list[dict[str, Any]]:

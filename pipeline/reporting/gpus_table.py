@@ -57,7 +57,7 @@ def markdown(some: Sequence[CommonProblem], title: str) -> str:
 
 
 def sentence(group: GpuGroup) -> str:
-    """What follows for two GPUs at problems with the same bound."""
+    """The means of two GPUs over the problems with the same bound."""
     by_ceilings = "" if group.by_ceilings is None else f"; by their ceilings {speedup(group.by_ceilings)}"
     problems = notation.plural(group.problems, "problem")
     return f"bound by {group.bound}: {problems}, b / a {speedup(group.ratio)}{by_ceilings}."

@@ -94,7 +94,7 @@ def _order(value: Any) -> tuple[bool, Any]:
 
 
 def _rate_times_us(rows: pd.DataFrame) -> float:
-    """What the rates of a problem times their times are: its work."""
+    """A problem's work: its rate times its time."""
     row = rows.iloc[0]
     return float(row[row["headline"]] * row["median_us"])
 

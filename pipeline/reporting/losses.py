@@ -56,7 +56,7 @@ def losses(swept: Sequence[HeadToHead], finals: Iterable[HeadToHead]) -> list[He
 
 
 def view(some: Iterable[HeadToHead], machines: Mapping[str, str]) -> dict[str, Any]:
-    """What a page shows of them: a line each, and what the marks mean."""
+    """The losses as a page shows them: a line each, and the meaning of the marks."""
     some = list(some)
     return {"lines": [_line(one, machines) for one in some], "doubts": doubts(some, machines)}
 

@@ -56,16 +56,16 @@ class Files:
 
     def text(self) -> str:
         """The same as JSON, for a process in whatever folder."""
-        told: dict[str, Any] = asdict(self)
-        told |= {name: str(told[name].absolute()) for name in PATHS if told[name] is not None}
-        return json.dumps(told | {"ids": None if self.ids is None else sorted(self.ids)}, sort_keys=True)
+        fields: dict[str, Any] = asdict(self)
+        fields |= {name: str(fields[name].absolute()) for name in PATHS if fields[name] is not None}
+        return json.dumps(fields | {"ids": None if self.ids is None else sorted(self.ids)}, sort_keys=True)
 
     @classmethod
     def of_text(cls, text: str) -> Self:
         """What ``text`` gave. Raises ValueError, TypeError or AttributeError for what it did not."""
-        told = json.loads(text)
-        told |= {name: Path(told[name]) for name in PATHS if told[name] is not None}
-        return cls(**told | {"ids": None if told["ids"] is None else frozenset(told["ids"])})
+        fields = json.loads(text)
+        fields |= {name: Path(fields[name]) for name in PATHS if fields[name] is not None}
+        return cls(**fields | {"ids": None if fields["ids"] is None else frozenset(fields["ids"])})
 
 
 class Marks:

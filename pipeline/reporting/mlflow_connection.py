@@ -176,7 +176,7 @@ def _clause(error: Exception, uri: str) -> str:
 
 
 def _mended(revision: str, uri: str) -> str:
-    """What brings a store of another MLflow's and this MLflow together."""
+    """The command that brings a store of another MLflow up to date."""
     import mlflow
 
     migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"

@@ -61,7 +61,7 @@ class Guard:
             await send({"type": "websocket.close"})  # MLflow has none
 
     def _answer(self, asked: HTTPConnection, method: str) -> Response | None:
-        """What a request gets instead of what it asks for; None where MLflow answers it."""
+        """The refusal of a request; None where MLflow answers it."""
         # Browsers share the cookies of an address among all of its ports.
         cookie = f"pipeline-ui-{asked.url.port}"
         if self._is_right(asked.query_params.get("token", "")):
@@ -80,5 +80,5 @@ class Guard:
             return PlainTextResponse("artifacts can only be read here\n", status_code=403)
         return None
 
-    def _is_right(self, told: str) -> bool:
-        return hmac.compare_digest(told.encode(), self._token)
+    def _is_right(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token)

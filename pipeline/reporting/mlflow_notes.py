@@ -140,8 +140,8 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
                 doubts.update([why] if why else [])
                 cells.append(ratio + "!" * bool(ratio and why))
             rows.append(f"| {' | '.join(cells)} |")
-    told = [f"! {count} row{'s' * (count != 1)} not to be trusted: {why}." for why, count in doubts.items()]
-    return "\n\n".join(["\n".join(rows), *told])
+    notes = [f"! {count} row{'s' * (count != 1)} not to be trusted: {why}." for why, count in doubts.items()]
+    return "\n\n".join(["\n".join(rows), *notes])
 
 
 def _numbers(one: PlacedMeasurement) -> list[str]:
@@ -156,7 +156,7 @@ def _numbers(one: PlacedMeasurement) -> list[str]:
 
 
 def _rank(one: PlacedMeasurement) -> tuple[bool, float]:
-    """What comes first: what can be trusted or is an upper bound, then what is fast."""
+    """The order of rows: trusted times and upper bounds first, then the fastest."""
     assert one.row.outcome.timing is not None, "only what was timed is ranked"
     return not (one.trusted or one.is_bound), one.row.outcome.timing.median_us
 

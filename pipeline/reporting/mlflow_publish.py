@@ -70,7 +70,7 @@ class Found:
         return sorted({name for name, _ in self.ledgers} | {one.kernel for one in self.records.values()})
 
     def shown(self) -> Iterator[LedgerRuns]:
-        """What MLflow shows of the ledgers."""
+        """The ledgers as MLflow shows them."""
         files = self.files
         if files.input is None or not self.ledgers:
             return iter(())

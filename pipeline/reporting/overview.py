@@ -61,8 +61,8 @@ def overview(some: Sequence[Summary], machines: Mapping[str, str]) -> str:
         for one in some:
             place = here.index(one.gpu)
             y = lines.index((one.kernel, one.words)) + 0.8 * ((place + 0.5) / len(here) - 0.5)
-            told = speedup(one.speedup) + "!" * bool(one.doubts)
-            _mark(left, (1, one.speedup), y, told, place)
+            ratio = speedup(one.speedup) + "!" * bool(one.doubts)
+            _mark(left, (1, one.speedup), y, ratio, place)
             if one.ceiling_fraction is not None:
                 _mark(right, (0, one.ceiling_fraction), y, percent(one.ceiling_fraction), place)
         legend = figure.legend(

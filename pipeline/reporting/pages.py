@@ -120,6 +120,7 @@ def _view(content: Content) -> dict[str, Any]:
     rows = content.rows
     counts = rows["status"].value_counts()
     timed = rows[rows["status"] == "ok"].sort_values("rank")
+    doubted = answers.doubts(rows, content.finals)
     return {
         "machines": names,
         "counts": {"points": len(rows), "timed": int(counts.get("ok", 0))},
@@ -127,8 +128,8 @@ def _view(content: Content) -> dict[str, Any]:
             "words": sorted(set(timed["words"]) - {""}),
             "providers": [one for one in content.styles if one in set(timed["provider"])],
         },
-        "answers": answers.answers(content),
-        "doubts": answers.lines(answers.doubts(rows, content.finals), names),
+        "answers": answers.answers(content, doubted),
+        "doubts": answers.lines(doubted, names),
         "losses": losses.view(content.losses, names),
         "overview": _overview(content, list(names)),
         "overview_doubts": _overview_doubts(content),

@@ -156,8 +156,8 @@ def against(some: Sequence[HeadToHead], others: Sequence[str]) -> str:
     for name, score in scores(some, others).items():
         ahead = [one for one in some if name in one.rivals and one.rivals[name].is_faster]
         ahead.sort(key=lambda one: (one.rivals[name].ratio, one.place))
-        told = [", ".join(filter(None, (marked(one.rivals[name]), note(one.rivals[name])))) for one in ahead]
-        cells = ", ".join(f"{one.extent} {one.words} ({how})" for one, how in zip(ahead, told, strict=True))
+        said = [", ".join(filter(None, (marked(one.rivals[name]), note(one.rivals[name])))) for one in ahead]
+        cells = ", ".join(f"{one.extent} {one.words} ({how})" for one, how in zip(ahead, said, strict=True))
         rows.append(
             [f"`{name}`", str(score.problems), speedup(score.mean), speedup(score.worst), cells or "none"]
         )

@@ -74,7 +74,7 @@ class Environments:
         felt = here.keyed_for(provider)
         if there is not None:
             return felt == there.keyed_for(provider)
-        # Of a peer only the machine itself knows the package, which is a part of its digest.
+        # Only the machine itself knows a peer's package, which is a part of its digest.
         is_unknown = provider.package is not None or not other.environment
         return is_unknown or digest(felt) == other.environment
 
@@ -115,7 +115,7 @@ class RivalTimes:
         columns = ["provider", "run", "environment"]
         for seen in rows[["kernel", *columns]].drop_duplicates().itertuples(index=False):
             environments.learn(*seen)
-        # Of a million rows few are of rivals.
+        # Few of a million rows are of rivals.
         usable = rows[rows["status"].eq("ok") & ~distrusted(rows) & self._are_rivals(rows)]
         for row in fastest_of_each(usable, columns).to_dict("records"):
             self._swept.setdefault(place_of(row), {}).setdefault(row["provider"], []).append(time_of(row))

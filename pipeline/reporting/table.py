@@ -72,7 +72,7 @@ class Remark:
 
 
 def incomparable_notes(rows: Iterable[Row]) -> list[str]:
-    """What the mark behind a provider means: at which problems no ratio is made of it, and why."""
+    """The meaning of the mark behind a provider: the problems at which its time has no ratio, and why."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         if isinstance(row["incomparable"], str):
@@ -256,7 +256,7 @@ def _baseline_notes(rows: Sequence[Row], baselines: Mapping[str, str]) -> list[s
 
 
 def _invalid_notes(rows: Sequence[Row]) -> list[str]:
-    """What the marks of a time and of a ratio mean, once a reason."""
+    """The meaning of the marks of times and ratios, once a reason."""
     found = reasons(row["doubt"] for row in rows if row["doubt"])
     return [
         f"! {count} row{'s' * (count != 1)} not to be trusted: {reason}" for reason, count in found.items()

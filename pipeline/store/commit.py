@@ -54,12 +54,12 @@ def is_unmerged(path: Path) -> bool:
 def unreadable(root: Path) -> str | None:
     """Why the commit of a working tree can't be read, with a command that helps, as a clause; None where it
     can."""
-    told = os.environ | {"LC_ALL": "C"}
+    environment = os.environ | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"],
             cwd=root,
-            env=told,
+            env=environment,
             capture_output=True,
             text=True,
             errors="replace",

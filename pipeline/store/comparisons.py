@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Microseconds, Name, NotNegative, Text, When
 from pipeline.store import results
-from pipeline.store.credentials import Told
+from pipeline.store.credentials import MaskedText
 from pipeline.store.record import Commit
 
 FOLDER = "comparisons"
@@ -20,7 +20,7 @@ FOLDER = "comparisons"
 class ComparedSide(Record):
     """What was compared: a commit, or what the working tree was then."""
 
-    name: Told
+    name: MaskedText
     commit: Commit | None
 
 
@@ -38,7 +38,7 @@ class ComparisonRow(Record):
     low: NotNegative
     high: NotNegative | None
     verdict: Literal["same", "faster", "slower", "undecided"]
-    changed: Told = ""
+    changed: MaskedText = ""
 
 
 class Comparison(Record):
@@ -47,7 +47,7 @@ class Comparison(Record):
     kernel: Name
     gpu: Name
     run: Text
-    command: Told
+    command: MaskedText
     at: When
     a: ComparedSide
     b: ComparedSide

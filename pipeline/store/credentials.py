@@ -95,7 +95,7 @@ def masked(text: str) -> str:
     return _without(text, [*_secrets(), *(taken_apart(uri).password or "" for uri in _addresses())])
 
 
-Told = Annotated[str, AfterValidator(masked), AfterValidator(short)]
+MaskedText = Annotated[str, AfterValidator(masked), AfterValidator(short)]
 """A ``Text`` of a record that repeats what kernels' code, compilers or tools have said."""
 
 

@@ -15,7 +15,7 @@ from pipeline.points.frozen import Record
 from pipeline.points.limits import Below, Integer, Name, Quantity, Text
 from pipeline.points.point import Point
 from pipeline.store.commit import committed_lines
-from pipeline.store.credentials import Told
+from pipeline.store.credentials import MaskedText
 from pipeline.store.files import write_atomically
 from pipeline.store.results import folders_of, listed
 
@@ -93,8 +93,8 @@ class CodeRow(Joined):
     language: Literal["triton", "gluon", "numba", "cuda", "inductor"]
     architecture: Text | None = None
     native: bool
-    function: Told
-    error: Told | None = None
+    function: MaskedText
+    error: MaskedText | None = None
     registers: Integer | None = None
     shared: Integer | None = None
     stack: Integer | None = None
@@ -108,7 +108,7 @@ class CodeRow(Joined):
     environment: Text
     artifact: Below | None = None
     source: Text | None = None
-    strategy: Told | None = None
+    strategy: MaskedText | None = None
     basis: Text = ""
 
 
@@ -116,8 +116,8 @@ class Operator(Record):
     """A row of the table ``key_averages``: calls, microseconds and bytes over all recorded calls; ``self`` is
     without what the operator calls. On a CPU the device columns are 0."""
 
-    name: Told
-    shapes: Told
+    name: MaskedText
+    shapes: MaskedText
     calls: Integer
     self_cpu_us: Quantity
     cpu_us: Quantity
@@ -130,7 +130,7 @@ class Operator(Record):
 class DeviceKernel(Record):
     """A device kernel, how often one call launches it, and its microseconds a call."""
 
-    name: Told
+    name: MaskedText
     launches: Quantity
     us: Quantity
 
@@ -148,15 +148,15 @@ class ProfileRow(Joined):
     """
 
     status: Text
-    reason: Told | None = None
+    reason: MaskedText | None = None
     operators: tuple[Operator, ...] = ()
     kernels: tuple[DeviceKernel, ...] = ()
-    outermost: tuple[Told, ...] = ()
-    chain: Told | None = None
+    outermost: tuple[MaskedText, ...] = ()
+    chain: MaskedText | None = None
     host_us: Quantity | None = None
     device_us: Quantity | None = None
     launches: Quantity | None = None
-    sentence: Told
+    sentence: MaskedText
     environment: Text
     instrument: Text = ""
     table: Below | None = None
@@ -170,7 +170,7 @@ class NcuRule(Record):
 
     name: Text
     kind: Text
-    text: Told
+    text: MaskedText
     speedup_pct: Quantity | None
     scope: Text
 
@@ -192,11 +192,11 @@ class CounterRow(Joined):
 
     role: Text
     status: Literal["ok", "unavailable", "error"]
-    reason: Told | None = None
-    fix: Told | None = None
+    reason: MaskedText | None = None
+    fix: MaskedText | None = None
     launch: Integer | None = None
-    function: Told | None = None
-    demangled: Told | None = None
+    function: MaskedText | None = None
+    demangled: MaskedText | None = None
     duration_us: Quantity | None = None
     compute_throughput_pct: Quantity | None = None
     memory_throughput_pct: Quantity | None = None
@@ -223,7 +223,7 @@ class CounterRow(Joined):
     runtime_improvement_us: Quantity | None = None
     rules: tuple[NcuRule, ...] = ()
     bound: Literal["memory", "compute", "latency", "grid"] | None = None
-    sentence: Told
+    sentence: MaskedText
     tool: Text | None = None
     report: Below | None = None
     environment: Text

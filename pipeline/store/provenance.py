@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Integer, Name, Text, When
 from pipeline.store import files
-from pipeline.store.credentials import Told
+from pipeline.store.credentials import MaskedText
 from pipeline.store.environment import UNKEYED, Environment
 from pipeline.store.files import locked, write_atomically
 from pipeline.store.record import Commit, Origin, Parts
@@ -54,7 +54,7 @@ class RunProvenance(Record):
     run: Text
     gpu: Name
     devices: dict[Text, Text | None]
-    command: Told
+    command: MaskedText
     commit: Commit
     dirty: bool = False
     outside: dict[Name, OutsideKernel] = Field(default_factory=dict)

@@ -25,7 +25,7 @@ from pipeline.points.limits import (
     visible,
 )
 from pipeline.points.point import Point
-from pipeline.store.credentials import Told, masked
+from pipeline.store.credentials import MaskedText, masked
 
 Status = Literal[
     "ok",
@@ -160,8 +160,8 @@ class Launch(Record):
     problem, blocks and threads by dimension, blocks of a cluster, bytes of dynamic shared memory a block, and
     pipeline stages (0 for none)."""
 
-    function: Told
-    strategy: Told | None = None
+    function: MaskedText
+    strategy: MaskedText | None = None
     grid: tuple[Integer, ...]
     block: tuple[Integer, ...]
     cluster: tuple[Integer, ...] = (1, 1, 1)
@@ -248,9 +248,9 @@ class Outcome(Record):
     timing: Timing | None = None
     state: State | None = None
     audit_us: Microseconds | None = None
-    any_answer: Told | None = None
+    any_answer: MaskedText | None = None
     tolerance_used: NotNegative | None = None
-    unkeyed: Told | None = None
+    unkeyed: MaskedText | None = None
 
     @property
     def incomparable(self) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.points.frozen import Record, Values
-from pipeline.store.credentials import Told
+from pipeline.store.credentials import MaskedText
 
 
 class SanitizerRow(Record):
@@ -25,8 +25,8 @@ class SanitizerRow(Record):
     points: int
     errors: int
     warnings: int
-    findings: tuple[Told, ...] = ()
-    reason: Told | None = None
+    findings: tuple[MaskedText, ...] = ()
+    reason: MaskedText | None = None
     version: str
     environment: str
     commit: str

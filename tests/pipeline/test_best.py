@@ -65,7 +65,7 @@ def written(folder: Path, rows: Sequence[Measurement], gpu: str = H200) -> Path:
 def asked(
     folder: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """What the command prints, or the sentence that it ends with."""
+    """The command's output, or the sentence that it ends with."""
     monkeypatch.setattr(sys, "argv", ["best", f"kernel={KERNEL}", f"input={folder}", *words])
     with pytest.raises(SystemExit) as ended:
         run_stage("best", BestConfig, best.run)
@@ -75,7 +75,7 @@ def asked(
 
 
 def lines(text: str) -> Mapping[str, str]:
-    """What is said, by its name."""
+    """The printed lines, by their names."""
     return dict(re.findall(r"^  (\S+(?: \S+)*) {2,}(\S.*)$", text, re.MULTILINE))
 
 
@@ -85,7 +85,7 @@ def call(text: str) -> str:
 
 
 def run_on_cpu(code: str) -> Any:
-    """What the printed lines give, on a device that is here."""
+    """The result of the printed lines, on a device that is here."""
     names: dict[str, Any] = {}
     exec(code.replace('"cuda"', '"cpu"'), names)
     return names["y"]
@@ -106,16 +106,16 @@ def test_it_says_what_is_best_what_is_near_and_the_row_it_rests_on(
     written(tmp_path, [*AT_4096, row("torch", 1024, 9.0)])
     text = asked(tmp_path, ["columns=4096"], monkeypatch, capsys)
     assert text.startswith("softmax rows=4096 columns=4096 dtype=bfloat16 on nvidia-h200\n")
-    told = lines(text)
-    assert told["best"] == "cuda 1024x4w"
-    assert told["time"] == "20.0 us by the sweep"
-    assert told["of ceiling"] == "78.6 %: 3355 GB/s, bound by memory"
-    assert told["within 2 %"] == "quack +0.5 %, cuda 4096x8w +1.5 %"
-    assert told["row"] == (
+    answer = lines(text)
+    assert answer["best"] == "cuda 1024x4w"
+    assert answer["time"] == "20.0 us by the sweep"
+    assert answer["of ceiling"] == "78.6 %: 3355 GB/s, bound by memory"
+    assert answer["within 2 %"] == "quack +0.5 %, cuda 4096x8w +1.5 %"
+    assert answer["row"] == (
         f"key {AT_4096[1].key} of run {AT_4096[1].origin.run}, commit {factory.COMMIT[:7]}, 2026-11-21: "
         f"{results.ledger_path(tmp_path, KERNEL, H200)}"
     )
-    assert "old" not in told
+    assert "old" not in answer
     monkeypatch.setattr(IDENTITY.__class__, "source", lambda self, provider: "other")
     assert lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))["old"] == (
         "the source of softmax/cuda changed"
@@ -129,18 +129,18 @@ def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
     held = [factory.final(AT_4096[1], 20.6), factory.final(AT_4096[4], 20.4, (AT_4096[1], 20.6, "undecided"))]
     factory.write_finals(tmp_path, held)
     text = asked(tmp_path, ["columns=4096"], monkeypatch, capsys)
-    told = lines(text)
-    assert (told["best"], told["time"]) == ("quack", "20.4 us by finals (2 rounds)")
+    answer = lines(text)
+    assert (answer["best"], answer["time"]) == ("quack", "20.4 us by finals (2 rounds)")
     # The other configuration of cuda, and triton_online, by the sweeps.
-    assert told["within 2 %"] == "cuda 1024x4w +1.0 %, cuda 4096x8w +1.0 %, triton_online 1024x4w +2.0 %"
-    assert f"run {held[1].origin.run}" in told["row"] and "/finals/" in told["row"]
-    assert told["kernels.ops"].startswith("calls torch: the baseline (torch); ")
+    assert answer["within 2 %"] == "cuda 1024x4w +1.0 %, cuda 4096x8w +1.0 %, triton_online 1024x4w +2.0 %"
+    assert f"run {held[1].origin.run}" in answer["row"] and "/finals/" in answer["row"]
+    assert answer["kernels.ops"].startswith("calls torch: the baseline (torch); ")
     assert 'entry = loaded.entry(loaded.kernel.provider("quack"))\ny = entry(*inputs)\n' in call(text)
     finals.path(tmp_path, KERNEL, H200).unlink()
     one = factory.final(AT_4096[1], 19.0)
     factory.write_finals(tmp_path, [one.model_copy(update={"rounds_us": one.rounds_us[:1]})])
-    told = lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))
-    assert (told["best"], told["time"]) == ("cuda 1024x4w", "19.0 us by finals (one round)")
+    answer = lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))
+    assert (answer["best"], answer["time"]) == ("cuda 1024x4w", "19.0 us by finals (one round)")
 
 
 def test_a_throttled_time_may_be_the_best_and_another_doubt_is_said_and_loses(
@@ -153,9 +153,9 @@ def test_a_throttled_time_may_be_the_best_and_another_doubt_is_said_and_loses(
     written(tmp_path, [*AT_4096[:4], doubted])
     assert lines(asked(tmp_path, [], monkeypatch, capsys))["best"] == "cuda 1024x4w"
     written(tmp_path, [*AT_4096[:4], held_back])
-    told = lines(asked(tmp_path, [], monkeypatch, capsys))
-    assert (told["best"], told["time"]) == ("quack", "at most 10.0 us by the sweep")
-    assert told["not trusted"] == state.invalid_reason
+    answer = lines(asked(tmp_path, [], monkeypatch, capsys))
+    assert (answer["best"], answer["time"]) == ("quack", "at most 10.0 us by the sweep")
+    assert answer["not trusted"] == state.invalid_reason
 
 
 def test_several_problems_are_a_line_each(
@@ -200,17 +200,17 @@ def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_pro
     tuned_of(tmp_path, monkeypatch, capsys)
     text = asked(tmp_path, ["columns=32000"], monkeypatch, capsys)
     assert text.startswith("softmax rows=4096 columns=32000 dtype=bfloat16 on nvidia-h200\n")
-    told = lines(text)
-    assert told["best"] == "cuda 4096x8w"
-    assert told["chosen by"] == (
+    answer = lines(text)
+    assert answer["best"] == "cuda 4096x8w"
+    assert answer["chosen by"] == (
         "the rule between tuned problems, which is trusted here (generalised): in nine of ten cases at most "
         "0 % over the fastest; softmax was not tuned at this problem."
     )
-    assert told["time"] == (
+    assert answer["time"] == (
         "not measured; 164 us by the sweep at rows=4096 columns=32768 dtype=bfloat16, 0.034 doublings away"
     )
-    assert told["within 2 %"] == "there cuda 1024x4w +0.5 %"
-    assert some[3 * COLUMNS.index(32768) + 1].key in told["row"]
+    assert answer["within 2 %"] == "there cuda 1024x4w +0.5 %"
+    assert some[3 * COLUMNS.index(32768) + 1].key in answer["row"]
     assert "from kernels.ops import softmax\n" in call(text)
     loaded = kernels.load(KERNEL)
     problem = loaded.kernel.problem(rows=4096, columns=32000, dtype="bfloat16")
@@ -229,12 +229,12 @@ def test_a_dtype_that_nobody_measured_is_the_baselines(
 ) -> None:
     written(tmp_path, AT_4096)
     text = asked(tmp_path, ["columns=4096", "dtype=float16"], monkeypatch, capsys)
-    told = lines(text)
-    assert (told["best"], told["time"]) == (
+    answer = lines(text)
+    assert (answer["best"], answer["time"]) == (
         "torch",
         "not measured: nobody timed this at a problem of these words",
     )
-    assert told["chosen by"] == (
+    assert answer["chosen by"] == (
         "the baseline (torch); there is no table of tuned configurations of nvidia-h200 that can be used."
     )
     assert f"holds no {H200}.json; torch is called." in text

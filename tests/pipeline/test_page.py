@@ -243,7 +243,7 @@ return [
   all(".scroll").filter((one) => one.scrollWidth > one.clientWidth),
 ].map((some) => some.map(where));
 """
-"""What lies beyond the right edge of the window, and what scrolls aside."""
+"""The elements beyond the right edge of the window, and those that scroll aside."""
 
 
 @pytest.mark.parametrize("name", ["report.html", "field.html"])

@@ -64,7 +64,7 @@ class Plain(torch.Tensor):
 
 
 class Refusing(torch.Tensor):
-    """Of which nothing can be computed."""
+    """A tensor subclass of which nothing can be computed."""
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:

@@ -234,16 +234,16 @@ def right(x):
     where = written(tmp_path, "reading", providers, "    return x.double() * 2")
     (tmp_path / "reading/factor.txt").write_text("2")
     worker.close()  # the next process finds the files there
-    told = measured(worker, where, "outside")
-    assert told.status == "ok"
-    assert told.unkeyed is not None
-    assert told.unkeyed.endswith("/weights.txt")
-    assert told.incomparable == f"it depends on files that are not in the key: {told.unkeyed}"
+    outcome = measured(worker, where, "outside")
+    assert outcome.status == "ok"
+    assert outcome.unkeyed is not None
+    assert outcome.unkeyed.endswith("/weights.txt")
+    assert outcome.incomparable == f"it depends on files that are not in the key: {outcome.unkeyed}"
     for provider in ("inside", "written", "right"):
         worker.close()
         assert measured(worker, where, provider).unkeyed is None, provider
     worker.close()
-    assert measured(worker, where, "outside").unkeyed == told.unkeyed
+    assert measured(worker, where, "outside").unkeyed == outcome.unkeyed
     other = written(tmp_path, "other", "def right(x):\n    return x * 2\n", "    return x.double() * 2")
     assert measured(worker, other, "right").unkeyed is None, "another kernel read it"
     for kernel, provider in (("square", "torch_square"), ("vector_add", "torch"), ("square", "torch_mul")):
@@ -252,7 +252,7 @@ def right(x):
     worker.close()
     read = f"    return x.double() * int(open({str(tmp_path)!r} + '/weights.txt').read())"
     judged = written(tmp_path, "judged", "def right(x):\n    return x * 2\n", read)
-    assert measured(worker, judged, "right").unkeyed == told.unkeyed, "the reference counts, too"
+    assert measured(worker, judged, "right").unkeyed == outcome.unkeyed, "the reference counts, too"
 
 
 def test_what_a_call_does_to_its_input_objects_ends_with_it(worker: Supervisor, tmp_path: Path) -> None:

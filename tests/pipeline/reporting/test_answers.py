@@ -30,8 +30,8 @@ def answered(folder: Path) -> dict[str, list[str]]:
     text = (output / "report.md").read_text()
     page = (output / "report.html").read_text()
     found = {}
-    for question, told in re.findall(r"^\*\*(.*\?)\*\*.*\n\n((?:- .*\n)+)", text, re.MULTILINE):
-        found[question] = [line.removeprefix("- ") for line in told.splitlines()]
+    for question, answer in re.findall(r"^\*\*(.*\?)\*\*.*\n\n((?:- .*\n)+)", text, re.MULTILINE):
+        found[question] = [line.removeprefix("- ") for line in answer.splitlines()]
         assert f"<h2>{question}</h2>" in page
         assert len(found[question]) <= MOST_LINES
     assert list(found) == [GPU, BEATEN, SLOWED, DOUBTED]
@@ -80,9 +80,9 @@ def test_the_first_screen_answers_from_two_gpus_finals_comparisons_and_doubts(tm
     assert found[SLOWED] == [
         f"softmax, aaaaaaa to bbbbbbb, on NVIDIA H200, {MEASURED_AT:%Y-%m-%d}: 1 slower of 3 points."
     ]
-    told = " ".join(found[DOUBTED])
-    assert "1 time: throttled, so an upper bound." in told
-    assert "1 time: finals of one round, which decides nothing." in told
+    answer = " ".join(found[DOUBTED])
+    assert "1 time: throttled, so an upper bound." in answer
+    assert "1 time: finals of one round, which decides nothing." in answer
     text = (tmp_path / "reports/report.md").read_text()
     assert "| 1 | throttled, so an upper bound | NVIDIA H200: softmax 1 |" in text
 
@@ -103,6 +103,6 @@ def test_more_than_there_is_room_for_is_counted(tmp_path: Path, count: int) -> N
     folder = write_results(tmp_path / "results", [measurement("softmax", "torch", 4096)])
     for place in range(count):
         compared(folder, f"a{place}", f"b{place}", "same")
-    told = answered(folder)[SLOWED]
-    assert len(told) == min(count, MOST_LINES)
-    assert (told[-1] == f"And {count - MOST_LINES + 1} more.") is (count > MOST_LINES)
+    answer = answered(folder)[SLOWED]
+    assert len(answer) == min(count, MOST_LINES)
+    assert (answer[-1] == f"And {count - MOST_LINES + 1} more.") is (count > MOST_LINES)

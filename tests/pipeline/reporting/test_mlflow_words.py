@@ -1,4 +1,4 @@
-"""What MLflow says of a store is passed on, with a command that helps in that case."""
+"""MLflow's words on a store are passed on, with a command that helps in that case."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for uri in sys.argv[1:]:
 
 
 def connected(*uris: str) -> list[str]:
-    """What comes of connecting to each, in another process: this one may know them."""
+    """The result of connecting to each store, in another process: this one may know them."""
     command = [sys.executable, "-c", CONNECT, *uris]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

@@ -106,7 +106,7 @@ def test_a_sweep_says_why_its_rows_name_no_commit(root: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_sweep_and_a_comparison_pass_it_on(tmp_path: Path) -> None:
-    """Of a copy that is no clone, as an archive's."""
+    """A copy that is no clone, as an archive's."""
     tree = cpu_tree(tmp_path, "quick")
     reason = f"{tree.root} is in no git repository: measure in a clone, or git -C {tree.root} init && "
     first = tree.sweep("kernel=quick")
