@@ -56,7 +56,7 @@ from pipeline.store import results
 from pipeline.store.ceilings import Canary
 from pipeline.store.files import append, content
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts.sampling import Candidate, sample
+from pipeline.verdicts.sampling import Candidate, by_provider, sample
 
 SHORTEST_US, LONGEST_US = 1.0, 1e4
 """Times of the points that are chosen."""
@@ -223,7 +223,7 @@ def measured(
     the readings that ``path`` does not have yet."""
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     sound = [one for one in drawn if (one.entry.name, one.row.point.provider) not in broken]
-    sound.sort(key=lambda one: (one.entry.name, tuple(one.row.point.problem.values())))
+    sound.sort(key=by_provider)
     environment = fingerprint(chosen)
     keys = {
         one.row.point: Identity(one.entry.loaded, environment, one.timing, one.seed).parts(one.row.point).key
@@ -293,7 +293,7 @@ def read_readings(path: Path) -> Iterator[AccuracyReading]:
 
 
 def _supervisor(chosen: Device, timing: TimingSettings, seed: int, config: AccuracyConfig) -> Supervisor:
-    return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True, compiles=True)
+    return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True)
 
 
 def _read(worker: Supervisor, one: Candidate, key: str, kind: Kind, number_of: int) -> AccuracyReading | None:

@@ -77,7 +77,10 @@ def run(config: FinalsConfig) -> None:
         return
     chosen = device.resolve(config.device)
     timing, seed, timeout_s = config.timing, config.seed, config.point_timeout_s
-    with DeviceLock(chosen, config.wait_s, warn), Supervisor(chosen, timing, seed, timeout_s) as first:
+    with (
+        DeviceLock(chosen, config.wait_s, warn),
+        Supervisor(chosen, timing, seed, timeout_s, in_turns=True) as first,
+    ):
         if chosen.kind == "cuda":
             first.launch()  # it imports torch while finalists are chosen
         stage = Finals(config, chosen, entries)

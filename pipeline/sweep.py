@@ -86,8 +86,6 @@ def run(configs: Sequence[SweepConfig]) -> None:
         # Held from before a ledger is read: a second sweep finds in it what the first one measured.
         for chosen in devices:
             stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
-        # On a CPU what is imported meanwhile would take the cores of compilers.
-        compiles = devices[0].kind == "cuda" and any(map(compiled, configs, plans))
         workers = [
             stack.enter_context(
                 Supervisor(
@@ -96,7 +94,6 @@ def run(configs: Sequence[SweepConfig]) -> None:
                     first.seed,
                     first.point_timeout_s,
                     heeds_load=True,
-                    compiles=compiles,
                 )
             )
             for chosen in devices
@@ -115,12 +112,6 @@ def run(configs: Sequence[SweepConfig]) -> None:
         for sweep in sweeps:
             sweep.hold()
     conclude(sweeps, monotonic() - begin)
-
-
-def compiled(config: SweepConfig, wanted: Plan) -> bool:
-    """Whether the worker that measures the points runs torch.compile for any of them."""
-    kernel = config.entry.loaded.kernel
-    return any(kernel.provider(name).compiled for name in {point.provider for point in wanted.points})
 
 
 def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:

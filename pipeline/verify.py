@@ -44,7 +44,7 @@ from pipeline.store import provenance, results
 from pipeline.store.environment import Environment
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts.sampling import Candidate, sample
+from pipeline.verdicts.sampling import Candidate, by_provider, sample
 
 
 @dataclass
@@ -168,7 +168,7 @@ def measure(
     """Measure the points of the rows again, each as its row was measured."""
     found = []
     by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
-    for one in sorted(drawn, key=lambda one: (one.entry.name, tuple(one.row.point.problem.values()))):
+    for one in sorted(drawn, key=by_provider):
         by_settings[one.timing, one.seed].append(one)
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     with Progress(console, f"rows of {chosen.slug}", len(drawn)) as progress:

@@ -54,6 +54,7 @@ class Station:
         self._supervisor: Supervisor | None = None
         self._ahead: dict[str, Ahead] = {}
         self._points: dict[int, Point] = {}
+        self._provider: str | None = None  # whose process is there
         self._errand: RunningErrand | None = None
 
     def describe(self) -> str:
@@ -123,13 +124,15 @@ class Station:
         futures = self._compiling(told.where, told.points.values())
         found: list[NumberedOutcome] = []
         while self._points and (not found or monotonic() - begin < BATCH_S):
-            number = _first_compiled(self._points, futures)
+            number = _first_compiled(self._points, futures, self._provider)
             if number is None:
                 if found:
                     break
                 wait([futures[point] for point in self._points.values()], return_when=FIRST_COMPLETED)
                 continue
-            outcome = running.measure(told.where, self._points.pop(number))
+            point = self._points.pop(number)
+            self._provider = point.provider
+            outcome = running.measure(told.where, point)
             found.append(NumberedOutcome(number=number, outcome=outcome))
         changes = dict(running.changes)
         running.changes.clear()
@@ -169,10 +172,13 @@ class Station:
         return futures
 
 
-def _first_compiled(points: Mapping[int, Point], futures: Mapping[Point, Future[None]]) -> int | None:
-    """The number of the first point that need not wait for its compiler."""
-    ready = (number for number, point in points.items() if point not in futures or futures[point].done())
-    return next(ready, None)
+def _first_compiled(
+    points: Mapping[int, Point], futures: Mapping[Point, Future[None]], provider: str | None
+) -> int | None:
+    """The number of the first point that need not wait for its compiler, if possible of that provider, whose
+    process is there."""
+    ready = [number for number, point in points.items() if point not in futures or futures[point].done()]
+    return next((one for one in ready if points[one].provider == provider), next(iter(ready), None))
 
 
 def digests(identity: Identity) -> Digests:

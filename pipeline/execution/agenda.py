@@ -109,8 +109,9 @@ def objective(row: Measurement) -> float | None:
 
 
 def _alike(points: Sequence[Point]) -> list[list[Point]]:
-    """The points of each provider at each problem, in their order."""
-    groups: dict[object, list[Point]] = {}
+    """The points of each provider at each problem, in their order; those of a provider one after the other,
+    for each takes a process of its own."""
+    groups: dict[str, dict[object, list[Point]]] = {}
     for point in points:
-        groups.setdefault((point.problem, point.provider), []).append(point)
-    return list(groups.values())
+        groups.setdefault(point.provider, {}).setdefault(point.problem, []).append(point)
+    return [group for of_provider in groups.values() for group in of_provider.values()]

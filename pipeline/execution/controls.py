@@ -100,6 +100,7 @@ class Controls:
 
 def control(worker: Supervisor, where: str, point: Point) -> Control:
     """Measure the control point of the kernel that ``where`` names on a device of this host."""
+    worker.keep(where, point)
     timing = worker.measure(where, point).timing
     us = None if timing is None else timing.median_us
     return Control(us, load.stolen(), neighbours(worker.device, measuring=us is not None))

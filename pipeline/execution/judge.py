@@ -54,6 +54,10 @@ DRAW_S = 0.5
 """What making the sets of an audit may take where each is made by the kernel's own inputs, at most, unless
 two sets take longer."""
 
+MOST_KEPT = {"cpu": 1 << 30, "cuda": 8 << 30}
+"""Bytes of problems' inputs and answers that are kept by kind of device: each provider comes to the same
+problems in its turn."""
+
 MOST_SEED = 1 << 31
 
 REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, CheckOne, SetMode, Release)
@@ -80,6 +84,17 @@ class Case:
     edition_s: float = 0.0
     editions: dict[int, Edition] = field(default_factory=dict)
 
+    @property
+    def bytes(self) -> int:
+        """What it holds."""
+        held = (x for one in self.editions.values() for x in (*one.inputs, *one.expected.reference))
+        return sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
+
+    def shrink(self) -> None:
+        """Let go of the editions that were made for one call each."""
+        for later in [number for number in self.editions if number >= EDITIONS]:
+            del self.editions[later]
+
 
 class Judge:
     """Makes inputs and verifies outputs on one device of this process."""
@@ -90,6 +105,7 @@ class Judge:
         self._values = values
         self._memory = SharedMemory(self.device, descriptor)
         self._case: Case | None = None
+        self._cases: dict[tuple[str, Values], Case] = {}
         self._shared: Shared | None = None
         self._sets: Shared | None = None
         self._drawn: Tensors = ()
@@ -120,26 +136,16 @@ class Judge:
         if interpreted:
             problem = kernel.interpreted(problem)
         key = (loaded.package, values_of(problem))
-        if self._case is None or self._case.key != key:
-            self.release(Release())
-            case = _case_of(loaded, problem, key)
-            self._refuse_what_does_not_fit(case)
-            self._case = case
-            first = self._edition(0).expected
-            begin = perf_counter()
-            second = self._edition(1).expected
-            self._done()
-            case.edition_s = perf_counter() - begin
-            case.any_answer = verification.any_answer(first, self._edition(0).inputs, second.reference)
-        self._shared = self._placed(1)
         self._sets, self._drawn = None, ()
+        case = self._turned_to(key) or self._made_case(_case_of(loaded, problem, key))
+        self._shared = self._placed(1)
         return Prepared(
             shared=self._shared,
             problem=key[1],
             interpreted=interpreted,
-            bytes=sum(x.nbytes for x in self._edition(0).inputs) + _bytes(self._case.declared),
-            any_answer=self._case.any_answer,
-            edition_s=self._case.edition_s,
+            bytes=sum(x.nbytes for x in self._edition(0).inputs) + _bytes(case.declared),
+            any_answer=case.any_answer,
+            edition_s=case.edition_s,
             read=read.outside(loaded.folder),
         )
 
@@ -224,18 +230,53 @@ class Judge:
         """Let go of all memory."""
         self._case = self._shared = self._sets = None
         self._drawn = ()
+        self._cases.clear()
         self._memory.release()
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return Done()
 
+    def _turned_to(self, key: tuple[str, Values]) -> Case | None:
+        """The case with that key, if it is there still, as the one at hand; the one that was at hand is kept,
+        and those that were at hand longest ago give way."""
+        if self._case is not None:
+            if self._case.key == key:
+                return self._case
+            self._case.shrink()
+            self._cases[self._case.key] = self._case
+        self._case = self._cases.pop(key, None)
+        held = {one: case.bytes for one, case in self._cases.items()}
+        while held and sum(held.values()) > MOST_KEPT[self.device.type]:
+            oldest = next(iter(held))
+            del held[oldest], self._cases[oldest]
+        return self._case
+
+    def _made_case(self, case: Case) -> Case:
+        """A case with its first editions. Raises FaultyError where there is no room for it."""
+        try:
+            self._refuse_what_does_not_fit(case)
+        except FaultyError:
+            self.release(Release())
+            self._refuse_what_does_not_fit(case)
+        self._case = case
+        try:
+            first = self._edition(0)
+            begin = perf_counter()
+            second = self._edition(1)
+            self._done()
+            case.edition_s = perf_counter() - begin
+            case.any_answer = verification.any_answer(first.expected, first.inputs, second.expected.reference)
+        except BaseException:
+            self._case = None
+            raise
+        return case
+
     def _edition(self, number: int) -> Edition:
         case = self._case
         assert case is not None, "a problem is prepared before its inputs are made"
         if number not in case.editions:
-            for later in [one for one in case.editions if one >= EDITIONS]:
-                del case.editions[later]
+            case.shrink()
             # The first edition is the same in every run; what comes after it can't be known before.
             seed = secrets.randbelow(MOST_SEED) if number else self._seed
             case.editions[number] = _answered(case, self._made(seed))

@@ -7,15 +7,14 @@ import secrets
 import signal
 import socket
 import struct
-import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from time import monotonic
 from typing import IO
 
+from pipeline.execution.forks import Process, Start
 from pipeline.execution.protocol import (
     Echo,
     Echoed,
@@ -68,19 +67,16 @@ class FailedError(Exception):
 
 
 class Partner:
-    """A process that is called ``name``, started by a command that ends with the descriptors of its end of a
-    socket pair and of ``memory``. ``environment`` says in which variables, whenever it is started."""
+    """A process that is called ``name``, which ``start`` starts with the descriptors of its end of a socket
+    pair and of the memory that it shares."""
 
-    def __init__(
-        self, name: str, setup: Setup, root: Path, environment: Callable[[], Mapping[str, str]]
-    ) -> None:
+    def __init__(self, name: str, setup: Setup, start: Start) -> None:
         self.name = name
         self._setup = setup
-        self._root = root
-        self._environment = environment
+        self._start = start
         self._abandoned = False
         self._has_begun = self._ready = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._ended = -1
         self._connection: Connection | None = None
         self._printed: IO[bytes] | None = None
@@ -91,26 +87,17 @@ class Partner:
         """Whether it was launched and has not been closed."""
         return self._process is not None
 
-    def launch(self, command: Sequence[str], memory: int) -> None:
+    def launch(self, memory: int) -> None:
         """Start its process, which imports what it needs and waits for ``begin``; nothing is waited for."""
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TORN_S, 0))
         # Appended to, so that what is cut off here is not written behind.
         self._printed = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115 - closed with the process
-        descriptors = (theirs.fileno(), memory)
-        self._process = subprocess.Popen(
-            [*command, *map(str, descriptors)],
-            pass_fds=descriptors,
-            cwd=self._root,
-            env=dict(self._environment()),
-            stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=self._printed,
-        )
+        with theirs:
+            self._process = self._start((theirs.fileno(), memory), self._printed.fileno())
         if self._abandoned:
             self._process.terminate()
-        self._ended = os.pidfd_open(self._process.pid)
-        theirs.close()
+        self._ended = -1
         self._has_begun = self._ready = False
         self._said = 0
         self._connection = Connection(ours.detach())
@@ -132,10 +119,7 @@ class Partner:
         closed."""
         assert self._connection is not None and self._printed is not None, "it is launched before it is asked"
         try:
-            if not self._ready:
-                # What a process takes to start is no part of the time that its first request may take.
-                self._receive(START_TIMEOUT_S, Ready)
-                self._ready = True
+            self._await_ready()
             if self._connection.poll() and _has_spoken(self._connection):
                 raise OutOfTurnError("it spoke before it was asked")
             self._said = os.fstat(self._printed.fileno()).st_size
@@ -158,6 +142,13 @@ class Partner:
             raise FailedError(answer)
         assert isinstance(answer, kind), "no other kind is received"
         return answer
+
+    def settle(self) -> None:
+        """Wait until it is ready: its start disturbs nothing from here on. One that has died is closed."""
+        try:
+            self._await_ready()
+        except (EOFError, ConnectionError, OutOfTurnError, GoneError):
+            self.close()
 
     def trouble(self, timeout_s: float) -> str | None:
         """Why it can't be asked again; None if it can. An echo is waited for, behind which nothing can come
@@ -183,6 +174,11 @@ class Partner:
         """Microseconds for which they waited for a core so far."""
         return sum(one.waited_us for one in self.threads().values())
 
+    def end(self) -> None:
+        """Ask it to end, with all that it has started; ``close`` waits for that."""
+        if self._process is not None:
+            self._process.terminate()
+
     def abandon(self) -> None:
         """End it from another thread, and any that is started later; the thread that waits for an answer
         learns that it is gone."""
@@ -196,16 +192,29 @@ class Partner:
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
+        if self._ended >= 0:
             os.close(self._ended)
+            self._ended = -1
         if self._connection is not None:
             self._connection.close()
         if self._printed is not None:
             self._printed.close()
         self._process = self._connection = self._printed = None
 
+    def _await_ready(self) -> None:
+        if not self._ready:
+            # What a process takes to start is no part of the time that its first request may take.
+            self._receive(START_TIMEOUT_S, Ready)
+            self._ready = True
+
     def _receive(self, timeout_s: float, *kinds: type[Record]) -> Record:
-        assert self._connection is not None
+        assert self._connection is not None and self._process is not None
         deadline = monotonic() + timeout_s
+        if self._ended < 0:
+            try:
+                self._ended = os.pidfd_open(self._process.pid)
+            except (ChildProcessError, ProcessLookupError) as gone:
+                raise EOFError from gone
         while True:
             left = deadline - monotonic()
             # The process itself is watched, too: a child of its may hold its end of the socket.

@@ -1,21 +1,19 @@
-"""What a provider may leave changed in its process, so that no later row depends on an earlier provider."""
+"""What a provider may leave in its process by which its own times would be other ones. No other provider runs
+there."""
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from pipeline.machine.warden import children
-from pipeline.store.variables import is_in_key
 
 TENSOR_METHODS = (
     *("copy_", "clone", "fill_", "view", "as_strided", "contiguous", "data_ptr", "expand", "repeat"),
@@ -34,83 +32,24 @@ class ProcessState:
         self._functions = {name: id(found) for name, found in _functions()}
         # Held, so that nothing new gets the identity of what was there.
         self._held = [found for _, found in _functions()]
-        self._settings = _settings()
         self._threads = _threads()
         self._children = set(children(os.getpid()))
 
     def replaced(self) -> list[str]:
-        """Functions that time, or that the code which times calls, and that are others now."""
+        """Functions and constants that time, or that the code which times uses, and that are others now."""
         now = {name: id(found) for name, found in _functions()}
         return sorted(name for name, was in self._functions.items() if now.get(name) != was)
 
-    def changed(self) -> list[str]:
-        """Settings that have other values now, threads and processes that are still there."""
-        now = _settings()
-        found = [
-            f"{name} is {now.get(name)} instead of {self._settings.get(name)}"
-            for name in sorted(now.keys() | self._settings.keys())
-            if now.get(name) != self._settings.get(name)
-        ]
+    def running(self) -> list[str]:
+        """Threads and processes that are still there."""
         threads = [name for ident, name in _threads().items() if ident not in self._threads]
-        found += [f"thread {name} is running" for name in threads]
+        found = [f"thread {name} is running" for name in threads]
         started = set(children(os.getpid())) - self._children
         return found + ([f"{len(started)} processes are running"] if started else [])
 
 
-def _said(read: Callable[[], object]) -> object:
-    """What a switch is, or why it can't say: torch's own are of two generations that don't mix."""
-    try:
-        return read()
-    except RuntimeError as error:
-        return str(error).split(".", maxsplit=1)[0]
-
-
-def of_triton() -> dict[str, str]:
-    """The environment variables that steer Triton."""
-    return {name: value for name, value in os.environ.items() if name.startswith("TRITON_")}
-
-
-def put_back(before: Mapping[str, str]) -> None:
-    """Give Triton's variables the values that ``of_triton`` found. It reads them whenever it compiles, so
-    that nothing of their change is left; Inductor names another assembler by one of them."""
-    for name in of_triton().keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
-
-
 def _threads() -> dict[int | None, str]:
     return {thread.ident: thread.name for thread in threading.enumerate()}
-
-
-def _settings() -> dict[str, object]:
-    cuda: dict[str, object] = {}
-    on_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if on_gpu:
-        cuda["the current CUDA stream"] = torch.cuda.current_stream().cuda_stream
-    switches: Mapping[str, Callable[[], object]] = {
-        "torch.get_num_threads()": torch.get_num_threads,
-        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
-        "torch.get_default_dtype()": torch.get_default_dtype,
-        "torch.get_default_device()": torch.get_default_device,
-        "torch.is_grad_enabled()": torch.is_grad_enabled,
-        "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled,
-        "torch.is_autocast_enabled()": torch.is_autocast_enabled,
-        "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
-        "gc.isenabled()": gc.isenabled,
-        "the working folder": Path.cwd,
-    }
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    return {
-        **{name: _said(read) for name, read in switches.items()},
-        "cuda.matmul.allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
-        "cuda.matmul.allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
-        "cudnn.enabled": cudnn.enabled,
-        "cudnn.benchmark": cudnn.benchmark,
-        "cudnn.deterministic": cudnn.deterministic,
-        "cudnn.conv.fp32_precision": cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
-        **{name: value for name, value in os.environ.items() if is_in_key(name, on_gpu)},
-        **cuda,
-    }
 
 
 def _functions() -> Iterable[tuple[str, Any]]:
@@ -138,6 +77,8 @@ def _functions() -> Iterable[tuple[str, Any]]:
 
 def _of_module(module: ModuleType) -> Iterable[tuple[str, Any]]:
     for name, found in list(vars(module).items()):
+        if name.isupper():  # a constant
+            yield f"{module.__name__}.{name}", found
         if not callable(found):
             continue
         yield f"{module.__name__}.{name}", found

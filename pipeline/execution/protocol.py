@@ -25,10 +25,6 @@ EDITIONS = 2
 """Inputs of a problem that differ in all values and that the judge keeps: the first call gets one, a timed
 call is verified by the other. Those after them are made for one call each."""
 
-IDLE_S = 0.2
-"""Without a request for so long, a process has nothing to do: of a point they follow each other at once."""
-
-
 TimerName = Literal["auto", "graph", "event", "do_bench", "wall", "wall_no_sync"]
 """A timer; the last shows what goes wrong where nobody waits for the GPU, and no sweep takes it."""
 
@@ -348,27 +344,19 @@ def serve(
     connection: Connection,
     answer: Callable[[Record], Record],
     *kinds: type[Record],
-    meanwhile: Callable[[], bool] = lambda: False,
-) -> bool:
-    """Say that this process is ready, and answer requests of these kinds until the other end closes. What is
-    to be done ``meanwhile`` is called whenever nobody has asked for ``IDLE_S``, until it returns that nothing
-    is left of it.
-
-    Returns False as soon as an answer says that this process is not healthy any more.
-    """
+) -> None:
+    """Say that this process is ready, and answer requests of these kinds until the other end closes, or until
+    an answer says that this process is not healthy any more."""
     send(connection, Ready())
-    is_left = True
     while True:
-        while is_left and not connection.poll(IDLE_S):
-            is_left = meanwhile()
         try:
             request = receive(connection, *kinds)
         except EOFError:
-            return True
+            return
         reply = answer(request)
         send(connection, reply)
         if isinstance(reply, Failed) and not reply.healthy:
-            return False
+            return
 
 
 def receive(connection: Connection, *kinds: type[R]) -> R:

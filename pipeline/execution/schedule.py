@@ -1,4 +1,4 @@
-"""Which point is next: one that is compiled, and if possible one whose inputs are already on the device."""
+"""Which point is next: one that is compiled, and if possible one of the provider whose worker is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from math import ceil
 from threading import Condition
 
 from pipeline.execution.ready import ReadyQueue
-from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 
 Refill = Callable[[Sequence[Point]], Sequence[Point]]
@@ -48,14 +47,15 @@ class Schedule:
         self._compiling = compiling
         self._compiles_itself = compiles_itself
         self._several = workers > 1
-        self._last: list[Values | None] = [None] * workers
-        self._on_devices: Counter[Values] = Counter()
+        self._last: list[str | None] = [None] * workers
+        self._on_devices: Counter[str] = Counter()
         self._compilers: set[int] = set()
         self._most_compilers = _compilers(sum(map(compiles_itself, points)), len(points), workers)
         self._refill = refill
         self._places = count()
         self._waiting: dict[int, Point] = {}
         self._pending: dict[int, Future[None]] = {}
+        self._pending_of: Counter[str] = Counter()
         self._first_ready, self._ready = ReadyQueue(), ReadyQueue()
         self._changed = Condition()
         with self._changed:
@@ -65,9 +65,9 @@ class Schedule:
     def next(self, worker: int) -> Point | None:
         """The next point for a worker; None when none is left for it.
 
-        Points that share the inputs of its last one come first; then those whose inputs no other worker has;
-        then those that are compiled, in their order. Waits for a compiler only when nothing else is left to
-        measure.
+        Points of its last one's provider come first, for another provider takes another process; then those
+        of providers that no other worker has, if possible of those that are compiled as a whole; then those
+        that are compiled, in their order. Waits for a compiler only when nothing else is left to measure.
         """
         with self._changed:
             while True:
@@ -85,7 +85,7 @@ class Schedule:
         may_compile = worker in self._compilers or len(self._compilers) < self._most_compilers
         for ready in (self._first_ready, self._ready) if may_compile else (self._ready,):
             place = None if last is None else ready.first_of(last)
-            place = ready.first_beside(self._on_devices) if place is None else place
+            place = ready.first_beside(self._on_devices, +self._pending_of) if place is None else place
             if place is not None:
                 return place
         return None
@@ -116,14 +116,14 @@ class Schedule:
         point = self._waiting[place]
         self._remove(place)
         self._leave(worker)
-        self._on_devices[point.problem] += 1
-        self._last[worker] = point.problem
+        self._on_devices[point.provider] += 1
+        self._last[worker] = point.provider
         if self._compiles_itself(point):
             self._compilers.add(worker)
         return point
 
     def _leave(self, worker: int) -> None:
-        """The inputs of the worker's last point are no longer on its device."""
+        """The worker's last provider is no longer on its device."""
         before, self._last[worker] = self._last[worker], None
         if before is not None:
             self._on_devices[before] -= 1
@@ -152,9 +152,10 @@ class Schedule:
         self._waiting[place] = point
         future = self._compiling.get(point)
         if future is None or future.done():
-            self._ready_of(point).add(point.problem, place)
+            self._ready_of(point).add(point.provider, place)
         else:
             self._pending[place] = future
+            self._pending_of[point.provider] += 1
             future.add_done_callback(partial(self._compiled, place))
 
     def _compiled(self, place: int, future: Future[None]) -> None:
@@ -163,7 +164,8 @@ class Schedule:
             if self._pending.pop(place, None) is None:
                 return  # it was left out meanwhile
             point = self._waiting[place]
-            self._ready_of(point).add(point.problem, place)
+            self._pending_of[point.provider] -= 1
+            self._ready_of(point).add(point.provider, place)
             # Of a thousand that wait one has it, unless it was the last that they wait for.
             if self._pending and not self._compiles_itself(point):
                 self._changed.notify()
@@ -173,7 +175,9 @@ class Schedule:
     def _remove(self, place: int) -> None:
         point = self._waiting.pop(place)
         if self._pending.pop(place, None) is None:
-            self._ready_of(point).remove(point.problem, place)
+            self._ready_of(point).remove(point.provider, place)
+        else:
+            self._pending_of[point.provider] -= 1
 
     def _ready_of(self, point: Point) -> ReadyQueue:
         """Of several workers those that compile take what they have to compile before others."""

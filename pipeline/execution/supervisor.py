@@ -1,5 +1,5 @@
-"""The two processes that measure on a device, from outside: a worker that runs providers and is replaced when
-it dies or was changed, and a judge that runs none."""
+"""The processes that measure on a device, from outside: a worker for each provider, which is replaced when it
+dies or was changed, and a judge that runs none."""
 
 from __future__ import annotations
 
@@ -15,25 +15,30 @@ from pipeline import ROOT, UserError
 from pipeline.execution import files_read, finalist, readings
 from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.finalist import Extra
+from pipeline.execution.forks import ForkServer, by_command
 from pipeline.execution.partner import FailedError, GoneError, Partner
 from pipeline.execution.protocol import (
     Done,
     Echo,
     Echoed,
     Ended,
+    Go,
     InputValues,
     Rate,
     Release,
     SetMode,
     Setup,
+    Stamp,
+    Sustain,
     Time,
     Timed,
     TimerName,
 )
 from pipeline.execution.readings import Readings
+from pipeline.execution.workers import Owner, Workers
 from pipeline.machine import load
 from pipeline.machine.device import Device
-from pipeline.machine.process import INTERPRETERS, WITHOUT_PLUGINS, under_warden
+from pipeline.machine.process import INTERPRETERS, WITHOUT_PLUGINS
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary, Rates
@@ -57,18 +62,24 @@ barrier wait for the last of them, so that a time may be many times too long by 
 
 BUSY = "its threads had to wait for a core while it was timed"
 
+TIMED = (Time, Stamp, Go, Sustain, Rate)
+"""Requests of which a clock is read."""
+
+MOST_WAITING = 12
+"""Workers that wait for their turns at most, where providers take turns: each has a context on its GPU."""
+
 LEAD = 0.98
 """A time below this fraction of the best one so far at its problem is worth an audit."""
 
 
 class Supervisor:
-    """A worker and a judge on one device, replaced as often as needed. A context manager: none outlives it.
+    """Workers and a judge on one device, replaced as often as needed. A context manager: none outlives it.
 
     ``root`` is the tree whose code and kernels measure: another commit's, to compare the two.
     ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
-    then marked: that is for those who have no rounds to compare it with. ``compiles`` says that points of
-    torch.compile are to come. ``values`` are those of floating-point inputs. ``changes`` says, by provider,
-    what made its worker be replaced though it answered.
+    then marked: that is for those who have no rounds to compare it with. ``values`` are those of
+    floating-point inputs. ``in_turns`` says that providers take turns, so that their workers wait for the
+    next one. ``changes`` says, by provider, what made its worker be replaced though it answered.
     """
 
     def __init__(
@@ -78,23 +89,33 @@ class Supervisor:
         seed: int,
         timeout_s: float,
         root: Path = ROOT,
+        *,
         heeds_load: bool = False,
-        compiles: bool = False,
         values: InputValues = "normal",
+        in_turns: bool = False,
     ) -> None:
         self.device = device
         self._is_here = root == ROOT
         self.heeds_load = heeds_load and device.kind == "cpu"
         self.timeout_s = timeout_s
-        self._words = ["compiles"] * compiles
         self.canary: Canary | None = None
         self.changes: dict[str, str] = {}
         setup = Setup(device=device.kind, settings=settings, seed=seed, values=values)
-        self._worker = Partner("worker", setup, root, lambda: _environment(device))
+        self._server = ForkServer(device.kind, root, lambda: _environment(device))
         # Threads that spin when they have nothing to do would take the worker's cores.
-        self._judge = Partner(
-            "judge", setup, root, lambda: _environment(device) | {"OMP_WAIT_POLICY": "passive"}
+        quiet = by_command(
+            [sys.executable, "-m", "pipeline.execution.judging", str(os.getpid())],
+            root,
+            lambda: _environment(device) | {"OMP_WAIT_POLICY": "passive"},
         )
+        self._judge = Partner("judge", setup, quiet)
+
+        def launched() -> Partner:
+            made = Partner("worker", setup, self._server.fork)
+            made.launch(self._memory)
+            return made
+
+        self._workers = Workers(launched, MOST_WAITING if in_turns else 0)
         self._memory = -1
         self._best: dict[tuple[str, Values], float] = {}
         self._audited: set[tuple[str, str]] = set()
@@ -124,7 +145,7 @@ class Supervisor:
 
     def extra(self, where: str, point: Point, seconds: float | None) -> Extra:
         """What finals ask of a point that was measured. A worker that does not survive it gives nothing."""
-        self.start()
+        self._turn_to((where, point.provider))
         try:
             found, ended = finalist.ask(
                 Ask(self._ask_judge), Ask(self._ask_worker), where, point, self.canary, seconds
@@ -141,7 +162,7 @@ class Supervisor:
     ) -> Readings:
         """Times of a point by several timers, and with ``is_stamped`` CUPTI's. A worker that does not survive
         it gives an error alone."""
-        self.start()
+        self._turn_to((where, point.provider))
         judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
         try:
             found, ended = readings.read(
@@ -159,38 +180,40 @@ class Supervisor:
         who measures on that is not disturbed."""
         if self._memory < 0:
             self._memory = os.memfd_create("pipeline")
-        if not self._worker.is_running:
-            # Through a warden, which ends whatever the provider has started.
-            command = under_warden([sys.executable, "-m", "pipeline.execution.worker", *self._words])
-            self._worker.launch(command, self._memory)
+        self._workers.launch()
         if not self._judge.is_running:
-            command = [sys.executable, "-m", "pipeline.execution.judging", str(os.getpid())]
-            self._judge.launch(command, self._memory)
+            self._judge.launch(self._memory)
 
     def start(self) -> None:
         """Start both now, so that they are ready when the first point is."""
         self.launch()
-        self._worker.begin()
+        self._workers.now.begin()
         self._judge.begin()
+
+    def keep(self, where: str, point: Point) -> None:
+        """Let the worker of the point's provider wait when others have their turns: it is needed again and
+        again."""
+        self._workers.kept = where, point.provider
 
     def release(self) -> None:
         """Let go of all memory that either process holds of what it measured last."""
-        if self._worker.is_running and self._judge.is_running:
+        if self._workers.is_running and self._judge.is_running:
             with suppress(FailedError, GoneError):
                 self._release()
 
     def abandon(self) -> None:
         """End both from another thread, and any that are started later; the thread that waits for an answer
         learns that they are gone."""
-        self._worker.abandon()
+        self._workers.abandon()
         self._judge.abandon()
 
     def rates(self) -> tuple[Rates, bool]:
         """The device's own limits, and whether others had a CPU's cores whenever they were measured. Raises
         UserError when they can't be measured."""
-        self.start()
+        self._turn_to(None)
         try:
-            self._worker.ask(Echo(token=""), Echoed, self.timeout_s)  # what it takes to start is over
+            self._workers.now.ask(Echo(token=""), Echoed, self.timeout_s)  # what it takes to start is over
+            self._workers.settle()
             best, is_disturbed = self._rated()
             tries = 1
             while is_disturbed and tries < MOST_RATES:
@@ -202,15 +225,17 @@ class Supervisor:
             raise UserError(f"the ceilings of {self.device.name} could not be measured: {error}.") from error
 
     def _rated(self) -> tuple[Rates, bool]:
-        before = self._worker.threads()
-        rates = self._worker.ask(Rate(), Rates, RATES_TIMEOUT_S, self._set_mode)
-        had = load.scheduled(before, self._worker.threads())
+        worker = self._workers.now
+        before = worker.threads()
+        rates = worker.ask(Rate(), Rates, RATES_TIMEOUT_S, self._set_mode)
+        had = load.scheduled(before, worker.threads())
         return rates, self.device.kind == "cpu" and had.delay > MOST_DELAY
 
     def close(self) -> None:
-        """End both, at once."""
-        self._worker.close()
+        """End all, at once."""
+        self._workers.close()
         self._judge.close()
+        self._server.close()
         if self._memory >= 0:
             os.close(self._memory)
         self._memory = -1
@@ -218,17 +243,31 @@ class Supervisor:
     def _release(self) -> None:
         for ask in (self._ask_worker, self._ask_judge):
             ask(Release(), Done)
+        for worker in self._workers.waiting():
+            try:
+                worker.ask(Release(), Done, self.timeout_s)
+            except (FailedError, GoneError):
+                worker.close()
+
+    def _turn_to(self, owner: Owner | None) -> None:
+        """Start what is not running, and let the worker be the owner's."""
+        self.launch()
+        self._judge.begin()
+        self._workers.turn_to(owner)
+        self._workers.now.begin()
+        if owner is not None:
+            self._workers.prepare_next()
 
     def _examined(self, where: str, point: Point) -> Outcome:
         def is_audited(median_us: float) -> bool:
             best = self._best.get((where, point.problem))
             return best is None or median_us < LEAD * best or (where, point.provider) not in self._audited
 
-        self.start()
+        self._turn_to((where, point.provider))
         judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
         is_known = (where, point.provider, point.problem) in self._right
         examination = Examination(
-            judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us, is_known
+            judge, worker, self.device.kind == "cuda", is_audited, self._workers.now.waited_us, is_known
         )
         outcome = examination.outcome(where, point, self.canary)
         if self._is_here:
@@ -238,32 +277,36 @@ class Supervisor:
         return outcome
 
     def _replace_changed(self, point: Point, ended: Ended) -> None:
-        """End a worker in which a provider has left anything, so that nobody comes after it there."""
+        """End a worker in which a provider has left anything, so that its next point finds nothing of it."""
+        worker = self._workers.now
         changes = [*ended.replaced, *ended.changed]
-        if count := self._worker.left_behind():
+        if count := worker.left_behind():
             changes.append(f"{count} processes are running")
-        if trouble := self._worker.trouble(self.timeout_s):
+        if trouble := worker.trouble(self.timeout_s):
             changes.append(trouble)
         if changes:
             self.changes.setdefault(point.provider, changes[0])
-            self._worker.close()
+            worker.close()
 
     def _ask_worker(self, request: Record, kind: type[Record]) -> Record:
+        if isinstance(request, TIMED):
+            self._workers.settle()
         try:
             if self.heeds_load and isinstance(request, Time):
                 return self._timed(request)
-            return self._worker.ask(request, kind, self.timeout_s, self._set_mode)
+            return self._workers.now.ask(request, kind, self.timeout_s, self._set_mode)
         except FailedError as error:
             if not error.failed.healthy:
-                self._worker.close()
+                self._workers.now.close()
             raise
 
     def _timed(self, request: Time) -> Timed:
         """A timing with what it had of the cores; one that had too little is taken again once."""
+        worker = self._workers.now
         for _ in range(2):
-            before = self._worker.threads()
-            timed = self._worker.ask(request, Timed, self.timeout_s, self._set_mode)
-            had = load.scheduled(before, self._worker.threads())
+            before = worker.threads()
+            timed = worker.ask(request, Timed, self.timeout_s, self._set_mode)
+            had = load.scheduled(before, worker.threads())
             if had.delay <= MOST_DELAY:
                 break
         if had.ran_us == 0.0:  # this kernel does not count it

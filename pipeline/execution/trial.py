@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -103,11 +102,8 @@ class Trial:
     def warm_up(self) -> None:
         """Do now what the first point would else wait for: the device's context, what Triton imports."""
         _start_no_monitor()
-        with ThreadPoolExecutor(1) as beside:
-            if self.device.type == "cuda":
-                beside.submit(_load_triton)
-            verification.warm_up(self.device)
-            self.stopwatch.warm_up()
+        verification.warm_up(self.device)
+        self.stopwatch.warm_up()
 
     def answer(self, request: Record) -> Record:
         """The answer to any request. Raises whatever the provider does."""
@@ -247,7 +243,7 @@ class Trial:
         self._running = None
         if self._before is None:
             return Ended(read=read)
-        replaced, changed = tuple(self._before.replaced()), tuple(self._before.changed())
+        replaced, changed = tuple(self._before.replaced()), tuple(self._before.running())
         return Ended(replaced=replaced, changed=changed, read=read)
 
     def rate(self, request: Rate) -> Rates:
@@ -324,7 +320,7 @@ def _start_no_monitor() -> None:
         tqdm.tqdm.monitor_interval = 0
 
 
-def _load_triton() -> None:
+def load_triton() -> None:
     """Import what Triton's first launch needs, and hash Triton itself, as each process has to: half a second,
     much of it without the interpreter's lock.
 

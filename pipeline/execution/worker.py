@@ -1,19 +1,19 @@
-"""The process that runs providers: holds the device, answers one request at a time, may die.
+"""The process that runs one provider: holds the device, answers one request at a time, may die.
 
-Started by ``supervisor``, below a warden, as ``python -m pipeline.execution.worker FD MEMORY``; FD is its end
-of a socket pair, MEMORY the descriptor of the memory that it shares with the judge on a CPU. With the word
-``compiles`` before these it may expect points of torch.compile.
+Forked by ``fork_server``, below a warden. Its end of a socket pair is its only way out; the memory that it
+shares with the judge on a CPU is a descriptor, too.
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
-import sys
-from contextlib import suppress
 from multiprocessing.connection import Connection
 
+import torch
+
+from pipeline.execution import trial
+from pipeline.execution.endurance import Endurance
+from pipeline.execution.faults import failed
 from pipeline.execution.protocol import (
     Again,
     Arm,
@@ -34,15 +34,9 @@ from pipeline.execution.protocol import (
     send,
     serve,
 )
+from pipeline.machine import vector_math
 from pipeline.machine.process import die_with
-from pipeline.machine.torch import quick_import
 from pipeline.points.frozen import Record
-
-FIRST_COMPILE = (
-    *("sympy", "torch.distributed.fsdp", "torch._dynamo", "torch._functorch.aot_autograd"),
-    *("torch._inductor.lowering", "torch._inductor.compile_fx"),
-)
-"""What the first torch.compile would import: 1.4 s on an AMD EPYC, in steps of less than half a second."""
 
 REQUESTS = (Begin, Time, Stamp, Again, Arm, Go, Sustain, End, Echo, Rate, Release)
 
@@ -51,8 +45,6 @@ def healthy(device: str) -> bool:
     """Whether the device still does what it is told in this process."""
     if device == "cpu":
         return True
-    import torch
-
     try:
         torch.cuda.synchronize()
         torch.zeros(1, device="cuda").item()
@@ -61,62 +53,33 @@ def healthy(device: str) -> bool:
     return True
 
 
-def main(fd: int, memory: int, compiles: bool) -> None:
-    """Answer requests until the other end closes. Who ``compiles`` imports what that takes while it waits for
-    a point, whose Triton program or library others compile."""
+def prepare(device: str) -> None:
+    """Do what each worker on such a device would else do for itself, as far as it touches no device."""
+    if device == "cpu":
+        vector_math.resolve()
+    else:
+        trial.load_triton()
+
+
+def main(fd: int, memory: int) -> None:
+    """Answer requests until the other end closes."""
     die_with(os.getppid())
     connection = Connection(fd)
-    # Imported only now: a CPU worker has INTERPRETERS in its environment, a GPU worker its one GPU.
-    with quick_import():
-        from pipeline.execution.endurance import Endurance
-        from pipeline.execution.faults import failed
-        from pipeline.execution.process_state import of_triton, put_back
-        from pipeline.machine import vector_math
-
-        if not connection.poll():
-            # Nobody waits for it yet: what the first torch.compile would import takes seconds, too.
-            with suppress(ImportError):
-                importlib.import_module("torch._inductor.compile_fx")
     setup = receive(connection, Setup)
-    if setup.device == "cpu":
-        vector_math.resolve()
 
     def set_mode() -> None:
         send(connection, ModeWanted())
         receive(connection, ModeSet)
 
-    trial = Endurance(setup.device, setup.settings, memory, set_mode, setup.values)
-    trial.warm_up()
-    # What the imports left behind lives as long as the process: no collection need look at it again.
-    gc.collect()
-    gc.freeze()
-    variables = of_triton()
-    left = list(FIRST_COMPILE) if compiles else []
-    is_at_a_point = False
-
-    def go_on() -> bool:
-        if left and not is_at_a_point:
-            with suppress(Exception):  # who needs what can't be imported says so
-                importlib.import_module(left.pop(0))
-        return bool(left)
+    running = Endurance(setup.device, setup.settings, memory, set_mode, setup.values)
+    running.warm_up()
 
     def answer(request: Record) -> Record:
-        nonlocal is_at_a_point
-        if isinstance(request, (Begin, End)):
-            is_at_a_point = isinstance(request, Begin)
         if isinstance(request, Echo):
             return Echoed(token=request.token)
         try:
-            if isinstance(request, End):
-                put_back(variables)
-            return trial.answer(request)
+            return running.answer(request)
         except Exception as error:
             return failed(error).model_copy(update={"healthy": healthy(setup.device)})
 
-    if not serve(connection, answer, *REQUESTS, meanwhile=go_on):
-        # At once: a device that has failed may let no exit come to its end.
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[-2]), int(sys.argv[-1]), "compiles" in sys.argv[1:-2])
+    serve(connection, answer, *REQUESTS)

@@ -1,8 +1,9 @@
 """Starts a process, and ends it with all that it started when it ends or when its own parent does.
 
 Run as a file, ``python -I -S warden.py PARENT COMMAND ...``, with nothing but the standard library, so that
-it is there at once. It adopts what its descendants leave behind (prctl(2), PR_SET_CHILD_SUBREAPER), in
-whatever session or process group that is, and ends as the process did that it started.
+it is there at once; or forked from a process that calls ``guard``. It adopts what its descendants leave
+behind (prctl(2), PR_SET_CHILD_SUBREAPER), in whatever session or process group that is, and ends as the
+process did that it started.
 """
 
 import ctypes
@@ -10,10 +11,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -45,7 +49,7 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def end_as(status: int) -> None:
+def end_as(status: int) -> NoReturn:
     """End this process as another did, by its status of waitpid(2)."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -55,8 +59,14 @@ def end_as(status: int) -> None:
     os._exit(os.waitstatus_to_exitcode(status))
 
 
-def main(parent: int, command: list[str]) -> None:
-    """Start the command and wait."""
+def call_it(name: str) -> None:
+    """Give this process a name of at most 15 characters, which ``ps`` and ``top`` show (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
+
+
+def guard(parent: int, start: Callable[[], NoReturn]) -> NoReturn:
+    """Be the warden of a child that ``start`` becomes: wait for its end, and end as it did."""
+    call_it("warden")
     # What a terminal or a shell sends to the group of the one that asked is not for this process.
     os.setpgid(0, 0)
     prctl = ctypes.CDLL(None).prctl
@@ -71,7 +81,7 @@ def main(parent: int, command: list[str]) -> None:
         # A group of its own: what it sends to its group reaches nobody else.
         os.setpgid(0, 0)
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        os.execv(command[0], command)
+        start()
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
     def end(number: int, frame: object) -> None:
@@ -89,4 +99,4 @@ def main(parent: int, command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    guard(int(sys.argv[1]), lambda: os.execv(sys.argv[2], sys.argv[2:]))

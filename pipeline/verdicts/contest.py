@@ -111,7 +111,10 @@ class Contest:
 
         def supervisors(matches: Iterable[Match]) -> dict[str, Supervisor]:
             sides = {(rival.side.name, rival.side.root) for match in matches for rival in match.rivals}
-            return {name: Supervisor(device, settings, seed, timeout_s, root) for name, root in sorted(sides)}
+            return {
+                name: Supervisor(device, settings, seed, timeout_s, root, in_turns=True)
+                for name, root in sorted(sides)
+            }
 
         self.expect(self.lacks())
         with ExitStack() as all_rounds:

@@ -47,6 +47,12 @@ def sample(fresh: Sequence[Candidate], count: int, seed: int) -> list[Candidate]
     return drawn
 
 
+def by_provider(one: Candidate) -> tuple[object, ...]:
+    """A sort key that lets the points of a provider follow each other: another takes another process."""
+    point = one.row.point
+    return one.entry.name, point.provider, tuple(point.problem.values())
+
+
 def _quotas(
     sizes: dict[tuple[str, str], int], count: int, chance: random.Random
 ) -> dict[tuple[str, str], int]:

@@ -162,7 +162,7 @@ class Tree:
                 command, where = (process / "cmdline").read_bytes(), (process / "cwd").readlink()
             except OSError:
                 continue  # it has ended meanwhile, or is a zombie
-            if b"pipeline.execution.worker" in command and where == self.root:
+            if b"pipeline.execution.fork_server" in command and where == self.root:
                 found.append(int(process.name))
         return found
 

@@ -40,6 +40,8 @@ class Planted:
             return Outcome(status="timeout", error="no answer")
         return Outcome(status="ok", max_abs_err=0.0, timing=factory.timing(us), state=State())
 
+    def keep(self, where: str, point: Point) -> None: ...
+
     def abandon(self) -> None: ...
 
 

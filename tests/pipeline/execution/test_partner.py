@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import ROOT
+from pipeline.execution.forks import by_command
 from pipeline.execution.partner import MOST_MODES, GoneError, Partner
 from pipeline.execution.protocol import Echo, Echoed, Setup
 from pipeline.timing.settings import TimingSettings
@@ -40,10 +41,9 @@ def memory() -> Iterator[int]:
 def partner(times: int, memory: int, tmp_path: Path) -> Partner:
     (tmp_path / "wants.py").write_text(WANTS)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    made = Partner(
-        "worker", Setup(device="cpu", settings=TimingSettings(), seed=0), ROOT, lambda: environment
-    )
-    made.launch([sys.executable, str(tmp_path / "wants.py"), str(times)], memory)
+    start = by_command([sys.executable, str(tmp_path / "wants.py"), str(times)], ROOT, lambda: environment)
+    made = Partner("worker", Setup(device="cpu", settings=TimingSettings(), seed=0), start)
+    made.launch(memory)
     made.begin()
     return made
 

@@ -16,14 +16,21 @@ def point(provider: str, size: int, dtype: str = "float32", rows: int | None = N
     return Point(kernel="planted", provider=provider, problem=problem)
 
 
-def test_points_that_share_the_last_ones_inputs_come_first() -> None:
-    points = [point("a", 2), point("a", 1), point("b", 1), point("b", 2), point("a", 2, "float16")]
+def test_points_of_the_last_ones_provider_come_first() -> None:
+    points = [point("a", 2), point("b", 2), point("a", 1), point("b", 1), point("a", 2, "float16")]
     schedule = Schedule(points, {})
-    assert [schedule.next(0) for _ in points] == [points[0], points[3], points[1], points[2], points[4]]
+    assert [schedule.next(0) for _ in points] == [points[0], points[2], points[4], points[1], points[3]]
     assert schedule.next(0) is None, "and stays at its end"
-    points = [point("a", 1), point("b", 1, rows=3), point("b", 1), point("c", 1, rows=3)]
-    schedule = Schedule(points, {})
-    assert [schedule.next(0) for _ in points] == [points[0], points[2], points[1], points[3]]
+
+
+def test_a_provider_that_is_compiled_as_a_whole_comes_before_one_that_is_not() -> None:
+    """A provider that waits for its compilers has to get its process a second time."""
+    half, whole = [point("half", size) for size in (1, 2)], [point("whole", size) for size in (1, 2)]
+    compiling: Future[None] = Future()
+    schedule = Schedule([*half, *whole], {half[1]: compiling})
+    assert [schedule.next(0) for _ in range(3)] == [*whole, half[0]]
+    compiling.set_result(None)
+    assert [schedule.next(0) for _ in range(2)] == [half[1], None]
 
 
 def test_the_order_is_kept_where_nothing_else_decides() -> None:
@@ -37,7 +44,7 @@ def test_a_point_waits_for_its_compiler_while_others_go_ahead() -> None:
     compiling: Future[None] = Future()
     schedule = Schedule([first, slow, quick], {slow: compiling})
     assert schedule.next(0) == first
-    assert schedule.next(0) == quick, "though slow has the inputs of the last point"
+    assert schedule.next(0) == quick, "though slow comes before it"
     got: list[Point | None] = []
     thread = Thread(target=lambda: got.append(schedule.next(0)), daemon=True)
     thread.start()
@@ -58,22 +65,22 @@ def test_a_point_whose_compiler_failed_is_handed_out_with_the_reason() -> None:
     assert schedule.failure(broken) == "cuda.cu does not compile"
 
 
-def test_workers_keep_to_inputs_of_their_own() -> None:
+def test_workers_keep_to_providers_of_their_own() -> None:
     points = [point(provider, size) for size in (1, 2) for provider in "ab"]
     schedule = Schedule(points, {}, workers=2)
     order = [schedule.next(worker) for worker in (0, 1, 0, 1)]
-    assert order == [points[0], points[2], points[1], points[3]]
-    schedule = Schedule(points[:2], {}, workers=2)
-    assert [schedule.next(worker) for worker in (0, 1)] == points[:2], "as long as there are others"
+    assert order == points
+    schedule = Schedule(points[::2], {}, workers=2)
+    assert [schedule.next(worker) for worker in (0, 1)] == points[::2], "as long as there are others"
 
 
 def test_one_of_several_workers_takes_what_is_compiled_by_the_worker_and_begins_with_it() -> None:
     plain, compiled = ([point(provider, size) for size in (1, 2)] for provider in ("plain", "compiled"))
     others = [point("other", size) for size in range(3, 200)]
     schedule = Schedule([*plain, *compiled, *others], {}, lambda p: p.provider == "compiled", workers=2)
-    assert [schedule.next(worker) for worker in (0, 1, 0)] == [compiled[0], plain[1], compiled[1]]
+    assert [schedule.next(worker) for worker in (0, 1, 0)] == [compiled[0], plain[0], compiled[1]]
     rest = [schedule.next(1) for _ in range(len(others) + 2)]
-    assert set(rest) == {plain[0], *others, None}
+    assert set(rest) == {plain[1], *others, None}
 
 
 def test_more_workers_compile_where_one_would_be_the_last_to_end() -> None:
@@ -92,10 +99,10 @@ def test_more_workers_compile_where_one_would_be_the_last_to_end() -> None:
     assert compilers(compiled, 4) == 4, "with nothing else to do"
 
 
-def test_a_single_worker_compiles_where_it_has_the_inputs() -> None:
+def test_a_single_worker_compiles_in_its_turn() -> None:
     points = [point(provider, size) for size in (1, 2) for provider in ("plain", "compiled")]
     schedule = Schedule(points, {}, lambda p: p.provider == "compiled")
-    assert [schedule.next(0) for _ in points] == points
+    assert [schedule.next(0) for _ in points] == [points[0], points[2], points[1], points[3]]
 
 
 def test_a_compiler_that_failed_or_was_cancelled_holds_up_no_point() -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from pipeline import UserError
-from pipeline.execution import partner
+from pipeline.execution import forks, partner
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, Supervisor
 from pipeline.machine import device, load
@@ -48,18 +49,23 @@ def worker() -> Iterator[Supervisor]:
 
 
 def processes(of: str = "pipeline") -> list[int]:
-    """Processes of this one that measure: ``worker``, ``judge`` or all. The server from which those that
-    inspect are forked stays, where another test has started it."""
-    children = {child.pid: " ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)}
-    return [
-        pid
-        for pid, words in children.items()
-        if of in words and not any(other in words for other in ("warden.py", "forkserver"))
-    ]
+    """Processes of this one that measure, or those whose command line has these words. The server from which
+    those that inspect are forked stays, where another test has started it."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            words = " ".join(child.cmdline())
+            if of in words and "forkserver" not in words:
+                found.append(child.pid)
+    return found
 
 
-def workers() -> list[int]:
-    return processes("pipeline.execution.worker")
+def workers(of: Supervisor) -> list[int]:
+    """The process of the worker whose turn it is, if it runs: its warden's only child."""
+    now = of._workers._now
+    if now is None or now._process is None:
+        return []
+    return [child.pid for child in psutil.Process(now._process.pid).children()]
 
 
 def measured(worker: Supervisor, provider: str) -> Outcome:
@@ -71,8 +77,9 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert first.status == "ok"
     assert first.timing is not None
     assert (first.timing.timer, first.timing.n_samples) == ("perf_counter", 3)
-    (pid,), (judge,) = workers(), processes("pipeline.execution.judging")
+    (pid,), (judge,) = workers(worker), processes("pipeline.execution.judging")
     where = r"tests/planted/faulty/torch\.py:\d+: "
+    seen = {pid}
     for provider, status, error in (
         ("talkative", "ok", None),
         ("wrong", "incorrect", "first call: 1 of 64 elements are wrong"),
@@ -85,52 +92,38 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
         ("memory_error", "out_of_memory", f"{where}`raise MemoryError`: MemoryError$"),
         ("right", "ok", None),
     ):
-        outcome = measured(worker, provider)
-        assert outcome.status == status
-        assert re.match(str(error), str(outcome.error)), outcome.error
-    assert workers() == [pid], "what it survives costs no other process"
+        for _ in range(2):
+            outcome = measured(worker, provider)
+            assert outcome.status == status
+            assert re.match(str(error), str(outcome.error)), outcome.error
+            seen |= set(workers(worker))
+    assert len(seen) == 7, "each provider has a process, and keeps it as long as it survives"
     assert processes("pipeline.execution.judging") == [judge]
     assert worker.changes == {}
+
+
+def test_a_provider_that_is_kept_or_takes_turns_keeps_its_process() -> None:
+    def met(made: Supervisor, *providers: str) -> list[int]:
+        return [(measured(made, provider).status == "ok" and workers(made)[0]) or 0 for provider in providers]
+
+    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
+        made.keep(*faulty("right"))
+        first, second, again, other = met(made, "right", "talkative", "right", "talkative")
+        assert first == again and len({first, second, other}) == 3
+    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, in_turns=True) as made:
+        first, second, again, other = met(made, "right", "talkative", "right", "talkative")
+        assert (first, second) == (again, other) and first != second
 
 
 def test_processes_that_were_launched_wait_for_the_first_point() -> None:
     others = set(processes())
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
         made.launch()
-        wait_until(lambda: len(set(processes()) - others) == 2)  # a warden starts the worker
+        # The judge; the server that workers are forked from, a warden and a worker.
+        wait_until(lambda: len(set(processes()) - others) == 4)
         launched = set(processes()) - others
-        for one in map(psutil.Process, launched):
-            # It has imported, and waits.
-            wait_until(lambda one=one: one.cpu_times().user >= 0.5 and one.cpu_percent(0.3) <= 20.0)
-        assert measured(made, "right").status == "ok"
-        assert set(processes()) - others == launched
-
-
-TELLS = """import sys
-
-
-def double(x):
-    raise RuntimeError(str("torch._inductor.compile_fx" in sys.modules))
-"""
-
-
-@pytest.mark.parametrize("compiles", [True, False])
-def test_who_is_to_compile_imports_what_that_takes_while_it_waits(tmp_path: Path, compiles: bool) -> None:
-    folder = outside.write(tmp_path)
-    (folder / "whole.py").write_text(TELLS)
-    problem = Values({"n": 64, "dtype": "float32"})
-    point = Point(kernel=folder.name, provider="whole", problem=problem)
-
-    def is_imported() -> bool:
-        return str(made.measure(str(folder), point).error).endswith("RuntimeError: True")
-
-    others = set(workers())
-    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, compiles=compiles) as made:
-        assert not is_imported(), "a point that is asked for at once waits for none of it"
-        (pid,) = set(workers()) - others
-        wait_until(lambda: psutil.Process(pid).cpu_percent(0.5) <= 20.0)
-        assert is_imported() == compiles
-        assert made.changes == {} and set(workers()) - others == {pid}
+        assert workers(made) and measured(made, "right").status == "ok"
+        assert set(processes()) - others > launched, "and the next worker is there"
 
 
 def test_a_kernel_that_is_not_there_is_an_outcome(worker: Supervisor) -> None:
@@ -150,13 +143,13 @@ def test_in_place_every_call_is_verified_from_inputs_as_they_were(worker: Superv
 
 def test_a_worker_that_ends_is_said_and_replaced(worker: Supervisor) -> None:
     measured(worker, "talkative")
-    (pid,) = workers()
+    (pid,) = workers(worker)
     outcome = measured(worker, "exits")
     said = "the worker exited with 3"
     assert (outcome.status, outcome.error) == ("runtime_error", said), "no words of an earlier point's"
-    assert workers() == []
+    assert workers(worker) == []
     assert measured(worker, "right").status == "ok"
-    assert workers() != [pid]
+    assert workers(worker) != [pid]
 
 
 def outside_provider(folder: Path, source: str) -> tuple[str, Point]:
@@ -190,8 +183,6 @@ def test_a_worker_whose_child_lives_on_is_noticed_at_once_and_the_child_ends(
 
 
 def test_a_provider_that_prints_without_end_fills_no_disk(worker: Supervisor, tmp_path: Path) -> None:
-    measured(worker, "right")
-    (pid,) = workers()
     outcome = worker.measure(
         *outside_provider(
             tmp_path,
@@ -204,12 +195,11 @@ def test_a_provider_that_prints_without_end_fills_no_disk(worker: Supervisor, tm
         )
     )
     assert outcome.status == "ok", outcome.error
+    (pid,) = workers(worker)
     assert Path(f"/proc/{pid}/fd/1").stat().st_size <= partner.MOST_PRINTED
 
 
 CHANGES = {
-    "torch.set_num_threads(3)": ("torch.get_num_threads() is 3 instead of ", "ok"),
-    "torch.set_default_dtype(torch.float64)": ("torch.get_default_dtype() is torch.float64", "ok"),
     "import threading; threading.Thread(target=time.sleep, args=[99], daemon=True).start()": (
         "thread Thread-",
         "ok",
@@ -220,6 +210,10 @@ CHANGES = {
     ),
     "time.perf_counter = lambda: 0.0": ("time.perf_counter", "incorrect"),
     "torch.empty_like = torch.zeros_like; torch.empty = torch.zeros": ("torch.empty", "incorrect"),
+    "import pipeline.timing.stopwatch as s; s.COLD_FACTOR = 0": (
+        "pipeline.timing.stopwatch.COLD_FACTOR",
+        "incorrect",
+    ),
 }
 
 
@@ -229,18 +223,15 @@ def test_a_worker_that_a_provider_changed_is_replaced_and_it_is_said(
     worker: Supervisor, tmp_path: Path, change: str
 ) -> None:
     what, status = CHANGES[change]
-    assert measured(worker, "right").status == "ok"
-    (pid,) = workers()
     worker.changes.clear()
     outcome = worker.measure(*outside_provider(tmp_path, f"{change}\ndef double(x):\n    return x * 2\n"))
     assert outcome.status == status, outcome.error
     assert worker.changes["whole"].startswith(what)
-    assert workers() == []
+    assert workers(worker) == []
     if status == "incorrect":
         assert str(outcome.error).startswith(f"replaced {what}")
         assert str(outcome.error).endswith(", which the timing rests on")
     assert measured(worker, "right").status == "ok"
-    assert workers() != [pid]
 
 
 def test_finals_ask_how_right_a_provider_is_and_whether_it_repeats_itself(
@@ -253,36 +244,56 @@ def test_finals_ask_how_right_a_provider_is_and_whether_it_repeats_itself(
     assert (found.accuracy.ulp_median, found.accuracy.ulp_worst, found.accuracy.repeats) == (0.0, 0.0, True)
 
 
-def test_a_provider_that_gives_other_bits_each_time_is_said_and_who_changes_its_process_loses_it(
-    worker: Supervisor, tmp_path: Path
-) -> None:
-    source = (
-        "def double(x):\n"
-        "    torch.set_num_threads(3)\n"
-        "    y = x * 2\n"
-        "    return torch.nextafter(y, y + torch.randn_like(y))\n"
-    )
+def test_a_provider_that_gives_other_bits_each_time_is_said(worker: Supervisor, tmp_path: Path) -> None:
+    source = "def double(x):\n    y = x * 2\n    return torch.nextafter(y, y + torch.randn_like(y))\n"
     where, point = outside_provider(tmp_path, source)
-    worker.changes.clear()
     found = worker.extra(where, point, None)
     assert found.accuracy is not None
     assert not found.accuracy.repeats
     assert 0 < found.accuracy.ulp_median <= found.accuracy.ulp_worst <= 1
-    assert worker.changes["whole"].startswith("torch.get_num_threads() is 3")
-    assert workers() == []
 
 
-def test_what_triton_reads_each_time_is_put_back_and_costs_no_process(
+VANDAL = """
+import gc, resource, signal
+torch.set_num_threads(3)
+torch.set_default_dtype(torch.float64)
+torch.Tensor.mul = lambda *all: time.sleep(9)
+library = torch.library.Library("aten", "IMPL")
+library.impl("mul.Tensor", lambda x, y: time.sleep(9), "CPU")
+os.environ["TRITON_INTERPRET"] = "0"
+gc.callbacks.append(lambda *all: time.sleep(9))
+sys.setprofile(lambda *all: None)
+resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))
+signal.signal(signal.SIGALRM, lambda *all: time.sleep(9))
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+def double(x):
+    x.requires_grad_()
+    raise RuntimeError
+"""
+
+LOOKS = """
+import gc, resource, signal
+def double(x):
+    assert torch.get_num_threads() == len(os.sched_getaffinity(0)) or torch.get_num_threads() > 3
+    assert torch.get_default_dtype() == torch.float32
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    assert not any(map(callable, gc.callbacks)) and sys.getprofile() is None
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 9
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert not x.requires_grad
+    return x.mul(2)
+"""
+
+
+def test_nothing_that_a_provider_changes_in_its_process_reaches_another(
     worker: Supervisor, tmp_path: Path
 ) -> None:
-    """As Inductor does when it compiles the first time."""
-    worker.changes.clear()
-    assert measured(worker, "right").status == "ok"
-    before = workers()
-    sets = "os.environ['TRITON_PTXAS_PATH'] = '/bin/false'\nos.environ.pop('TRITON_INTERPRET')\n"
-    outcome = worker.measure(*outside_provider(tmp_path, f"{sets}\ndef double(x):\n    return x * 2\n"))
+    vandal, looks = tmp_path / "vandal", tmp_path / "looks"
+    for folder in (vandal, looks):
+        folder.mkdir()
+    assert worker.measure(*outside_provider(vandal, VANDAL)).status == "runtime_error"
+    outcome = worker.measure(*outside_provider(looks, LOOKS))
     assert outcome.status == "ok", outcome.error
-    assert (worker.changes, workers()) == ({}, before)
 
 
 FORGE = """
@@ -317,17 +328,18 @@ def test_a_forged_reply_gives_no_time(worker: Supervisor, tmp_path: Path) -> Non
 
 
 FORGED_END = """
-is_enabled = gc.isenabled
+import threading
+enumerate = threading.enumerate
 calls = []
 def forge_at_the_end():
     calls.append(None)
-    if is_enabled() and len(calls) == 1:
+    if len(calls) == 1:
         forge({"Ended": {}})
         # The worker's own comes behind it, late.
         time.sleep(0.3)
-    return is_enabled()
+    return enumerate()
 def double(x):
-    gc.isenabled = forge_at_the_end
+    threading.enumerate = forge_at_the_end
     return x * 2
 """
 
@@ -338,7 +350,7 @@ def test_who_comes_next_does_not_answer_for_a_reply_too_many(worker: Supervisor,
     worker.changes.clear()
     assert worker.measure(*outside_provider(tmp_path, FORGE + FORGED_END)).status == "ok"
     assert worker.changes["whole"].startswith("the worker answered out of turn: ")
-    assert workers() == []
+    assert workers(worker) == []
     assert measured(worker, "right").status == "ok"
 
 
@@ -396,8 +408,8 @@ def test_a_time_without_cores_is_taken_again_once_and_then_marked(
     measured(worker, "right")  # what the audit looks at
     counters = Counters(waited)
     monkeypatch.setattr(worker, "heeds_load", True)
-    monkeypatch.setattr(worker._worker, "threads", counters)
-    monkeypatch.setattr(worker._worker, "waited_us", lambda: 0.0)  # an audit's look
+    monkeypatch.setattr(worker._workers.now, "threads", counters)
+    monkeypatch.setattr(worker._workers.now, "waited_us", lambda: 0.0)  # an audit's look
     outcome = measured(worker, "right")
     assert outcome.state is not None and outcome.timing is not None
     assert outcome.state.run_delay == pytest.approx(delay)
@@ -430,14 +442,15 @@ def test_ceilings_without_cores_are_measured_again_and_then_marked(
             Rates(copy_gbps=2.0, matmul_tflops={"float32": 1.0}),
         ]
     )
-    asked = worker._worker.ask
+    worker._turn_to(None)
+    asked = worker._workers.now.ask
     monkeypatch.setattr(
-        worker._worker,
+        worker._workers.now,
         "ask",
         lambda request, *rest: next(rates) if isinstance(request, Rate) else asked(request, *rest),
     )
     counters = Counters(waited)
-    monkeypatch.setattr(worker._worker, "threads", counters)
+    monkeypatch.setattr(worker._workers.now, "threads", counters)
     found, was_disturbed = worker.rates()
     assert (was_disturbed, found.copy_gbps, found.matmul_tflops) == (is_disturbed, copy_gbps, known)
     assert counters.looks == [], "no look more than that"
@@ -447,11 +460,10 @@ def test_a_time_beside_busy_neighbours_is_marked() -> None:
     """Two that never rest on the worker's core: it has a third of it at most."""
     core = min(os.sched_getaffinity(0))
     settings = TimingSettings(stopping="budget", max_seconds=0.3, min_samples=3, cache="hot")
-    others = set(workers())
     with Supervisor(device.cpu(), settings, seed=0, timeout_s=60.0, heeds_load=True) as worker:
         worker.start()
         assert measured(worker, "raises").status == "runtime_error"  # it has started
-        (pid,) = set(workers()) - others
+        (pid,) = workers(worker)
         if not load.threads_of(pid):
             pytest.skip("this kernel does not count it")
         for thread in load.threads_of(pid):
@@ -484,7 +496,7 @@ def test_a_worker_that_hangs_is_given_up(
     (folder / "whole.py").write_text("def double(x):\n    while True:\n        pass\n")
     outcome = worker.measure(str(folder), Point(kernel="double", provider="whole", problem=problem))
     assert (outcome.status, outcome.error) == ("timeout", "no answer in 0.5 s; its worker was replaced")
-    assert workers() == []
+    assert workers(worker) == []
 
 
 def test_a_worker_that_can_not_start_is_said(tmp_path: Path) -> None:
@@ -492,7 +504,7 @@ def test_a_worker_that_can_not_start_is_said(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
     (folder / "__init__.py").touch()
-    for name in ("worker.py", "judging.py"):
+    for name in ("fork_server.py", "judging.py"):
         (folder / name).write_text("raise SystemExit('no torch here')")
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, root=tmp_path) as broken:
         outcome = measured(broken, "right")
@@ -522,15 +534,15 @@ def test_a_worker_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
         pid = os.getpid()
 
         def __init__(self, words: list[str], env: dict[str, str], **rest: object) -> None:
-            if "pipeline.execution.worker" in words:
+            if "pipeline.execution.fork_server" in words:
                 seen.append(env)
 
         def terminate(self) -> None:
             pass
 
-        wait = terminate
+        wait = kill = terminate
 
-    monkeypatch.setattr(partner.subprocess, "Popen", Popen)
+    monkeypatch.setattr(forks.subprocess, "Popen", Popen)
     monkeypatch.setattr(inductor, "variables", dict)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for name in INTERPRETERS:

@@ -1,0 +1,108 @@
+"""The process from which workers are forked: it imports once what all of them need, and touches no device.
+
+Started by ``forks`` as ``python -m pipeline.execution.fork_server PARENT FD DEVICE``; FD is its end of a
+socket pair. For a GPU it imports, while it has nothing to do, what torch.compile takes the first time; on a
+CPU that would take the cores of what is timed. It is asked in messages of one line:
+
+    fork        with three descriptors (the worker's end of its own socket pair, the memory that it shares
+                with the judge, the file for what it prints); answered with the id of the worker's warden
+    status PID  of a warden that has ended; answered with its exit code, negative for a signal
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from pipeline.machine.process import die_with
+from pipeline.machine.torch import quick_import
+from pipeline.machine.warden import call_it, guard
+
+FIRST_COMPILE = (
+    *("torch._inductor.compile_fx", "sympy", "torch.distributed.fsdp", "torch._dynamo"),
+    *("torch._functorch.aot_autograd", "torch._inductor.lowering"),
+)
+"""What the first torch.compile would import: seconds, a step at a time."""
+
+IDLE_S = 0.2
+"""Without a request for so long, it has nothing to do."""
+
+MOST_BYTES = 64
+"""Of a request."""
+
+
+def main(parent: int, fd: int, device: str) -> None:
+    """Answer requests until the other end closes."""
+    die_with(parent)
+    call_it("fork-server")
+    control = socket.socket(fileno=fd)
+    with quick_import():
+        from pipeline.execution import worker
+
+    worker.prepare(device)
+    # What the imports left behind lives as long as the process: no collection need look at it again, and no
+    # worker copies its pages.
+    gc.collect()
+    gc.freeze()
+    left = list(FIRST_COMPILE) if device == "cuda" else []
+    while True:
+        while left and not select.select([control], [], [], IDLE_S)[0]:
+            with suppress(Exception):  # who needs what can't be imported says so
+                importlib.import_module(left.pop(0))
+        words, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 3)
+        if not words:
+            return
+        name, *rest = words.decode().split()
+        if name == "fork":
+            control.send(str(_forked(control, descriptors)).encode())
+        else:
+            _, status = os.waitpid(int(rest[0]), 0)
+            control.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _forked(control: socket.socket, descriptors: list[int]) -> int:
+    """The process id of a warden whose child is a worker."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            control.close()
+            connection, memory, printed = descriptors
+            for stream in (1, 2):
+                os.dup2(printed, stream)
+            os.close(printed)
+            guard(parent, partial(_work, connection, memory))
+        finally:
+            os._exit(1)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return pid
+
+
+def _work(connection: int, memory: int) -> NoReturn:
+    from pipeline.execution import worker
+
+    code = 1
+    try:
+        call_it("worker")
+        worker.main(connection, memory)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # At once: a device that has failed may let no exit come to its end.
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

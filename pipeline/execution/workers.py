@@ -1,0 +1,121 @@
+"""The workers of one device: each runs the code of one provider only, and the next one is there before it is
+needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline.execution.partner import Partner
+
+Owner = tuple[str, str]
+"""A kernel's address and the name of its provider."""
+
+
+class Workers:
+    """Hands out the worker of a provider. ``launched`` makes one whose process has been started.
+
+    A worker whose provider's turn is over is ended, unless the provider is ``kept`` or one of at most
+    ``most_waiting`` whose turns are likely to come again. Those that wait do nothing meanwhile.
+    """
+
+    def __init__(self, launched: Callable[[], Partner], most_waiting: int) -> None:
+        self.kept: Owner | None = None
+        self._launched = launched
+        self._most_waiting = most_waiting
+        self._now: Partner | None = None
+        self._owner: Owner | None = None
+        self._spare: Partner | None = None
+        self._waiting: dict[Owner, Partner] = {}
+        self._ending: list[Partner] = []
+        self._is_abandoned = False
+
+    @property
+    def now(self) -> Partner:
+        """The worker whose turn it is."""
+        assert self._now is not None, "a worker is launched before it is asked"
+        return self._now
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a worker that can be asked."""
+        return self._now is not None and self._now.is_running
+
+    def launch(self) -> None:
+        """Start a worker's process, if there is none; nothing is waited for."""
+        if not self.is_running:
+            self._now, self._spare, self._owner = self._spare or self._made(), None, None
+
+    def turn_to(self, owner: Owner | None) -> None:
+        """Let the worker be one in which no other provider's code has run; of None, no provider's at all."""
+        if self.is_running and self._owner in (None, owner):
+            self._owner = owner
+            return
+        self._put_away()
+        self._now = self._waiting.pop(owner, None) if owner else None
+        self.launch()
+        self.now.begin()
+        self._owner = owner
+
+    def prepare_next(self) -> None:
+        """Start the next worker, and let it make the device ready; nothing is waited for."""
+        if self._spare is None:
+            self._spare = self._made()
+            self._spare.begin()
+
+    def settle(self) -> None:
+        """Wait until no worker starts or ends, for that disturbs what is timed on the device."""
+        if self._spare is not None:
+            self._spare.settle()
+            if not self._spare.is_running:
+                self._spare = None
+        for one in self._ending:
+            one.close()
+        self._ending.clear()
+
+    def waiting(self) -> list[Partner]:
+        """The workers whose providers' turns may come again."""
+        return [one for one in self._waiting.values() if one.is_running]
+
+    def abandon(self) -> None:
+        """End all from another thread; the thread that waits for an answer learns that they are gone."""
+        self._is_abandoned = True
+        for one in self._all():
+            one.abandon()
+
+    def close(self) -> None:
+        """End all, at once."""
+        for one in self._all():
+            one.end()
+        for one in self._all():
+            one.close()
+        self._now = self._spare = self._owner = None
+        self._waiting.clear()
+        self._ending.clear()
+
+    def _made(self) -> Partner:
+        made = self._launched()
+        if self._is_abandoned:
+            made.abandon()
+        return made
+
+    def _put_away(self) -> None:
+        """End the worker whose turn is over, or let it wait."""
+        before, owner = self._now, self._owner
+        self._now = None
+        if before is None or not before.is_running:
+            return
+        if owner is None or not (owner == self.kept or self._most_waiting):
+            self._end(before)
+            return
+        self._waiting[owner] = before
+        others = [one for one in self._waiting if one != self.kept]
+        for one in others[: max(0, len(others) - self._most_waiting)]:
+            self._end(self._waiting.pop(one))
+
+    def _end(self, one: Partner) -> None:
+        one.end()
+        self._ending.append(one)
+
+    def _all(self) -> list[Partner]:
+        found = [self._now, self._spare, *self._waiting.values(), *self._ending]
+        return [one for one in found if one is not None]
