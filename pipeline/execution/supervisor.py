@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter, sleep
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +23,7 @@ from pipeline.execution.protocol import (
     Echo,
     Echoed,
     Ended,
+    Failed,
     Go,
     InputValues,
     Rate,
@@ -61,6 +63,17 @@ MOST_DELAY = 0.05
 barrier wait for the last of them, so that a time may be many times too long by then."""
 
 BUSY = "its threads had to wait for a core while it was timed"
+
+OWN = "its own threads compute while nothing is asked of it, and take the cores that are timed"
+
+COMPUTES = 0.5
+"""The share of a core that all threads of a process want together, if it does anything."""
+
+SPIN_S = 0.3
+"""For so long threads of a runtime may spin after their work: OpenMP's of Intel for 0.2 s."""
+
+LOOK_S = 0.02
+"""A look at a process of which nothing is asked."""
 
 TIMED = (Time, Stamp, Go, Sustain, Rate)
 """Requests of which a clock is read."""
@@ -117,6 +130,7 @@ class Supervisor:
 
         self._workers = Workers(launched, MOST_WAITING if in_turns else 0)
         self._memory = -1
+        self._quiet: tuple[str, load.Threads, float] | None = None
         self._best: dict[tuple[str, Values], float] = {}
         self._audited: set[tuple[str, str]] = set()
         self._right: set[tuple[str, str, Values]] = set()
@@ -251,6 +265,13 @@ class Supervisor:
 
     def _turn_to(self, owner: Owner | None) -> None:
         """Start what is not running, and let the worker be the owner's."""
+        if self._quiet is not None and self._workers.is_running:
+            provider, before, begin = self._quiet
+            sleep(max(0.0, begin + LOOK_S - perf_counter()))
+            if self._computed(before, begin) and self._computes():
+                self.changes.setdefault(provider, OWN)
+                self._workers.now.close()
+        self._quiet = None
         self.launch()
         self._judge.begin()
         self._workers.turn_to(owner)
@@ -287,6 +308,20 @@ class Supervisor:
         if changes:
             self.changes.setdefault(point.provider, changes[0])
             worker.close()
+        elif self.device.kind == "cpu":
+            self._quiet = point.provider, worker.threads(), perf_counter()
+
+    def _computed(self, before: load.Threads, begin: float) -> bool:
+        """Whether the worker's threads have computed since a look, or would have, if nothing was asked of it."""
+        had = load.scheduled(before, self._workers.now.threads())
+        return had.ran_us + had.waited_us > COMPUTES * 1e6 * (perf_counter() - begin)
+
+    def _computes(self) -> bool:
+        """Whether they do now, though nothing is asked, and long after any work."""
+        sleep(SPIN_S)
+        before, begin = self._workers.now.threads(), perf_counter()
+        sleep(LOOK_S)
+        return self._computed(before, begin)
 
     def _ask_worker(self, request: Record, kind: type[Record]) -> Record:
         if isinstance(request, TIMED):
@@ -311,6 +346,8 @@ class Supervisor:
                 break
         if had.ran_us == 0.0:  # this kernel does not count it
             return timed
+        if had.delay > MOST_DELAY and self._computes():
+            raise FailedError(Failed(status="incorrect", error=OWN))
         seen = {"run_delay": round(had.delay, 4), "involuntary_switches": had.switches}
         state = timed.state.model_copy(update=seen)
         return timed.model_copy(

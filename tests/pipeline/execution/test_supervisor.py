@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from pipeline import UserError
 from pipeline.execution import forks, partner
 from pipeline.execution.protocol import Rate
-from pipeline.execution.supervisor import BUSY, Supervisor
+from pipeline.execution.supervisor import BUSY, OWN, Supervisor
 from pipeline.machine import device, load
 from pipeline.machine.process import INTERPRETERS
 from pipeline.points.frozen import Values
@@ -390,6 +391,8 @@ class Counters:
         self.looks = [*itertools.chain.from_iterable((0.0, share) for share in waited)]
 
     def __call__(self) -> load.Threads:
+        if not self.looks:
+            return {}  # a look at what it does while nothing is asked of it
         share = self.looks.pop(0)
         return {1: load.Scheduled(1e6 * (share > 0) * (1 - share), 1e6 * share, round(10 * share))}
 
@@ -408,6 +411,8 @@ def test_a_time_without_cores_is_taken_again_once_and_then_marked(
     measured(worker, "right")  # what the audit looks at
     counters = Counters(waited)
     monkeypatch.setattr(worker, "heeds_load", True)
+    monkeypatch.setattr(worker, "_quiet", None)
+    monkeypatch.setattr(worker, "_computes", lambda: False)
     monkeypatch.setattr(worker._workers.now, "threads", counters)
     monkeypatch.setattr(worker._workers.now, "waited_us", lambda: 0.0)  # an audit's look
     outcome = measured(worker, "right")
@@ -473,6 +478,40 @@ def test_a_time_beside_busy_neighbours_is_marked() -> None:
     assert outcome.state is not None
     assert (outcome.state.valid, outcome.state.invalid_reason) == (False, BUSY)
     assert outcome.state.run_delay is not None and outcome.state.run_delay > 0.3
+
+
+SPINS = """
+def double(x):
+    if not hasattr(double, 'begun'):
+        double.begun = [start() for _ in range(2 * len(os.sched_getaffinity(0)))]
+    return x * 2
+"""
+
+NATIVE = """
+#include <thread>
+extern "C" void start() { std::thread([] { for (volatile long i = 0;; i = i + 1) {} }).detach(); }
+"""
+
+
+def spins(folder: Path) -> str:
+    """A provider that starts two native threads for each core, which never rest."""
+    source, library = folder / "spin.cpp", folder / "spin.so"
+    source.write_text(NATIVE)
+    subprocess.run(["g++", "-shared", "-fPIC", "-pthread", source, "-o", library], check=True)
+    return f"import ctypes\nstart = ctypes.CDLL({str(library)!r}).start\n{SPINS}"
+
+
+def test_a_machine_that_a_providers_own_threads_keep_busy_is_its_fault(tmp_path: Path) -> None:
+    settings = TimingSettings(stopping="budget", max_seconds=0.2, min_samples=3, cache="hot")
+    where, point = outside_provider(tmp_path, spins(tmp_path))
+    with Supervisor(device.cpu(), settings, seed=0, timeout_s=60.0, heeds_load=True) as worker:
+        outcome = worker.measure(where, point)
+        if not load.threads_of(os.getpid()):
+            pytest.skip("this kernel does not count it")
+        assert (outcome.status, outcome.error) == ("incorrect", OWN), outcome.state
+        assert worker.measure(where, point).status == "incorrect"
+        assert worker.changes["whole"] == OWN, "its process was replaced before it was asked again"
+        assert measured(worker, "right").status == "ok"
 
 
 def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor) -> None:
