@@ -3,11 +3,14 @@
     python -m pipeline.verify
     python -m pipeline.verify kernel=[softmax,gelu] points=20
     python -m pipeline.verify margin=0.1 share=0.5
+    python -m pipeline.verify points=180 note=true
 
 The rows are those in results/ of the GPU at hand; of a CPU those in local/results. A row is measured again
 only if it is fresh: its key is the one that its point would have now. The others are counted, with what
-changed since. Nothing is written to results. Exits with 1 if a smaller share of the sample
-than ``share`` is reproduced, and with 2 if no row can be verified.
+changed since. It is said how many times come out within the margin, and how many in the 90 % interval of
+their row. Nothing is written to results; with note=true what another process, GPU or host adds to a time is
+noted with the ceilings there, and is in the interval of every row from then on. Exits with 1 if a smaller
+share of the sample than ``share`` is reproduced, and with 2 if no row can be verified.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -40,8 +43,10 @@ from pipeline.points import catalog, notation
 from pipeline.points.catalog import Entry
 from pipeline.reporting.numbers import number, percent, print_wide
 from pipeline.reporting.progress import Progress
-from pipeline.store import provenance, results
+from pipeline.store import provenance, results, spread
+from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment
+from pipeline.store.files import write_atomically
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.sampling import Candidate, by_provider, sample
@@ -84,6 +89,14 @@ class RemeasuredRow:
         """Whether the outcome is to be trusted."""
         return self.outcome.state is None or self.outcome.state.valid
 
+    def is_in_interval(self, added: Mapping[str, float]) -> bool:
+        """Whether the time now is to be trusted, and in the row's 90 % interval with what is ``added``."""
+        before, timing = self.candidate.row.outcome.timing, self.outcome.timing
+        if before is None or timing is None or not self.is_trusted:
+            return False
+        low, high = spread.interval_us(before, added)
+        return low <= timing.median_us <= high
+
     def is_reproduced(self, margin: float) -> bool:
         """Whether the time now is to be trusted, and the two differ by no more than the margin."""
         return self.is_trusted and self.ratio is not None and abs(self.ratio - 1) <= margin
@@ -109,6 +122,10 @@ def run(config: VerifyConfig) -> None:
     with DeviceLock(chosen, config.wait_s, warn):
         environment = fingerprint(chosen)
         folder = results.folder_for(config.input, chosen.kind)
+        path = results.ceilings_path(folder, chosen.slug)
+        ceilings = results.read(Ceilings, path) if path.exists() else None
+        if config.note and ceilings is None:
+            raise UserError(f"{path} is not there: run {as_typed('ceilings')} first, then note=true.")
         stock = Stock()
         for entry in entries:
             look(entry, environment, results.ledger_path(folder, entry.name, chosen.slug), config, stock)
@@ -120,10 +137,45 @@ def run(config: VerifyConfig) -> None:
     if left_out := stock.left_out():
         say(f"{left_out}, and could not be verified.")
     count = sum(one.is_reproduced(config.margin) for one in found)
-    say(f"reproduced: {count} of {len(found)} within {percent_of(config.margin)}.")
+    added = {} if ceilings is None else ceilings.spread
+    inside = sum(one.is_in_interval(added) for one in found)
+    say(
+        f"reproduced: {count} of {len(found)} within {percent_of(config.margin)}, "
+        f"{inside} in the 90 % interval of their row; {whose(found, chosen)}."
+    )
+    if config.note and ceilings is not None:
+        note(found, ceilings, path)
     if count < config.share * len(found):
         warn(f"That is less than share={config.share:g} of the sample.")
         sys.exit(1)
+
+
+def whose(found: Sequence[RemeasuredRow], chosen: Device) -> str:
+    """Whether the rows are of the GPU at hand, in words."""
+    if chosen.kind == "cpu":
+        return "all of this host"
+    known = {one.candidate.gpu for one in found} - {None}
+    own = provenance.hashed(chosen.uuid)
+    if not known:
+        return "which GPU of the model measured them is not known"
+    if known == {own}:
+        return "measured by this very GPU"
+    return "measured by another GPU of the model" if own not in known else "measured by this and another GPU"
+
+
+def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None:
+    """Note with the ceilings what another process, GPU or host adds to a time."""
+    trusted = (one for one in found if one.is_trusted)
+    timed = ((one.candidate.row.outcome.timing, one.outcome.timing) for one in trusted)
+    added = spread.found(
+        (before, after) for before, after in timed if before is not None and after is not None
+    )
+    if not added:
+        say(f"Nothing noted: no duration has {spread.FEWEST} times.")
+        return
+    told = ceilings.model_copy(update={"spread": {**ceilings.spread, **added}})
+    write_atomically(path, told.model_dump_json(indent=2).encode() + b"\n")
+    say(f"Noted in {path}: {', '.join(f'{100 * one:.2g} % ({name})' for name, one in added.items())}.")
 
 
 def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyConfig, stock: Stock) -> None:
@@ -152,7 +204,9 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
         elif state is not None and not state.valid:
             stock.distrusted += 1
         else:
-            stock.fresh.append(Candidate(row, entry, *settings))
+            run = runs.get(row.origin.run)
+            gpu = None if run is None else run.devices.get(row.origin.device)
+            stock.fresh.append(Candidate(row, entry, *settings, gpu=gpu))
 
 
 def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:

@@ -282,6 +282,7 @@ class VerifyConfig(Record):
     sample_seed: Seed
     margin: float = Field(gt=0, lt=1)
     share: float = Field(ge=0, le=1)
+    note: bool
     input: Place
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)

@@ -59,13 +59,14 @@ def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:
     """
     rates, is_disturbed = worker.rates()
     before = results.read(Ceilings, path) if path.exists() else None
-    # What comparisons found of equal kernels is no rate, and stays.
-    noise = before.noise if before is not None and before.environment == environment.of_device else {}
+    # What was found of equal kernels and of equal points is no rate, and stays.
+    is_same = before is not None and before.environment == environment.of_device
+    kept = {"noise": before.noise, "spread": before.spread} if before is not None and is_same else {}
     ceilings = Ceilings(
         gpu=environment.gpu,
         environment=environment.of_device,
         is_disturbed=is_disturbed,
-        noise=noise,
+        **kept,
         **rates.model_dump(),
     )
     write_atomically(path, ceilings.model_dump_json(indent=2).encode() + b"\n")

@@ -312,7 +312,7 @@ class Supervisor:
             self._quiet = point.provider, worker.threads(), perf_counter()
 
     def _computed(self, before: load.Threads, begin: float) -> bool:
-        """Whether the worker's threads have computed since a look, or would have, if nothing was asked of it."""
+        """Whether the threads of the worker have computed since a look, or would have."""
         had = load.scheduled(before, self._workers.now.threads())
         return had.ran_us + had.waited_us > COMPUTES * 1e6 * (perf_counter() - begin)
 

@@ -78,15 +78,17 @@ class Ceilings(Rates):
     """The rates measured on one device in one environment.
 
     ``noise`` is what equal kernels' times differ by from process to process, as ``compare`` found it against
-    itself: the standard deviation of the logarithms of ratios, by ``noise_class``. ``is_disturbed`` says that
-    others had a CPU's cores meanwhile. Such rates may be a hundred times too low: no time is compared with
-    them, and they are measured again.
+    itself: the standard deviation of the logarithms of ratios, by ``noise_class``. ``spread`` is what another
+    process, GPU of the model and host add to the 90 % interval of a time, as a share of it, by duration
+    (``pipeline.store.spread``). ``is_disturbed`` says that others had a CPU's cores meanwhile. Such rates may
+    be a hundred times too low: no time is compared with them, and they are measured again.
     """
 
     gpu: Name
     environment: Text
     is_disturbed: bool = False
     noise: dict[Name, NotNegative] = Field(default_factory=dict)
+    spread: dict[Name, NotNegative] = Field(default_factory=dict)
 
 
 def rate(time_us: float, work: Work, ceilings: Ceilings | None) -> Rate:

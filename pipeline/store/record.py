@@ -100,12 +100,6 @@ class Timing(Record):
             raise ValueError(f"min, p20, median and p80 are not in order: {ordered}")
         return self
 
-    @property
-    def interval_us(self) -> tuple[float, float]:
-        """The median's 95 % interval, which reaches down by ``excess_us``."""
-        half = self.rel_ci * self.median_us
-        return max(0.0, self.median_us - half - self.excess_us), self.median_us + half
-
 
 class Rate(Record):
     """What a time means: bytes and operations over time (GB/s, TFLOP/s), against the measured ceiling.

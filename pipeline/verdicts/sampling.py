@@ -15,12 +15,14 @@ from pipeline.timing.settings import TimingSettings
 
 @dataclass(frozen=True)
 class Candidate:
-    """A timed row, with what it takes to measure its point again in the same way."""
+    """A timed row, with what it takes to measure its point again in the same way; ``gpu`` is a hash of the
+    UUID of the GPU that measured it, None where that is not known."""
 
     row: Measurement
     entry: Entry
     timing: TimingSettings
     seed: int
+    gpu: str | None = None
 
     @property
     def us(self) -> float:

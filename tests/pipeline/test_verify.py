@@ -107,13 +107,26 @@ class Planted:
         return outcome.model_copy(update={"timing": timing})
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *factors: float | Outcome, **options: object) -> int:
+def run(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *factors: float | Outcome,
+    writes: bool = False,
+    **options: object,
+) -> int:
     """Run the command in this process; its exit status."""
     planted = type("PlantedHere", (Planted,), {"factors": factors, "folder": folder})
     monkeypatch.setattr(verify, "Supervisor", planted)
     given = {
         **{"kernel": ["softmax"], "device": "cuda", "provider": None, "points": 60, "sample_seed": 0},
-        **{"margin": 0.02, "share": 0.9, "input": folder, "point_timeout_s": 1.0, "wait_s": None},
+        **{
+            "margin": 0.02,
+            "share": 0.9,
+            "note": False,
+            "input": folder,
+            "point_timeout_s": 1.0,
+            "wait_s": None,
+        },
     }
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     try:
@@ -122,7 +135,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *factors: float | Outcome
         return int(str(ended.code))
     finally:
         left = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        assert left == before, "nothing is written to results"
+        assert (left == before) is not writes, "nothing is written to results that is not asked for"
     return 0
 
 
@@ -131,7 +144,8 @@ def test_times_that_come_out_the_same_are_counted_and_old_rows_are_said(
 ) -> None:
     assert run(folder, monkeypatch, 1.019, 0.981, 1.0) == 0
     out = capsys.readouterr().out
-    assert "reproduced: 3 of 3 within 2 %." in out
+    assert "reproduced: 3 of 3 within 2 %, 1 in the 90 % interval of their row; " in out
+    assert "which GPU of the model measured them is not known." in out
     assert "3 of 3 fresh rows of nvidia-h200 were measured again" in out
     old = "1 row is old: the source of softmax/torch changed; 1 row is marked as not to be trusted"
     assert f"{old}, and could not be verified." in out
@@ -144,7 +158,7 @@ def test_what_was_not_reproduced_is_listed_and_too_much_of_it_is_exit_code_1(
     failed = Outcome(status="timeout", error="no answer in 1 s")
     assert run(folder, monkeypatch, 1.5, failed, 1.0) == 1
     out = capsys.readouterr().out
-    assert "reproduced: 1 of 3 within 2 %." in out
+    assert "reproduced: 1 of 3 within 2 %, " in out
     assert "That is less than share=0.9 of the sample." in out
     (line,) = [line for line in out.splitlines() if " 1.50 " in line]
     assert line.split()[0] == "softmax" and "timeout" not in line
@@ -164,7 +178,7 @@ def test_a_time_now_that_is_not_to_be_trusted_reproduces_nothing(
     )
     assert run(folder, monkeypatch, busy, 1.0, 1.0) == 1
     out = capsys.readouterr().out
-    assert "reproduced: 2 of 3 within 2 %." in out
+    assert "reproduced: 2 of 3 within 2 %, " in out
     assert "it was busy" in out
     assert "1 new time is not to be trusted: run it again when the machine is quiet." in out
 
@@ -210,3 +224,20 @@ def test_a_cpus_rows_are_measured_again_and_old_ones_are_not(tmp_path: Path) -> 
     assert "Run make repro to measure them again.\n" in done.stderr
     left = {path: path.read_bytes() for path in (tree.root / "outputs").rglob("*") if path.is_file()}
     assert left == before, "nothing is written to results"
+
+
+def test_what_another_gpu_adds_is_noted_with_the_ceilings_and_is_in_every_interval_then(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = results.ceilings_path(folder, H200)
+    path.unlink(missing_ok=True)
+    again = {"input": folder, "share": 0.0}
+    with pytest.raises(UserError, match=r"pipeline\.ceilings first, then note=true"):
+        run(folder, monkeypatch, 1.0, 1.0, 1.0, note=True, **again)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(factory.ceilings(H200).model_dump_json())
+    monkeypatch.setattr(verify.spread, "FEWEST", 3)
+    run(folder, monkeypatch, 1.04, 1.05, 0.97, note=True, writes=True, **again)
+    assert "3 in the 90 % interval" not in capsys.readouterr().out
+    run(folder, monkeypatch, 1.04, 1.045, 0.97, **again)
+    assert "0 of 3 within 2 %, 3 in the 90 % interval of their row" in capsys.readouterr().out
