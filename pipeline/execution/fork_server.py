@@ -32,6 +32,8 @@ FIRST_COMPILE = (
 )
 """What the first torch.compile would import: seconds, a step at a time."""
 
+ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
 IDLE_S = 0.2
 """Without a request for so long, it has nothing to do."""
 
@@ -43,6 +45,8 @@ def main(parent: int, fd: int, device: str) -> None:
     """Answer requests until the other end closes."""
     die_with(parent)
     call_it("fork-server")
+    # A context of CUDA's driver survives no fork: whether there is a GPU, torch asks NVML, in this process.
+    os.environ[ASK_NVML] = "1"
     control = socket.socket(fileno=fd)
     with quick_import():
         from pipeline.execution import worker
@@ -75,6 +79,7 @@ def _forked(control: socket.socket, descriptors: list[int]) -> int:
     if pid == 0:
         try:
             control.close()
+            del os.environ[ASK_NVML]
             connection, memory, printed = descriptors
             for stream in (1, 2):
                 os.dup2(printed, stream)
