@@ -38,7 +38,7 @@ NOT_MEASURING = (
     *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
     *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
     *("pipeline.execution.partner", "pipeline.execution.process_state", "pipeline.execution.finalist"),
-    "pipeline.execution.readings",
+    *("pipeline.execution.readings", "pipeline.execution.forks", "pipeline.execution.workers"),
 )
 """Records, planning, building and messages decide no number once a call and its inputs are there."""
 

@@ -69,7 +69,7 @@ def test_devices_are_idle_while_they_wait_for_the_driver() -> None:
 
 
 def test_a_schedule_over_many_points_hands_out_what_one_that_looks_at_all_would() -> None:
-    """The rule as it is written: of what is ready the inputs that are there, then those of nobody else."""
+    """The rule as it is written: of what is ready the provider that is there, then those of nobody else."""
     for seed, workers in itertools.product(range(6), (1, 3, 8)):
         dice = random.Random(seed)
         points = [point(provider, size) for size in range(12) for provider in "abcde"]
@@ -80,8 +80,8 @@ def test_a_schedule_over_many_points_hands_out_what_one_that_looks_at_all_would(
         for turn in range(len(points)):
             worker = dice.randrange(workers)
             others = {one for number, one in enumerate(last) if number != worker}
-            expected = min(waiting, key=lambda one: (one.problem != last[worker], one.problem in others))
+            expected = min(waiting, key=lambda one: (one.provider != last[worker], one.provider in others))
             assert schedule.next(worker) == expected, f"{workers} workers, seed {seed}, turn {turn}"
             waiting.remove(expected)
-            last[worker] = expected.problem  # type: ignore[call-overload]
+            last[worker] = expected.provider  # type: ignore[call-overload]
         assert schedule.next(0) is None
