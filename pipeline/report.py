@@ -31,7 +31,18 @@ from pipeline.command.run import console, run_stage, say
 from pipeline.execution import identity, versions
 from pipeline.machine import device
 from pipeline.machine.process import die_with
-from pipeline.reporting import best, closing, data_files, gpus, history, origin_section, pages, plots, summary
+from pipeline.reporting import (
+    best,
+    closing,
+    data_files,
+    gpus,
+    history,
+    origin_section,
+    pages,
+    plots,
+    shares,
+    summary,
+)
 from pipeline.reporting.charts import of_drawing
 from pipeline.reporting.content import About, Content, Plot, machines
 from pipeline.reporting.drawings import Drawing, drawings
@@ -81,7 +92,7 @@ def run(config: ReportConfig) -> None:
     evidence = load_evidence(config.input, sentences.append, local=is_cpu)
     paths = results.ledgers(config.input, sentences.append, local=is_cpu)
     measured = tabulated(paths, explained(evidence), sentences.append)
-    known = results.machines(config.input, sentences.append, local=is_cpu)
+    known = Results((), *results.machines(config.input, sentences.append, local=is_cpu))
     held = finals.load(config.input, sentences.append, local=is_cpu)
     compared = comparisons.load(config.input, sentences.append, local=is_cpu)
     asked_for(config.output / "report.html")
@@ -93,11 +104,9 @@ def run(config: ReportConfig) -> None:
         unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
-    every_final = [row for rows in held.values() for row in rows]
+    every_final = shares.of_records((row for rows in held.values() for row in rows), known.ceilings)
     runs = provenance.environments(folders_of(config.input, is_cpu))
-    content = compose(
-        measured, Results((), *known), evidence, every_final, list(compared.values()), runs, unreadable
-    )
+    content = compose(measured, known, evidence, every_final, list(compared.values()), runs, unreadable)
     write(content, output)
 
     if not closing.show(console, output, here.slug):
@@ -141,7 +150,7 @@ def compose(
     """Work out everything that the report says; ``held`` are the finals of every run, ``runs`` the
     environments of runs, and ``known`` are the machines."""
     everything_held, held = held, finals.newest_with_ours(held)
-    rows = measured.rows
+    rows = shares.of_table(measured.rows, known.ceilings)
     shown = set(rows.loc[rows["key"].isin({row.key for row in measured.wanted}), "key"])
     explained_ = tuple(row for row in measured.wanted if row.key in shown)
     found = dataclasses.replace(known, measurements=explained_)

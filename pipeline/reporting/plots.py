@@ -21,8 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pipeline.reporting.drawings import Drawing
-from pipeline.reporting.frames import compute_ceiling
 from pipeline.reporting.numbers import RATES, number
+from pipeline.reporting.shares import compute_ceiling
 from pipeline.store.ceilings import Ceilings
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#656d76", "#d8dee4", "#ffffff"

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from pipeline.reporting.frames import compute_ceiling
 from pipeline.reporting.numbers import number
 from pipeline.reporting.plots import INK, Panel, Style, legend, plain, settings, title
+from pipeline.reporting.shares import compute_ceiling
 from pipeline.store.ceilings import Rates
 from pipeline.store.evidence import CounterRow
 

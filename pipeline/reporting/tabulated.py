@@ -154,7 +154,7 @@ def _of_problems(kinds: Sequence[Any]) -> dict[str, list[Any]]:
         "extent": list(map(notation.extent, points)),
         "words": list(map(notation.words, points)),
         "x": [one.problem.get(x_name(kernel, workload, one)) for (kernel, workload, _), one in named],
-        "headline": [headline(kernel, workload) for kernel, workload, _ in kinds],
+        "headline": [headline(*kind) for kind in kinds],
     }
 
 

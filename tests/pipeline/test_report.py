@@ -850,3 +850,27 @@ def test_dvc_shows_and_compares_metrics_and_plots(report_on, tmp_path):
     shown = {path.name for path in (tmp_path / "page/static").iterdir()}
     assert {name.partition("_")[0] for name in shown} == {"HEAD", "workspace"}, "both side by side"
     assert all(f"static/{name}" in page for name in shown)
+
+
+def test_shares_are_of_the_ceiling_that_the_page_names(report_on, tmp_path):
+    rows = [measurement("softmax", name, 4096) for name in ("torch", "cuda")]
+    folder = write_results(tmp_path / "results", rows)
+    path = results.ceilings_path(folder, H200)
+    path.write_text(path.read_text().replace('"copy_gbps": 4270.0', '"copy_gbps": 4000.0'))
+    output = report_on(folder)
+    text = (output / "report.md").read_text()
+    assert "| copy ceiling | 4000 GB/s |" in text
+    us = rows[1].outcome.timing.median_us
+    share = percent(2 * 4096 * 4096 * 4 / us / 1e3 / 4000)
+    assert f"| {number(us)}† | {number(2 * 4096 * 4096 * 4 / us / 1e3)} | {share} |" in text
+    (line,) = csv.DictReader((output / "best.csv").open())
+    assert percent(float(line["ceiling_fraction"])) == share
+
+
+def test_a_problem_has_one_unit_on_every_machine(report_on, tmp_path):
+    rows = [
+        measurement("matmul", "torch", 8192, "bfloat16", m=16, workload=workload, gpu=gpu)
+        for gpu, workload in ((H100, "decode"), (H200, "square"))
+    ]
+    text = (report_on(write_results(tmp_path / "results", rows)) / "report.md").read_text()
+    assert "| problem | machine | best configuration | us | GB/s | of ceiling | x torch |" in text
