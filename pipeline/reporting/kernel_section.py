@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 
 from pipeline.reporting import gpus_section
 from pipeline.reporting.content import About, Content
-from pipeline.reporting.frames import best_providers
+from pipeline.reporting.frames import best_providers, entry_of
 from pipeline.reporting.numbers import RATES, microseconds, number, percent
 from pipeline.reporting.plots import Style
 from pipeline.reporting.ranking import doubt, is_bound, is_distrusted
@@ -34,6 +35,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
     about = content.about[name]
     winners = best_providers(best).sort_values("rank")
     order = [slug for slug in machine_names if slug in set(rows["gpu"])]
+    untimed = _untimed(rows)
     rates = _rates(best)
     tables = []
     for words, of_words in winners.groupby("words", sort=False):
@@ -70,9 +72,9 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "lines": _lines(winners, machine_names, about, content.styles, rates),
         "everything": _packed(_lines(every, machine_names, about, content.styles, rates)),
         "untimed": [
-            (machine_names[slug], [str(remark) for remark in remarks(_untimed(rows[rows["gpu"] == slug]))])
+            (machine_names[slug], [str(remark) for remark in remarks(here)])
             for slug in order
-            if not rows[rows["gpu"] == slug]["status"].eq("ok").all()
+            if (here := [row for row in untimed if row["gpu"] == slug])
         ],
         "ties": " ".join(
             note
@@ -108,10 +110,21 @@ def _tolerance_used(rows: pd.DataFrame, about: About) -> str:
 
 
 def _untimed(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows without a time, as remarks take them."""
-    some = rows.loc[rows["status"] != "ok", ["kernel", "provider", "status", "error"]]
+    """The rows without a time, of providers that somebody asked for, as remarks take them."""
+    some = rows.loc[rows["status"] != "ok", ["kernel", "gpu", "provider", "status", "error", "command"]]
     found: list[Any] = some.astype(object).where(some.notna(), None).to_dict("records")
-    return found
+    return [row for row in found if _is_asked_for(row["kernel"], row["provider"], row["command"])]
+
+
+def _is_asked_for(kernel: str, provider: str, command: str) -> bool:
+    """Whether somebody wanted to know of a provider. One that needs a package beyond the pipeline's own is
+    measured wherever that happens to be installed, and its failures say something only to who named it."""
+    entry = entry_of(kernel)
+    declared = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
+    if provider not in declared or declared[provider].requires is None:
+        return True
+    named = re.findall(r"\bprovider=\[?([\w.+,\- ]*)", command)
+    return provider in {one.strip() for names in named for one in names.split(",")}
 
 
 def _rates(rows: pd.DataFrame) -> list[str]:

@@ -178,6 +178,7 @@ def _of_origins(examples: Sequence[Measurement]) -> dict[str, list[Any]]:
         "commit": [origin.commit for origin in origins],
         "dirty": [origin.dirty for origin in origins],
         "run": [origin.run for origin in origins],
+        "command": [origin.command for origin in origins],
         "source": [row.parts.source for row in examples],
         "environment": [row.parts.environment for row in examples],
     }

@@ -874,3 +874,30 @@ def test_a_problem_has_one_unit_on_every_machine(report_on, tmp_path):
     ]
     text = (report_on(write_results(tmp_path / "results", rows)) / "report.md").read_text()
     assert "| problem | machine | best configuration | us | GB/s | of ceiling | x torch |" in text
+
+
+def test_failures_of_providers_that_nobody_asked_for_are_left_out(report_on, tmp_path):
+    """A provider of another package is measured wherever that is installed; one that a command names was
+    asked for."""
+
+    def named(row, command: str):
+        run = row.origin.run[:-6] + "0a0a0a"
+        return row.model_copy(
+            update={"origin": row.origin.model_copy(update={"command": command, "run": run})}
+        )
+
+    failed = {"status": "runtime_error", "error": "it has no row_stack"}
+    liger = measurement("softmax", "liger", 1024, **failed)
+    rows = [
+        measurement("softmax", "torch", 1024),
+        measurement("softmax", "numba", 1024, **failed),
+        measurement("softmax", "quack", 1024, **failed),
+        measurement("softmax", "cuda", 1024, status="out_of_memory"),
+        named(liger, "python -m pipeline.sweep kernel=softmax 'provider=[torch, liger]' output=results"),
+    ]
+    output = report_on(write_results(tmp_path / "results", rows))
+    for page in ("report.md", "report.html"):
+        text = (output / page).read_text()
+        assert "numba: 1 point" not in text and "quack: 1 point" not in text
+        assert "liger: 1 point failed at run time: it has no row_stack" in text
+        assert "cuda: 1 point ran out of memory" in text
