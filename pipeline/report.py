@@ -69,7 +69,7 @@ from pipeline.timing.settings import TimingSettings
 
 PLOT_COLUMNS = [
     *("workload", "x_dimension", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words"),
-    *("median_us", "speedup"),
+    *("median_us", "speedup", *data_files.MARKS),
 ]
 """The columns of ``data/NAME.csv`` and ``data/NAME.parquet``: the numbers of the plot of the same name.
 ``words`` are those of the plot's row of panels. In the files some have other names, with their units:

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 COLUMNS = [
     *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
-    *("baseline", "speedup", "valid", "throttle", "doubt", "commit", "dirty"),
+    *("baseline", "speedup", *data_files.MARKS, "commit", "dirty"),
 ]
-"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. A time with a
-``throttle`` is an upper bound; ``doubt`` is why the time or the speedup is not to be trusted. In the files
-some columns have other names, with their units: ``data_files.NAMES``."""
+"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. In the files some
+columns have other names, with their units: ``data_files.NAMES``."""
 
 Row = Mapping[str, str]
 """A line of the CSV file, by ``COLUMNS``."""

@@ -518,7 +518,7 @@ def test_the_data_of_a_plot_is_a_file(written):
 
 def test_parquet_beside_each_csv_has_the_same_rows_with_types(written):
     texts = {"kernel", "workload", "problem", "words", "gpu", "provider", "configuration", "x_dimension"}
-    texts |= {"headline", "bound", "baseline", "commit", "throttle", "doubt"}
+    texts |= {"headline", "bound", "baseline", "commit", "throttle", "doubt", "incomparable"}
     for file in sorted(written[0].rglob("*.csv")):
         typed = pd.read_parquet(file.with_suffix(".parquet"))
         read = pd.read_csv(file, dtype=dict.fromkeys(texts, "string"))
@@ -527,7 +527,7 @@ def test_parquet_beside_each_csv_has_the_same_rows_with_types(written):
             if name in texts:
                 assert pd.api.types.is_string_dtype(typed[name])
                 assert typed[name].fillna("").tolist() == read[name].fillna("").tolist(), name
-            elif name in ("valid", "dirty"):
+            elif name in ("valid", "tied", "dirty"):
                 assert str(typed[name].dtype) == "boolean"
                 assert typed[name].fillna(False).tolist() == read[name].fillna(False).tolist(), name
             else:
@@ -901,3 +901,24 @@ def test_failures_of_providers_that_nobody_asked_for_are_left_out(report_on, tmp
         assert "numba: 1 point" not in text and "quack: 1 point" not in text
         assert "liger: 1 point failed at run time: it has no row_stack" in text
         assert "cuda: 1 point ran out of memory" in text
+
+
+def test_the_data_of_a_plot_has_the_marks_of_the_page(report_on, tmp_path):
+    rows = [measurement("softmax", "torch", size) for size in (1024, 4096)]
+    rows += [measurement("softmax", "cuda", size, throttle="sw_power_cap") for size in (1024, 4096)]
+    rows += [measurement("softmax", "triton_row", size, valid=False) for size in (1024, 4096)]
+    row = measurement("softmax", "triton_tile", 1024)
+    outcome = row.outcome.model_copy(update={"any_answer": "zeros"})
+    rows += [row.model_copy(update={"outcome": outcome}), measurement("softmax", "triton_tile", 4096)]
+    output = report_on(write_results(tmp_path / "results", rows))
+    found = {
+        (line["provider"], line["x"]): line for line in csv.DictReader((output / "data/softmax.csv").open())
+    }
+    trusted = found["torch", "1024"]
+    assert (trusted["valid"], trusted["throttle"], trusted["doubt"]) == ("True", "", "")
+    bound = found["cuda", "1024"]
+    assert (bound["valid"], bound["throttle"]) == ("False", "sw_power_cap")
+    assert "held back" in bound["doubt"]
+    assert "the clock moved" in found["triton_row", "4096"]["doubt"]
+    assert found["triton_tile", "1024"]["incomparable"].startswith("any answer passes: zeros")
+    assert found["triton_tile", "1024"]["speedup_ratio"] == ""
