@@ -55,8 +55,9 @@ class Content:
     configuration with its speedup. ``field`` are the problems at which ours met others, ``losses`` those at
     which any of them is faster, worst first, ``summaries`` what follows of the field, ``common_problems``
     GPUs at common problems and ``other_sources`` those at which no provider is the same. ``finals`` are the
-    newest of each problem, ``history`` those of every run, ``comparisons`` all that were made. ``plots``,
-    ``rooflines`` and ``ladders`` are drawings of each kernel that was timed, ``landscapes`` the maps of each.
+    newest of each problem, ``history`` those of every run, ``comparisons`` all that were made. ``plots``
+    are drawings of each kernel that was timed, ``rooflines`` of each whose problems differ in flops a byte,
+    ``ladders`` of each with a problem that several providers were timed at, ``landscapes`` the maps of each.
     ``overview`` is the figure of the summaries, empty without one.
     ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
 
