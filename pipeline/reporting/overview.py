@@ -17,6 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.reporting.numbers import percent, speedup
 from pipeline.reporting.plots import INK, MARKERS, PAPER, Style, settings
+from pipeline.reporting.ratio_plot import RATIOS
 from pipeline.reporting.summary import Summary
 
 STYLES = tuple(
@@ -30,11 +31,9 @@ STYLES = tuple(
 )
 """How machines are drawn, one after the other; colours after Okabe and Ito."""
 
-RATIOS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Where the axis of ratios has ticks, as far as it goes."""
-
-MARGIN = 1.35
-"""By which factor that axis goes beyond its outermost ratios."""
+MARGIN = 0.16
+"""The share of the axis of ratios, in logarithms, by which it goes beyond its outermost ratios: a text's
+width."""
 
 
 def overview(some: Sequence[Summary], machines: Mapping[str, str]) -> str:
@@ -84,7 +83,9 @@ def _ratios(axes: Any, found: Sequence[float]) -> None:
     """An axis of ratios about 1, on which twice and half are as far away."""
     axes.set_title("times as fast as the baseline")
     axes.set_xscale("log", base=2)
-    axes.set_xlim(min(0.8, *found) / MARGIN, max(1.25, *found) * MARGIN)
+    least, most = min(0.8, *found), max(1.25, *found)
+    room = max(most / least, 4.0) ** MARGIN
+    axes.set_xlim(least / room, most * room)
     axes.xaxis.set_major_locator(FixedLocator(RATIOS))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

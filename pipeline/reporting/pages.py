@@ -85,8 +85,8 @@ def plain_markdown(value: object) -> str:
     if isinstance(value, Markup):
         return value
     text = re.sub(r"[\\`\[\]|]", r"\\\g<0>", visible(str(value)))
-    # Before "= " it begins no tag.
-    return Markup(re.sub(r"<(?!= )", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", text)))
+    # Before "= " or a space it begins no tag.
+    return Markup(re.sub(r"<(?!=? )", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", text)))
 
 
 def _markdown() -> Jinja:
