@@ -216,7 +216,7 @@ def compose(
             about=about,
             plots={name: [one.result() for one in some] for name, some in drawn.items()},
             landscapes={name: one.result() for name, one in maps.items()},
-            rooflines={name: drawn for name, svg in roofs.items() if (drawn := svg.result())},
+            rooflines={name: roof for name, svg in roofs.items() if (roof := svg.result())},
             ladders={name: svg.result() for name, svg in ladders.items()},
             evidence=evidence,
             styles=styles,
