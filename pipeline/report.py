@@ -196,9 +196,9 @@ def compose(
         by_finals = head_to_heads_of_finals(everything_held, swept, times)
         field = preferred(swept, by_finals)
         of_finals = frame_of_finals(row for row in held if row.power == "burst")
-        summaries = summary.summaries(field, rows, of_finals, baselines)
+        side_by_side = summary.side_by_side(field, rows, of_finals, baselines)
         common, others = gpus.compared(rows, of_finals)
-        overview_drawn = processes.submit(overview, summaries, names)
+        overview_drawn = processes.submit(overview, side_by_side, names)
         return Content(
             results=found,
             machines=names,
@@ -206,7 +206,8 @@ def compose(
             best=fastest,
             field=field,
             losses=losses(swept, by_finals),
-            summaries=summaries,
+            summaries=summary.summaries(field, rows, of_finals, baselines),
+            side_by_side=side_by_side,
             overview=overview_drawn.result(),
             common_problems=common,
             other_sources=others,

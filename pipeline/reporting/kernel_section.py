@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 from pipeline.reporting import gpus_section
 from pipeline.reporting.content import About, Content
 from pipeline.reporting.frames import best_providers, entry_of
-from pipeline.reporting.numbers import RATES, microseconds, number, percent
+from pipeline.reporting.numbers import GAP, RATES, microseconds, number, percent
 from pipeline.reporting.plots import Style
 from pipeline.reporting.ranking import doubt, is_bound, is_distrusted
 from pipeline.reporting.table import INCOMPARABLE, TIE_NOTE, incomparable_notes, ratio_cell, remarks
@@ -40,7 +41,7 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
     tables = []
     for words, of_words in winners.groupby("words", sort=False):
         some = _rates(of_words)
-        shown = _lines(of_words, machine_names, about, content.styles, some)
+        shown = _with_gaps(_lines(of_words, machine_names, about, content.styles, some), rows, machine_names)
         tables.append({"words": words, "rates": [RATES[one] for one in some], "lines": shown})
     every = best.sort_values(["rank", "median_us", "provider"])
     met = [one for one in content.common_problems if one.kernel == name]
@@ -69,7 +70,9 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "gpu_charts": [chart.view for chart in gpus_section.charts(drawn, met, machine_names)],
         "why": sections(name, machine_names, content.evidence, content.results.measurements),
         "tables": tables,
-        "lines": _lines(winners, machine_names, about, content.styles, rates),
+        "lines": _with_gaps(
+            _lines(winners, machine_names, about, content.styles, rates), rows, machine_names
+        ),
         "everything": _packed(_lines(every, machine_names, about, content.styles, rates)),
         "untimed": [
             (machine_names[slug], [str(remark) for remark in remarks(here)])
@@ -173,6 +176,29 @@ def _packed(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
         us = line["us"] + "!" * line["distrusted"]
         rows.append([*places, label, us, line["error"], *line["rates"], line["percent"], line["speedup"]])
     return {**{name: list(known) for name, known in shared.items()}, "rows": rows}
+
+
+def _with_gaps(
+    lines: Sequence[Mapping[str, Any]], rows: pd.DataFrame, names: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    """Lines of a kernel's problems, and at each problem one for every GPU with ``rows`` of the kernel and no
+    line there: it has no time, or was not measured."""
+    gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
+    tried = set(rows[["rank", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
+    place = {slug: i for i, slug in enumerate(names)}
+    found = []
+    for _, at_problem in itertools.groupby(lines, key=lambda line: line["rank"]):
+        here = list(at_problem)
+        for slug in gpus:
+            if slug not in {line["gpu"] for line in here}:
+                label = "no time" if (here[0]["rank"], slug) in tried else GAP
+                empty = dict.fromkeys(("provider", "style", "us", "error", "percent", "speedup"), "")
+                flags = dict.fromkeys(("baseline", "distrusted", "compute", "bar"), 0)
+                rates = [""] * len(here[0]["rates"])
+                of = {"gpu": slug, "machine": names[slug], "label": label, "rates": rates}
+                here.append({**here[0], **empty, **flags, **of})
+        found += sorted(here, key=lambda line: place[line["gpu"]])
+    return found
 
 
 def _lines(

@@ -9,6 +9,9 @@ from rich.console import Console, RenderableType
 PIPE_WIDTH = 110
 """Columns where the output is no terminal, which has no width to ask for."""
 
+GAP = "not measured"
+"""What a table of several machines says of one that lacks a number."""
+
 RATES = {"gbps": "GB/s", "tflops": "TFLOP/s"}
 """The unit of each rate that people compare."""
 

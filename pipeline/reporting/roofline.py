@@ -17,7 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from pipeline.reporting.frames import best_providers
-from pipeline.reporting.numbers import number
+from pipeline.reporting.numbers import GAP, number
 from pipeline.reporting.plots import INK, MUTED, Panel, Style, legend, plain, settings, title
 from pipeline.reporting.shares import compute_ceiling
 from pipeline.store.ceilings import Rates
@@ -154,7 +154,7 @@ def _draw(
         )
         axes.annotate(text, (0.02, 0.96), xycoords="axes fraction", va="top", fontsize=8, color=INK)
     if not found:
-        axes.annotate("not measured", (0.5, 0.4), xycoords="axes fraction", ha="center", color=MUTED)
+        axes.annotate(GAP, (0.6, 0.2), xycoords="axes fraction", ha="center", color=MUTED)
     for mark in found:
         look = style[mark.provider]
         axes.plot(

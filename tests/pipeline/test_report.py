@@ -41,6 +41,7 @@ DRAWN = ("torch", "torch_compile", "triton_row", "triton_online", "cuda")
 LADDERS = ("matmul", "softmax")
 """Those with three providers and more."""
 TIMED = ("gelu", "matmul", "of_old", "softmax", "square")
+GAPS = ("not measured", "no time")
 PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "of_old", "softmax", "softmax-few_rows", "square")
 
 
@@ -325,7 +326,8 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
                 continue
             assert {len(cells) for cells in table} == {len(table[0])}
             for problem, _, *cells in table[1:]:
-                from_html.add(as_shown(kernel, problem, cells))
+                if cells[1] not in GAPS:
+                    from_html.add(as_shown(kernel, problem, cells))
     assert from_html == lines
 
     markdown, kernel, from_markdown, within = (written[0] / "report.md").read_text(), "", set(), False
@@ -333,7 +335,8 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
         kernel = line[3:] if line.startswith("## ") else kernel
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         within = line.startswith("|") and (within or cells[0] == "problem")
-        if within and cells[0] != "problem" and not line.startswith("|-"):
+        is_line = within and cells[0] != "problem" and not line.startswith("|-")
+        if is_line and cells[2] not in GAPS:
             from_markdown.add(as_shown(kernel, cells[0], cells[1:]))
     assert from_markdown == lines
 
@@ -921,3 +924,42 @@ def test_the_data_of_a_plot_has_the_marks_of_the_page(report_on, tmp_path):
     assert "the clock moved" in found["triton_row", "4096"]["doubt"]
     assert found["triton_tile", "1024"]["incomparable"].startswith("any answer passes: zeros")
     assert found["triton_tile", "1024"]["speedup_ratio"] == ""
+
+
+def test_two_gpus_are_compared_at_the_same_problems(report_on, tmp_path):
+    """In the overview by their means, and in each kernel's table line by line."""
+    rows = [
+        measurement("softmax", name, size, gpu=gpu)
+        for name in ("torch", "cuda")
+        for gpu, sizes in ((H100, (1024, 4096, 16384)), (H200, (256, 1024, 4096)))
+        for size in sizes
+    ]
+    rows += [measurement("softmax", name, 1024, "bfloat16", gpu=H200) for name in ("torch", "cuda")]
+    rows += [
+        measurement("softmax", name, 256, gpu=H100, status="out_of_memory") for name in ("torch", "cuda")
+    ]
+    output = report_on(write_results(tmp_path / "results", rows))
+    text = (output / "report.md").read_text()
+    lines = {line.split(" | ")[1]: line for line in text.splitlines() if line.startswith("| softmax |")}
+    _, of_h100, of_h200 = lines["float32"].strip("| ").rsplit(" | ", 2)
+    assert of_h100.endswith("at 1024, 4096") and of_h200.endswith("at 1024, 4096")
+    assert lines["bfloat16"].split(" | ")[2] == "not measured"
+    assert "| 16384 | NVIDIA H200 | not measured |  |  |  |  |" in text
+    assert "| 256 | NVIDIA H100 80GB HBM3 | no time |  |  |  |  |" in text
+    page = Page((output / "report.html").read_text())
+    cells = [row for table in page.tables for row in table if "not measured" in row]
+    assert ["16384", "float32", "NVIDIA H200", "not measured", "", "", "", ""] in cells
+    own = json.loads((output / "metrics.json").read_text())["softmax"]
+    assert own[H100]["float32"]["problems"] == ["1024", "4096", "16384"], "a GPU's own numbers are of all"
+    drawn = (output / "overview.svg").read_text()
+    assert "not measured" in drawn
+
+
+def test_an_arithmetic_that_one_gpu_was_not_measured_in_is_a_gap(report_on, tmp_path):
+    folder = write_results(tmp_path / "results", [measurement(gpu=gpu) for gpu in (H100, H200)])
+    path = results.ceilings_path(folder, H200)
+    known = json.loads(path.read_text())
+    del known["matmul_tflops"]["tf32"]
+    path.write_text(json.dumps(known))
+    text = (report_on(folder) / "report.md").read_text()
+    assert "| matmul ceiling, tf32 | 250 TFLOP/s | not measured |" in text
