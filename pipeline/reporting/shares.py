@@ -2,8 +2,8 @@
 
 A row keeps its share of the ceiling that was known when it was measured. Ceilings are measured again, and two
 rows side by side may have shares of two ceilings. So a page computes every share when it is drawn: from the
-time, and from the newest ceilings of the machine, which the page names. Sustained times have the ceiling of a burst,
-too, so that what a GPU's power limit costs can be seen.
+time, and from the newest ceilings of the machine, which the page names. Sustained times have the ceiling of a
+burst, too, so that what a GPU's power limit costs can be seen.
 """
 
 from __future__ import annotations

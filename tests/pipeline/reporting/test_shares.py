@@ -8,7 +8,7 @@ from pipeline.reporting import shares
 from pipeline.reporting.frames import frame
 from pipeline.reporting.shares import compute_ceiling
 from pipeline.store.ceilings import Rates
-from tests.factory import CPU, H100, H200, ceilings, grid, measurement
+from tests.factory import CPU, H100, H200, ceilings, final, grid, measurement
 
 
 def test_the_compute_ceiling_is_that_of_the_works_arithmetic():
@@ -55,6 +55,15 @@ def test_a_share_is_of_the_ceiling_of_today():
         else:
             assert new.rate.bound == old.rate.bound
             assert new.rate.ceiling_fraction == pytest.approx(old.rate.ceiling_fraction / 1.1, rel=1e-4)
+
+
+def test_a_sustained_time_has_the_ceiling_of_a_burst():
+    row = measurement("matmul", "torch", 4096, "bfloat16")
+    burst = final(row, 200.0)
+    lower = burst.rate.model_copy(update={"ceiling_fraction": 1.07})
+    sustained = burst.model_copy(update={"power": "sustained", "rate": lower})
+    one, other = shares.of_records([burst, sustained], known())
+    assert one.rate == other.rate and one.rate.bound == "compute"
 
 
 def test_a_kernel_that_is_gone_keeps_the_share_of_a_copy_alone():
