@@ -32,6 +32,7 @@ from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, values_of
 from pipeline.reporting import python_call
 from pipeline.reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration
+from pipeline.reporting.frames import headline_of
 from pipeline.reporting.numbers import RATES, number, percent, print_wide
 from pipeline.store import results
 from pipeline.store.environment import Environment
@@ -138,7 +139,7 @@ def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguratio
     row = one.row
     origin = row.origin if one.final is None else one.final.origin
     rate = found.rate(one)
-    headline = found.entry.headline(row.workload)
+    headline = headline_of(row)
     share = percent(rate.ceiling_fraction) or "not known: no ceiling was measured"
     bound = f", bound by {rate.bound}" if rate.bound else ""
     there = "" if best.is_measured else " there"

@@ -70,6 +70,7 @@ from pipeline.reporting import (
     losses,
     ranking,
     ratio_figures,
+    shares,
 )
 from pipeline.reporting.best import Row
 from pipeline.reporting.evidence_figures import FigureSelection, markdown
@@ -616,7 +617,8 @@ class Figures:
         """What GPUs gave."""
         if not self.input.is_dir():
             raise UserError(f"input={self.input} is not a folder with results.")
-        return results.load(self.input, say, local=False)
+        found = results.load(self.input, say, local=False)
+        return replace(found, measurements=tuple(shares.of_records(found.measurements, found.ceilings)))
 
     @cached_property
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -634,7 +636,8 @@ class Figures:
     @cached_property
     def _every_final(self) -> list[Final]:
         """The finals of every run."""
-        return [row for rows in finals.load(self.input, say, local=False).values() for row in rows]
+        every = finals.load(self.input, say, local=False)
+        return shares.of_records((row for rows in every.values() for row in rows), self.loaded.ceilings)
 
     @cached_property
     def _held(self) -> list[Final]:

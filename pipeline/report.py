@@ -31,7 +31,18 @@ from pipeline.command.run import console, run_stage, say
 from pipeline.execution import identity, versions
 from pipeline.machine import device
 from pipeline.machine.process import die_with
-from pipeline.reporting import best, closing, data_files, gpus, history, origin_section, pages, plots, summary
+from pipeline.reporting import (
+    best,
+    closing,
+    data_files,
+    gpus,
+    history,
+    origin_section,
+    pages,
+    plots,
+    shares,
+    summary,
+)
 from pipeline.reporting.charts import of_drawing
 from pipeline.reporting.content import About, Content, Plot, machines
 from pipeline.reporting.drawings import Drawing, drawings
@@ -58,7 +69,7 @@ from pipeline.timing.settings import TimingSettings
 
 PLOT_COLUMNS = [
     *("workload", "x_dimension", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words"),
-    *("median_us", "speedup"),
+    *("median_us", "speedup", *data_files.MARKS),
 ]
 """The columns of ``data/NAME.csv`` and ``data/NAME.parquet``: the numbers of the plot of the same name.
 ``words`` are those of the plot's row of panels. In the files some have other names, with their units:
@@ -81,7 +92,7 @@ def run(config: ReportConfig) -> None:
     evidence = load_evidence(config.input, sentences.append, local=is_cpu)
     paths = results.ledgers(config.input, sentences.append, local=is_cpu)
     measured = tabulated(paths, explained(evidence), sentences.append)
-    known = results.machines(config.input, sentences.append, local=is_cpu)
+    known = Results((), *results.machines(config.input, sentences.append, local=is_cpu))
     held = finals.load(config.input, sentences.append, local=is_cpu)
     compared = comparisons.load(config.input, sentences.append, local=is_cpu)
     asked_for(config.output / "report.html")
@@ -93,11 +104,9 @@ def run(config: ReportConfig) -> None:
         unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
-    every_final = [row for rows in held.values() for row in rows]
+    every_final = shares.of_records((row for rows in held.values() for row in rows), known.ceilings)
     runs = provenance.environments(folders_of(config.input, is_cpu))
-    content = compose(
-        measured, Results((), *known), evidence, every_final, list(compared.values()), runs, unreadable
-    )
+    content = compose(measured, known, evidence, every_final, list(compared.values()), runs, unreadable)
     write(content, output)
 
     if not closing.show(console, output, here.slug):
@@ -141,7 +150,7 @@ def compose(
     """Work out everything that the report says; ``held`` are the finals of every run, ``runs`` the
     environments of runs, and ``known`` are the machines."""
     everything_held, held = held, finals.newest_with_ours(held)
-    rows = measured.rows
+    rows = shares.of_table(measured.rows, known.ceilings)
     shown = set(rows.loc[rows["key"].isin({row.key for row in measured.wanted}), "key"])
     explained_ = tuple(row for row in measured.wanted if row.key in shown)
     found = dataclasses.replace(known, measurements=explained_)
@@ -187,9 +196,9 @@ def compose(
         by_finals = head_to_heads_of_finals(everything_held, swept, times)
         field = preferred(swept, by_finals)
         of_finals = frame_of_finals(row for row in held if row.power == "burst")
-        summaries = summary.summaries(field, rows, of_finals, baselines)
+        side_by_side = summary.side_by_side(field, rows, of_finals, baselines)
         common, others = gpus.compared(rows, of_finals)
-        overview_drawn = processes.submit(overview, summaries, names)
+        overview_drawn = processes.submit(overview, side_by_side, names)
         return Content(
             results=found,
             machines=names,
@@ -197,7 +206,8 @@ def compose(
             best=fastest,
             field=field,
             losses=losses(swept, by_finals),
-            summaries=summaries,
+            summaries=summary.summaries(field, rows, of_finals, baselines),
+            side_by_side=side_by_side,
             overview=overview_drawn.result(),
             common_problems=common,
             other_sources=others,
@@ -207,7 +217,7 @@ def compose(
             about=about,
             plots={name: [one.result() for one in some] for name, some in drawn.items()},
             landscapes={name: one.result() for name, one in maps.items()},
-            rooflines={name: svg.result() for name, svg in roofs.items()},
+            rooflines={name: roof for name, svg in roofs.items() if (roof := svg.result())},
             ladders={name: svg.result() for name, svg in ladders.items()},
             evidence=evidence,
             styles=styles,

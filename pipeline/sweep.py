@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -135,6 +136,16 @@ def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
         begin = monotonic()
         plans = [planned(configs, team.target) for team in teams]
         bars = stack.enter_context(Bars(console))
+        said: set[str] = set()
+        saying = Lock()
+
+        def say_unknown_commits(one: Sweep) -> None:
+            """Each sentence once, for all models measure the same tree."""
+            with saying:
+                for why in origins.unknown_commits([one.identity] if one.provenance is not None else []):
+                    if why not in said:
+                        said.add(why)
+                        warn(why)
 
         def measured(team: ClusterTeam) -> list[Sweep]:
             of_team = plans[teams.index(team)]
@@ -142,6 +153,7 @@ def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
             for config, one in zip(configs, of_team, strict=True):
                 found.append(Sweep(config, team, one, bars))
                 found[-1].prepare()
+                say_unknown_commits(found[-1])
                 found[-1].hold()
             return found
 

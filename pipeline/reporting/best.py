@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.reporting import data_files
+from pipeline.reporting import data_files, shares
 from pipeline.reporting.frames import (
     against_baseline,
     best_configurations,
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 COLUMNS = [
     *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
-    *("baseline", "speedup", "valid", "throttle", "doubt", "commit", "dirty"),
+    *("baseline", "speedup", *data_files.MARKS, "commit", "dirty"),
 ]
-"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. A time with a
-``throttle`` is an upper bound; ``doubt`` is why the time or the speedup is not to be trusted. In the files
-some columns have other names, with their units: ``data_files.NAMES``."""
+"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. In the files some
+columns have other names, with their units: ``data_files.NAMES``."""
 
 Row = Mapping[str, str]
 """A line of the CSV file, by ``COLUMNS``."""
@@ -56,7 +55,8 @@ def of_ledgers(folder: Path, gpu: str, kernels: Collection[str]) -> list[Row]:
     measured = [row for path in there for row in results.own_rows(path, lambda sentence: None)]
     if not any(row.outcome.timing for row in measured):
         return []
-    of_all = frame(comparable(measured))
+    _, ceilings = results.machines(folder, lambda sentence: None)
+    of_all = frame(shares.of_records(comparable(measured), ceilings))
     entries = {name: entry_of(name) for name in dict.fromkeys(of_all["kernel"])}
     baselines = {name: entry.loaded.kernel.baseline for name, entry in entries.items() if entry is not None}
     found = rows(against_baseline(best_configurations(of_all), baselines), baselines)

@@ -84,7 +84,7 @@ class Chart:
             "frame": {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}
             | {"top": TOP, "bottom": HEIGHT - BOTTOM},
             "x_ticks": [(across(x), str(x)) for x in (x_ticks(named) if named else xs)],
-            "y_ticks": [(down(y), f"{y:g}") for y in down.ticks],
+            "y_ticks": [(down(y), text) for y, text in zip(down.ticks, down.texts, strict=True)],
             "limits": [(down(one.rate), one.text) for one in self.limits],
             "lines": [
                 {
@@ -189,6 +189,13 @@ class _Down:
             self.first, self.last = 0.0, HEADROOM * max(values) or 1.0
             ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, self.last)
             self.ticks = [float(tick) for tick in ticks if 0 <= tick <= self.last]
+
+    @property
+    def texts(self) -> list[str]:
+        """The ticks in words: all to the same digit, but for powers of ten."""
+        shortest = [f"{tick:g}" for tick in self.ticks]
+        digits = max((len(text.partition(".")[2]) for text in shortest), default=0)
+        return shortest if self.log else [f"{tick:.{digits}f}" for tick in self.ticks]
 
     def __call__(self, y: float) -> float:
         scaled = math.log10(y) if self.log and y > 0 else self.first if self.log else y

@@ -53,12 +53,14 @@ class Content:
     ``results`` has of the measurements those that evidence is about, and ``machines`` are names by slug.
     ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
     configuration with its speedup. ``field`` are the problems at which ours met others, ``losses`` those at
-    which any of them is faster, worst first, ``summaries`` what follows of the field, ``common_problems``
-    GPUs at common problems and ``other_sources`` those at which no provider is the same. ``finals`` are the
-    newest of each problem, ``history`` those of every run, ``comparisons`` all that were made. ``plots``,
-    ``rooflines`` and ``ladders`` are drawings of each kernel that was timed, ``landscapes`` the maps of each.
-    ``overview`` is the figure of the summaries, empty without one.
-    ``otherwise`` counts the measurements that were left out, since they were timed in other ways or anew."""
+    which any of them is faster, worst first, ``summaries`` what follows of the field, ``side_by_side`` the
+    same of GPUs at the problems that they have in common, ``common_problems`` GPUs at common problems and
+    ``other_sources`` those at which no provider is the same. ``finals`` are the newest of each problem,
+    ``history`` those of every run, ``comparisons`` all that were made. ``plots`` are drawings of each kernel
+    that was timed, ``rooflines`` of each whose problems differ in flops a byte, ``ladders`` of each with a
+    problem that several providers were timed at, ``landscapes`` the maps of each. ``overview`` is the figure
+    of what is side by side, empty without it. ``otherwise`` counts the measurements that were left out, since
+    they were timed in other ways or anew."""
 
     results: Results
     machines: Mapping[str, str]
@@ -71,6 +73,7 @@ class Content:
     comparisons: Sequence[Comparison]
     about: Mapping[str, About]
     summaries: Sequence[Summary]
+    side_by_side: Sequence[Summary]
     common_problems: Sequence[CommonProblem]
     other_sources: Sequence[OtherSources]
     overview: str

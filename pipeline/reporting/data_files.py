@@ -21,12 +21,21 @@ NAMES = {
 }
 """The names of a frame's columns in a file, where they differ."""
 
+MARKS = ("valid", "throttle", "incomparable", "tied", "doubt")
+"""The columns for what the pages say of a time and its ratio by marks. A time that is not ``valid`` is not to
+be trusted, and with a ``throttle`` it is an upper bound; ``incomparable`` is why no ratio is made of it;
+``tied`` says that the ratio is no difference, and ``doubt`` why it is not to be trusted."""
+
 OF_FRAMES = {name: column for column, name in NAMES.items()}
 
 NUMBERS = {"median_us", "p20_us", "p80_us", "ceiling_fraction", *NAMES}
 """The columns that hold numbers."""
 
-TYPES = {"x": "Int64", "valid": "boolean", "dirty": "boolean", **dict.fromkeys(NUMBERS, "Float64")}
+TYPES = {
+    "x": "Int64",
+    **dict.fromkeys(("valid", "tied", "dirty"), "boolean"),
+    **dict.fromkeys(NUMBERS, "Float64"),
+}
 """pandas' types of a frame's columns; columns that are not here are texts. Any value may be missing."""
 
 

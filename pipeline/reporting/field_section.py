@@ -10,6 +10,7 @@ from pipeline.points import notation
 from pipeline.reporting import losses
 from pipeline.reporting.content import Content
 from pipeline.reporting.field import HeadToHead, scores
+from pipeline.reporting.frames import headline_of
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.store.finals import Final, decided
 from pipeline.store.turns import Accuracy
@@ -130,7 +131,7 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
         rested = burst.get((row.key, row.point))
         if row.power == "burst" or rested is None:
             continue
-        beside = row.against
+        beside, rate = row.against, headline_of(row)
         said = "" if beside is None else decided(beside.verdict, len(row.rounds_us))
         lines.append(
             [
@@ -139,7 +140,7 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
                 notation.label(row.point),
                 number(rested.median_us),
                 number(row.median_us),
-                f"{number(getattr(row.rate, row.headline))} {RATES[row.headline]}",
+                f"{number(getattr(row.rate, rate))} {RATES[rate]}",
                 percent(row.rate.ceiling_fraction),
                 "" if row.sm_clock_mhz is None else f"{row.sm_clock_mhz} MHz",
                 number(row.joules),

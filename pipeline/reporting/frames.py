@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kernels.contract import Work
 from pipeline import UserError
 from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order
 from pipeline.reporting import ranking
-from pipeline.store.ceilings import Rates
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement, Origin, Outcome, Rate, State, Timing
 
@@ -59,10 +59,33 @@ def x_name(kernel: str, workload: str, point: Point | None = None) -> str:
     return numbers[0] if numbers else "size"
 
 
-def headline(kernel: str, workload: str) -> str:
-    """Which rate people compare: ``gbps`` or ``tflops``."""
+def headline(kernel: str, workload: str, problem: Values | None = None) -> str:
+    """Which rate people compare: ``gbps`` or ``tflops``.
+
+    Two machines' rows at one problem may be of two workloads. So the problem's rate, where one is given, is
+    that of the workload that lists it; only of a problem that none lists it is its row's workload's."""
     entry = entry_of(kernel)
-    return "gbps" if entry is None else entry.headline(workload)
+    if entry is None:
+        return "gbps"
+    return _listed_headlines(kernel).get(problem) or entry.headline(workload)
+
+
+def headline_of(row: Measurement | Final) -> str:
+    """Which rate people compare at a row's problem."""
+    return headline(row.point.kernel, row.workload, row.point.problem)
+
+
+@cache
+def _listed_headlines(kernel: str) -> Mapping[Values | None, str]:
+    """The rate of each problem that a kernel's YAML lists; of one that several workloads list, that of the
+    first that names a rate of its own."""
+    entry = entry_of(kernel)
+    assert entry is not None, "a kernel that is gone has no YAML"
+    found: dict[Values | None, str] = {}
+    for name, workload in sorted(entry.config.workloads.items(), key=lambda one: one[1].headline is None):
+        for problem in problems.of_workload(entry, workload, {}):
+            found.setdefault(problems.identity_of(problem), entry.headline(name))
+    return found
 
 
 def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -79,22 +102,17 @@ def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
     return list(newest.values())
 
 
-def compute_ceiling(kernel: str, problem: Values, ceilings: Rates | None) -> float | None:
-    """The TFLOP/s of a matrix product by the arithmetic of a problem's work, where they were measured; of
-    several arithmetics that of their mix. None for a kernel that is not there, which can't say what its work
-    is."""
+def work_of(kernel: str, problem: Values) -> Work | None:
+    """The work of a problem; None for a kernel that is not there, and for a problem of an earlier
+    declaration."""
     entry = entry_of(kernel)
-    if entry is None or ceilings is None:
+    if entry is None:
         return None
     declared = entry.loaded.kernel
     try:
-        work = declared.work(problems.make(declared.problem, problem))
-    except UserError:  # a problem of an earlier declaration
+        return declared.work(problems.make(declared.problem, problem))
+    except UserError:
         return None
-    known = ceilings.matmul_tflops
-    if not work.flops or not work.operations.keys() <= known.keys():
-        return None
-    return work.flops / sum(count / known[name] for name, count in work.operations.items())
 
 
 def flat(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
@@ -171,7 +189,7 @@ def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) ->
         "configuration": notation.configuration(point),
         "label": notation.label(point),
         "x": point.problem.get(x_name(point.kernel, one.workload, point)),
-        "headline": headline(point.kernel, one.workload),
+        "headline": headline_of(one),
         "rank": ranks[place(point)],
     }
 

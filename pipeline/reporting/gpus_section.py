@@ -13,6 +13,7 @@ from pipeline.reporting.content import Plot
 from pipeline.reporting.gpus import CommonProblem, GpuGroup, OtherSources
 from pipeline.reporting.numbers import number, speedup
 from pipeline.reporting.plots import Limit, Style
+from pipeline.reporting.ratio_plot import WIDE_RATIOS
 
 NOTHING_IN_COMMON = "No two GPUs have measured the same problem with the same source of a provider."
 
@@ -110,6 +111,7 @@ def charts(drawn: Sequence[Plot], some: Sequence[CommonProblem], names: Mapping[
                 (Mark(places[one.words, one.extent][1], one.ratio, _said(one)) for one in of_pair),
                 key=lambda mark: mark.x,
             )
+            ratios = [one.ratio for one in of_pair]
             known = [one.by_ceilings for one in of_pair if one.by_ceilings is not None]
             found.append(
                 Chart(
@@ -120,6 +122,7 @@ def charts(drawn: Sequence[Plot], some: Sequence[CommonProblem], names: Mapping[
                     gpus=(a, b),
                     words=of_pair[0].words,
                     limits=[Limit(known[-1], f"by ceilings {speedup(known[-1])}")] if known else (),
+                    is_log=max(ratios) > WIDE_RATIOS * min(ratios),
                 )
             )
     return found

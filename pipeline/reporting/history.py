@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipeline.points import notation
 from pipeline.points.point import order
 from pipeline.reporting.numbers import number, speedup
-from pipeline.store.finals import Final
+from pipeline.store.finals import ONE_ROUND, Final
 
 MOST_RUNS = 8
 """The newest runs of a kernel on a machine that a table shows."""
@@ -27,7 +27,8 @@ class KernelHistory:
 
 def parts(rows: Sequence[Final]) -> list[KernelHistory]:
     """By kernel and machine the fastest of ours in each run of finals. A cell is its time in microseconds,
-    how many times as fast it is as in the run before, and its configuration where that is another."""
+    how many times as fast it is as in the run before, ``one round`` where either run had only one, and its
+    configuration where that is another."""
     best: dict[tuple[str, str], dict[str, dict[str, Final]]] = {}
     runs: dict[tuple[str, str], dict[str, Final]] = {}
     for row in sorted(rows, key=lambda row: (row.origin.measured_at, order(row.point))):
@@ -56,7 +57,8 @@ def _cells(rows: Sequence[Final | None]) -> list[str]:
             continue
         words = [number(row.median_us)]
         if before is not None:
-            words.append(f"x {speedup(before.median_us / row.median_us)}")
+            is_once = 1 in (len(before.rounds_us), len(row.rounds_us))
+            words.append(f"x {speedup(before.median_us / row.median_us)}" + f" ({ONE_ROUND})" * is_once)
         if before is None or before.point != row.point:
             words.append(notation.label(row.point))
         cells.append(", ".join(words))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +11,8 @@ import pandas as pd
 
 from pipeline.reporting import gpus_section
 from pipeline.reporting.content import About, Content
-from pipeline.reporting.frames import best_providers
-from pipeline.reporting.numbers import RATES, microseconds, number, percent
+from pipeline.reporting.frames import best_providers, entry_of
+from pipeline.reporting.numbers import GAP, RATES, microseconds, number, percent
 from pipeline.reporting.plots import Style
 from pipeline.reporting.ranking import doubt, is_bound, is_distrusted
 from pipeline.reporting.table import INCOMPARABLE, TIE_NOTE, incomparable_notes, ratio_cell, remarks
@@ -34,11 +36,12 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
     about = content.about[name]
     winners = best_providers(best).sort_values("rank")
     order = [slug for slug in machine_names if slug in set(rows["gpu"])]
+    untimed = _untimed(rows)
     rates = _rates(best)
     tables = []
     for words, of_words in winners.groupby("words", sort=False):
         some = _rates(of_words)
-        shown = _lines(of_words, machine_names, about, content.styles, some)
+        shown = _with_gaps(_lines(of_words, machine_names, about, content.styles, some), rows, machine_names)
         tables.append({"words": words, "rates": [RATES[one] for one in some], "lines": shown})
     every = best.sort_values(["rank", "median_us", "provider"])
     met = [one for one in content.common_problems if one.kernel == name]
@@ -67,12 +70,14 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         "gpu_charts": [chart.view for chart in gpus_section.charts(drawn, met, machine_names)],
         "why": sections(name, machine_names, content.evidence, content.results.measurements),
         "tables": tables,
-        "lines": _lines(winners, machine_names, about, content.styles, rates),
+        "lines": _with_gaps(
+            _lines(winners, machine_names, about, content.styles, rates), rows, machine_names
+        ),
         "everything": _packed(_lines(every, machine_names, about, content.styles, rates)),
         "untimed": [
-            (machine_names[slug], [str(remark) for remark in remarks(_untimed(rows[rows["gpu"] == slug]))])
+            (machine_names[slug], [str(remark) for remark in remarks(here)])
             for slug in order
-            if not rows[rows["gpu"] == slug]["status"].eq("ok").all()
+            if (here := [row for row in untimed if row["gpu"] == slug])
         ],
         "ties": " ".join(
             note
@@ -108,10 +113,21 @@ def _tolerance_used(rows: pd.DataFrame, about: About) -> str:
 
 
 def _untimed(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows without a time, as remarks take them."""
-    some = rows.loc[rows["status"] != "ok", ["kernel", "provider", "status", "error"]]
+    """The rows without a time, of providers that somebody asked for, as remarks take them."""
+    some = rows.loc[rows["status"] != "ok", ["kernel", "gpu", "provider", "status", "error", "command"]]
     found: list[Any] = some.astype(object).where(some.notna(), None).to_dict("records")
-    return found
+    return [row for row in found if _is_asked_for(row["kernel"], row["provider"], row["command"])]
+
+
+def _is_asked_for(kernel: str, provider: str, command: str) -> bool:
+    """Whether somebody wanted to know of a provider. One that needs a package beyond the pipeline's own is
+    measured wherever that happens to be installed, and its failures say something only to who named it."""
+    entry = entry_of(kernel)
+    declared = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
+    if provider not in declared or declared[provider].requires is None:
+        return True
+    named = re.findall(r"\bprovider=\[?([\w.+,\- ]*)", command)
+    return provider in {one.strip() for names in named for one in names.split(",")}
 
 
 def _rates(rows: pd.DataFrame) -> list[str]:
@@ -160,6 +176,29 @@ def _packed(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
         us = line["us"] + "!" * line["distrusted"]
         rows.append([*places, label, us, line["error"], *line["rates"], line["percent"], line["speedup"]])
     return {**{name: list(known) for name, known in shared.items()}, "rows": rows}
+
+
+def _with_gaps(
+    lines: Sequence[Mapping[str, Any]], rows: pd.DataFrame, names: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    """Lines of a kernel's problems, and at each problem one for every GPU with ``rows`` of the kernel and no
+    line there: it has no time, or was not measured."""
+    gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
+    tried = set(rows[["rank", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
+    place = {slug: i for i, slug in enumerate(names)}
+    found = []
+    for _, at_problem in itertools.groupby(lines, key=lambda line: line["rank"]):
+        here = list(at_problem)
+        for slug in gpus:
+            if slug not in {line["gpu"] for line in here}:
+                label = "no time" if (here[0]["rank"], slug) in tried else GAP
+                empty = dict.fromkeys(("provider", "style", "us", "error", "percent", "speedup"), "")
+                flags = dict.fromkeys(("baseline", "distrusted", "compute", "bar"), 0)
+                rates = [""] * len(here[0]["rates"])
+                of = {"gpu": slug, "machine": names[slug], "label": label, "rates": rates}
+                here.append({**here[0], **empty, **flags, **of})
+        found += sorted(here, key=lambda line: place[line["gpu"]])
+    return found
 
 
 def _lines(

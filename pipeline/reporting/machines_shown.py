@@ -13,10 +13,11 @@ from rich.console import Console
 from pipeline import UserError
 from pipeline.points.limits import NAME
 from pipeline.points.point import Point
-from pipeline.reporting import gpus, gpus_section, gpus_table
+from pipeline.reporting import gpus, gpus_section, gpus_table, shares
 from pipeline.reporting.frames import comparable, frame, frame_of_finals
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import finals, results
+from pipeline.store.ceilings import Ceilings
 
 UNJUDGED = "They were not measured together: no verdict."
 
@@ -67,7 +68,17 @@ class Machines:
             rows += [] if path is None else results.own_rows(path, self.warn)
             held += [row for row in self._finals(kernel, slug) if asked(row.point) and row.power == "burst"]
         chosen = comparable(row for row in rows if asked(row.point))
-        return gpus.compared(frame(chosen), frame_of_finals(held), (self.a, self.b))
+        swept = frame(shares.of_records(chosen, self._ceilings))
+        of_finals = frame_of_finals(shares.of_records(held, self._ceilings))
+        return gpus.compared(swept, of_finals, (self.a, self.b))
+
+    @cached_property
+    def _ceilings(self) -> dict[str, Ceilings]:
+        """The machines' ceilings: of a machine that several folders have, the first folder's."""
+        found: dict[str, Ceilings] = {}
+        for folder in reversed(self.folders):
+            found |= results.machines(folder, self.warn)[1]
+        return found
 
     def _finals(self, kernel: str, slug: str) -> list[finals.Final]:
         for place in _places(slug, self.folders):

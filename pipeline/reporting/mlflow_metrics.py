@@ -57,7 +57,7 @@ def at_problem(one: PlacedMeasurement) -> list[Value]:
     """The point's headline rate under a name that tells its problem, where that has a number."""
     if one.line.x is None:
         return []
-    name = frames.headline(one.point.kernel, one.row.workload)
+    name = frames.headline_of(one.row)
     rates = [value for value in values(one) if value.key == name]
     return [value._replace(key=f"{name}_at_{problem(one)}", step=0) for value in rates]
 
@@ -143,7 +143,7 @@ def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
     best: dict[tuple[str, int], tuple[bool, Value]] = {}
     for one in main_line(placed):
         words = re.sub(r"\W+", "_", lines.words(one.point))
-        headline = frames.headline(one.point.kernel, one.row.workload)
+        headline = frames.headline_of(one.row)
         for value in values(one):
             found = [value] if value.key in RATES else []
             if value.key == headline and words:

@@ -145,7 +145,7 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
 
 
 def _numbers(one: PlacedMeasurement) -> list[str]:
-    unit = frames.headline(one.point.kernel, one.row.workload)
+    unit = frames.headline_of(one.row)
     rate = one.row.rate
     return [
         f"{one.point.provider} {lines.tuned(one.point)}".rstrip(),

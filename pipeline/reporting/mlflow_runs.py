@@ -95,7 +95,7 @@ def _of_line(group: Sequence[PlacedMeasurement]) -> dict[str, str]:
     return {
         "x": x,
         "line": " ".join(filter(None, [x, lines.elsewhere(first.point.kernel, first.line)])),
-        "headline": _joined(frames.headline(one.point.kernel, one.row.workload) for one in group),
+        "headline": _joined(frames.headline_of(one.row) for one in group),
         "environment": max(group, key=lambda one: one.at_ms).row.parts.environment,
     }
 

@@ -22,7 +22,7 @@ from typing import get_args
 
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import Values, digest
-from pipeline.reporting import lines, mlflow_runs, ratios
+from pipeline.reporting import lines, mlflow_runs, ratios, shares
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting import mlflow_notes as notes
 from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
@@ -91,14 +91,17 @@ def _read(
 ) -> Iterator[LedgerRuns]:
     known = Results((), *results.machines(input, warn))
     found = evidence.load(input, warn)
-    held = {place: finals.newest(rows) for place, rows in finals.load(input, warn).items()}
+    held = {
+        place: shares.of_records(finals.newest(rows), known.ceilings)
+        for place, rows in finals.load(input, warn).items()
+    }
     kernels = sorted({name for name, _ in every})
     wanted = [one for one in every if kernel in (None, one[0]) and gpu in (None, one[1])]
     for name, slug in sorted(wanted, key=lambda one: _newest(every[one]), reverse=True):
         paths = every[name, slug]
         if rows := [row for path in paths for row in results.own_rows(path, warn)]:
             yield sweep(
-                rows,
+                shares.of_records(rows, known.ceilings),
                 known,
                 found,
                 files(name, slug, kernels, input, reports, artifacts),

@@ -9,6 +9,9 @@ from rich.console import Console, RenderableType
 PIPE_WIDTH = 110
 """Columns where the output is no terminal, which has no width to ask for."""
 
+GAP = "not measured"
+"""What a table of several machines says of one that lacks a number."""
+
 RATES = {"gbps": "GB/s", "tflops": "TFLOP/s"}
 """The unit of each rate that people compare."""
 
@@ -28,10 +31,10 @@ def microseconds(value: float | None, is_bound: bool) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction of a ceiling: 95.4 %, 7.1 %, 0.02 %."""
+    """A fraction of a ceiling to the same digit: 101.4 %, 95.4 %, 7.1 %, < 0.1 %."""
     if fraction is None or math.isnan(fraction):
         return ""
-    return f"{100 * fraction:.1f} %" if fraction >= 0.001 else f"{number(100 * fraction, 1)} %"
+    return f"{100 * fraction:.1f} %" if fraction >= 0.0005 or not fraction else "< 0.1 %"
 
 
 def speedup(value: float | None) -> str:

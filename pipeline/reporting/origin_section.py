@@ -11,7 +11,7 @@ import pandas as pd
 from pipeline.points.frozen import digest
 from pipeline.reporting.content import Content
 from pipeline.reporting.frames import entry_of
-from pipeline.reporting.numbers import number
+from pipeline.reporting.numbers import GAP, number
 from pipeline.store.environment import Environment
 from pipeline.store.results import Results
 
@@ -32,12 +32,12 @@ def properties(results: Results, slugs: list[str]) -> list[tuple[str, list[str]]
     arithmetics = list(dict.fromkeys(name for c in ceilings if c for name in c.matmul_tflops))
     memory = [e.memory_mib if e else None for e in environments]
     rows = [
-        ("copy ceiling", [f"{number(c.copy_gbps)} GB/s" if c else "" for c in ceilings]),
+        ("copy ceiling", [f"{number(c.copy_gbps)} GB/s" if c else GAP for c in ceilings]),
         *(
             (
                 f"matmul ceiling, {name}",
                 [
-                    f"{number(c.matmul_tflops[name])} TFLOP/s" if c and name in c.matmul_tflops else ""
+                    f"{number(c.matmul_tflops[name])} TFLOP/s" if c and name in c.matmul_tflops else GAP
                     for c in ceilings
                 ],
             )
@@ -56,7 +56,7 @@ def properties(results: Results, slugs: list[str]) -> list[tuple[str, list[str]]
         ("threads", each("cpu_threads")),
         ("platform", each("platform")),
     ]
-    return [(name, values) for name, values in rows if any(values)]
+    return [(name, values) for name, values in rows if {*values} - {"", GAP}]
 
 
 def elsewhere(content: Content, names: Mapping[str, str]) -> list[str]:

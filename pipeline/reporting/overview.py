@@ -6,6 +6,7 @@ A line a kernel and its problems' words, as in the overview's table; a mark a ma
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.reporting.numbers import percent, speedup
-from pipeline.reporting.plots import INK, MARKERS, PAPER, Style, settings
+from pipeline.reporting.numbers import GAP, percent, speedup
+from pipeline.reporting.plots import INK, MARKERS, MUTED, PAPER, Style, settings
+from pipeline.reporting.ratio_plot import RATIOS
 from pipeline.reporting.summary import Summary
 
 STYLES = tuple(
@@ -30,11 +32,9 @@ STYLES = tuple(
 )
 """How machines are drawn, one after the other; colours after Okabe and Ito."""
 
-RATIOS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Where the axis of ratios has ticks, as far as it goes."""
-
-MARGIN = 1.35
-"""By which factor that axis goes beyond its outermost ratios."""
+MARGIN = 0.16
+"""The share of the axis of ratios, in logarithms, by which it goes beyond its outermost ratios: a text's
+width."""
 
 
 def overview(some: Sequence[Summary], machines: Mapping[str, str]) -> str:
@@ -58,6 +58,9 @@ def overview(some: Sequence[Summary], machines: Mapping[str, str]) -> str:
         left.set_yticks(range(len(lines)), names, parse_math=False)
         _ratios(left, [one.speedup for one in some])
         _shares(right, [one.ceiling_fraction or 0 for one in some])
+        for line, slug in itertools.product(lines, here):
+            if (*line, slug) not in {(one.kernel, one.words, one.gpu) for one in some}:
+                _gap(left, lines.index(line) + 0.8 * ((here.index(slug) + 0.5) / len(here) - 0.5))
         for one in some:
             place = here.index(one.gpu)
             y = lines.index((one.kernel, one.words)) + 0.8 * ((place + 0.5) / len(here) - 0.5)
@@ -84,7 +87,9 @@ def _ratios(axes: Any, found: Sequence[float]) -> None:
     """An axis of ratios about 1, on which twice and half are as far away."""
     axes.set_title("times as fast as the baseline")
     axes.set_xscale("log", base=2)
-    axes.set_xlim(min(0.8, *found) / MARGIN, max(1.25, *found) * MARGIN)
+    least, most = min(0.8, *found), max(1.25, *found)
+    room = max(most / least, 4.0) ** MARGIN
+    axes.set_xlim(least / room, most * room)
     axes.xaxis.set_major_locator(FixedLocator(RATIOS))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -111,6 +116,19 @@ def _look(place: int) -> dict[str, Any]:
         "markeredgecolor": PAPER,
         "markeredgewidth": 0.6,
     }
+
+
+def _gap(axes: Any, y: float) -> None:
+    """That a machine has no number on a line."""
+    axes.annotate(
+        GAP,
+        (1, y),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7,
+        color=MUTED,
+    )
 
 
 def _mark(axes: Any, reach: tuple[float, float], y: float, text: str, place: int) -> None:

@@ -27,6 +27,7 @@ from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.reporting.overview import STYLES
 from pipeline.reporting.plots import inline
 from pipeline.reporting.summary import Summary
+from pipeline.store.finals import ONE_ROUND
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -85,8 +86,8 @@ def plain_markdown(value: object) -> str:
     if isinstance(value, Markup):
         return value
     text = re.sub(r"[\\`\[\]|]", r"\\\g<0>", visible(str(value)))
-    # Before "= " it begins no tag.
-    return Markup(re.sub(r"<(?!= )", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", text)))
+    # Before "= " or a space it begins no tag.
+    return Markup(re.sub(r"<(?!=? )", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", text)))
 
 
 def _markdown() -> Jinja:
@@ -150,7 +151,7 @@ def _view(content: Content) -> dict[str, Any]:
 def _overview(content: Content, slugs: list[str]) -> list[dict[str, Any]]:
     """A line a kernel and its problems' words; for each machine what our fastest gains over the baseline, how
     far it gets, and at which problems. What met the baseline nowhere has none."""
-    known = {(one.kernel, one.words, one.gpu): one for one in content.summaries}
+    known = {(one.kernel, one.words, one.gpu): one for one in content.side_by_side}
     timed = content.rows[content.rows["status"] == "ok"].sort_values(["kernel", "rank"])
     lines = []
     for kernel, words in timed[["kernel", "words"]].drop_duplicates().itertuples(index=False):
@@ -171,7 +172,7 @@ def _overview(content: Content, slugs: list[str]) -> list[dict[str, Any]]:
 def _overview_doubts(content: Content) -> list[str]:
     """Which of these are not to be trusted, by reason."""
     found: dict[str, list[str]] = {}
-    for one in content.summaries:
+    for one in content.side_by_side:
         where = f"{one.kernel} {one.words}".strip() + f" on {content.machines[one.gpu]}"
         for why in one.doubts:
             found.setdefault(why, []).append(where)
@@ -184,5 +185,5 @@ def _told(one: Summary) -> dict[str, Any]:
         "rate": f"{number(one.rate)} {RATES[one.headline]}",
         "percent": percent(one.ceiling_fraction),
         "where": one.where,
-        "finals": one.by_finals,
+        "finals": " §" * one.by_finals + f" ({ONE_ROUND})" * one.is_once,
     }

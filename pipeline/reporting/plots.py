@@ -21,8 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pipeline.reporting.drawings import Drawing
-from pipeline.reporting.frames import compute_ceiling
-from pipeline.reporting.numbers import RATES, number
+from pipeline.reporting.numbers import GAP, RATES, number
+from pipeline.reporting.shares import compute_ceiling
 from pipeline.store.ceilings import Ceilings
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#656d76", "#d8dee4", "#ffffff"
@@ -246,7 +246,7 @@ def _draw(
             color=INK,
         )
     if rows.empty:
-        axes.annotate("not measured", (0.5, 0.4), xycoords="axes fraction", ha="center", color=MUTED)
+        axes.annotate(GAP, (0.5, 0.4), xycoords="axes fraction", ha="center", color=MUTED)
     # The fastest is drawn last and lies on top. Points at a single place stand side by side.
     order = rows.groupby("provider")[rate].median().sort_values().index
     single = rows["x"].nunique() == 1

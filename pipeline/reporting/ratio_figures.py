@@ -13,6 +13,7 @@ from pipeline import UserError
 from pipeline.points import notation
 from pipeline.reporting.evidence_figures import markdown, place
 from pipeline.reporting.field import HeadToHead, scores
+from pipeline.reporting.frames import headline_of
 from pipeline.reporting.losses import doubts, marked, note
 from pipeline.reporting.numbers import RATES, number, percent, speedup
 from pipeline.store.finals import Final, decided, fastest_of_ours
@@ -86,14 +87,15 @@ def ratios(
                 beside[row.point.provider] = row
         lines.append((ours, beside))
     shown = [name for name in others if any(name in (*beside, ours.point.provider) for ours, beside in lines)]
-    rates = list(dict.fromkeys(ours.headline for ours, _ in lines))
+    compared = {headline_of(ours) for ours, _ in lines}
+    rates = [one for one in RATES if one in compared]
     header = [x, "dtype", "fastest of ours", "us", *(RATES[one] for one in rates), "of ceiling", "rounds"]
     rows = [
         [
             *place(ours.point),
             f"`{notation.label(ours.point)}`",
             number(ours.median_us),
-            *(number(getattr(ours.rate, one)) if ours.headline == one else "" for one in rates),
+            *(number(getattr(ours.rate, one)) if headline_of(ours) == one else "" for one in rates),
             percent(ours.rate.ceiling_fraction),
             str(len(ours.rounds_us)),
             *(_beside(name, ours, beside) for name in shown),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from pipeline.reporting.ratios import Compared
 
@@ -14,6 +15,12 @@ COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecid
 
 MOST_DRAWN = 120
 """Ratios in a plot at most; a plot of more would not be read."""
+
+RATIOS = tuple(2.0**power for power in range(-7, 8))
+"""Where a logarithmic axis of ratios has ticks, as far as it goes."""
+
+WIDE_RATIOS = 10
+"""How many times the least of some ratios the greatest is on an axis that has to be logarithmic."""
 
 
 def plot(rows: Sequence[Compared], title: str, margin: float) -> bytes:
@@ -27,6 +34,11 @@ def plot(rows: Sequence[Compared], title: str, margin: float) -> bytes:
         colour = COLOURS[one.verdict]
         axes.plot([one.estimate.low, one.estimate.high], [place, place], color=colour, linewidth=1.5)
         axes.plot([one.estimate.ratio], [place], "o", color=colour, markersize=3.5)
+    ends = [end for one in drawn for end in (one.estimate.low, one.estimate.high)]
+    if min(ends, default=1) > 0 and max(ends, default=1) > WIDE_RATIOS * min(ends, default=1):
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(RATIOS))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_yticks(range(len(drawn)), [f"{one.b} {one.problem}" for one in drawn], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("time of b / time of a, with its 90 % interval")

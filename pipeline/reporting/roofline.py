@@ -16,16 +16,20 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from pipeline.reporting.frames import compute_ceiling
-from pipeline.reporting.numbers import number
-from pipeline.reporting.plots import INK, Panel, Style, legend, plain, settings, title
+from pipeline.reporting.frames import best_providers
+from pipeline.reporting.numbers import GAP, number
+from pipeline.reporting.plots import INK, MUTED, Panel, Style, legend, plain, settings, title
+from pipeline.reporting.shares import compute_ceiling
 from pipeline.store.ceilings import Rates
 from pipeline.store.evidence import CounterRow
+
+APART = 2
+"""How many times as many flops a byte one problem of a plot needs at least as another."""
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """A provider's best configuration at the largest problem: flops a byte, TFLOP/s, and whether the bytes
+    """The fastest provider at a problem: flops a byte, TFLOP/s, and whether the bytes
     were counted by the device, or are the fewest that the operation needs."""
 
     provider: str
@@ -49,13 +53,8 @@ def dram_bytes(rows: Iterable[CounterRow]) -> dict[str, float]:
     return {key: moved for key, moved in found.items() if moved is not None}
 
 
-def largest(best: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the problem that takes most operations, of the last of several."""
-    return best[best["rank"] == best.sort_values(["flops", "rank"])["rank"].iloc[-1]] if len(best) else best
-
-
 def marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[RooflinePoint]:
-    """The marks of one machine's rows of one problem that compute anything; ``counted`` are the bytes that
+    """The marks of one machine's rows that compute anything; ``counted`` are the bytes that
     the device moved, by key."""
     found = []
     for row in rows.to_dict("records"):
@@ -74,9 +73,23 @@ def roofline(
     counted: Mapping[str, Mapping[str, float]],
     style: Mapping[str, Style],
 ) -> str:
-    """The plot as SVG: a column a machine, a row for each of the problems' words. Filled marks stand at the
-    bytes that the kernel needs at least, hollow ones at those that the device counted."""
-    words = list(dict.fromkeys(best.sort_values("rank")["words"]))
+    """The plot as SVG: a column a machine, a row for each of the problems' words, and a mark for the fastest
+    provider at each problem. Filled marks stand at the bytes that the kernel needs at least, hollow ones at
+    those that the device counted.
+
+    Empty where no problem is apart from the others: all marks above one x say no more than their shares of
+    the ceiling do. Words of which that is so have no row."""
+    fastest = best_providers(best).sort_values("rank")
+    found = {
+        (panel.gpu, name): marks(here, counted.get(panel.gpu, {}))
+        for panel in panels
+        for name in fastest["words"].unique()
+        if not (here := fastest[(fastest["gpu"] == panel.gpu) & (fastest["words"] == name)]).empty
+    }
+    apart = {name for (_, name), some in found.items() if _are_apart(some)}
+    words = [name for name in fastest["words"].unique() if name in apart]
+    if not words:
+        return ""
     rows, columns = len(words), len(panels)
     width = {1: 6.6, 2: 9.6, 3: 11.7}.get(columns, 3.5 * columns)
     with matplotlib.rc_context():
@@ -89,26 +102,25 @@ def roofline(
             for row, name in enumerate(words):
                 axes = grid[row, column]
                 axes.set_gid(f"roofline-{kernel}-{panel.gpu}-{plain(name)}")
-                points = largest(best[(best["gpu"] == panel.gpu) & (best["words"] == name)])
-                title(axes, panel.name, name, _at(points))
-                peak = (
-                    None
-                    if points.empty
-                    else compute_ceiling(kernel, points["problem"].iloc[0], panel.ceilings)
-                )
-                _draw(axes, marks(points, counted.get(panel.gpu, {})), panel.ceilings, peak, style)
+                title(axes, panel.name, name)
+                problem = fastest.loc[fastest["words"] == name, "problem"].iloc[-1]
+                peak = compute_ceiling(kernel, problem, panel.ceilings)
+                _draw(axes, found.get((panel.gpu, name), ()), panel.ceilings, peak, style)
                 if row == rows - 1:
                     axes.set_xlabel("flops a byte of device memory")
                 if column == 0:
                     axes.set_ylabel("TFLOP/s")
-        legend(figure, [name for name in style if name in set(best["provider"])], style, width)
+        shown = {mark.provider for (_, name), some in found.items() if name in apart for mark in some}
+        legend(figure, [name for name in style if name in shown], style, width)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return out.getvalue()
 
 
-def _at(points: pd.DataFrame) -> str:
-    return "" if points.empty else str(points["extent"].iloc[0])
+def _are_apart(some: Sequence[RooflinePoint]) -> bool:
+    """Whether marks lie at places of the x axis that can be told apart."""
+    places = [mark.intensity for mark in some]
+    return bool(places) and max(places) > APART * min(places)
 
 
 def _draw(
@@ -141,6 +153,8 @@ def _draw(
             f", matmul {number(peak)} TFLOP/s" if peak else ""
         )
         axes.annotate(text, (0.02, 0.96), xycoords="axes fraction", va="top", fontsize=8, color=INK)
+    if not found:
+        axes.annotate(GAP, (0.6, 0.2), xycoords="axes fraction", ha="center", color=MUTED)
     for mark in found:
         look = style[mark.provider]
         axes.plot(

@@ -33,8 +33,8 @@ class Summary:
 
     ``speedup`` is the baseline's time over ours, ``rate`` what people compare, as ``headline`` names it, and
     ``ceiling_fraction`` its share of the machine's ceiling: geometric means over ``problems``, which are
-    extents in their order. ``by_finals`` says whether these were measured side by side, and ``doubts`` why
-    the speedup is not to be trusted."""
+    extents in their order. ``by_finals`` says whether these were measured side by side, ``doubts`` why the
+    speedup is not to be trusted, and ``is_once`` whether any of it rests on one round."""
 
     kernel: str
     gpu: str
@@ -46,6 +46,7 @@ class Summary:
     rate: float
     ceiling_fraction: float | None
     doubts: tuple[str, ...] = ()
+    is_once: bool = False
 
     @property
     def where(self) -> str:
@@ -55,43 +56,94 @@ class Summary:
         return f"{len(self.problems)} problems, {self.problems[0]} to {self.problems[-1]}"
 
 
+Groups = Mapping[tuple[str, str, str], Sequence[HeadToHead]]
+"""Problems by kernel, machine and words."""
+
+
 def summaries(
     field: Sequence[HeadToHead], rows: pd.DataFrame, held: pd.DataFrame, baselines: Mapping[str, str]
 ) -> list[Summary]:
     """By kernel, machine and words: of the problems of the kernel's first workload (``drawings.leading``)
     those at which ours and the baseline are known. ``rows`` are the measurements and ``held`` the finals as
     tables."""
-    # Where rows were timed is all that is asked of them: of a million that are a few.
-    timed, timed_in_finals = (_places(some[some["status"] == "ok"]) for some in (rows, held))
+    return _told(_leading(_known(field, rows, baselines), rows, held), baselines)
+
+
+def side_by_side(
+    field: Sequence[HeadToHead], rows: pd.DataFrame, held: pd.DataFrame, baselines: Mapping[str, str]
+) -> list[Summary]:
+    """The same of GPUs at the problems that they have in common: means over others can't be set beside each
+    other. A GPU that has none in common with that of most problems is left out."""
+    both = _in_common(_known(field, rows, baselines))
+    return _told(_in_common(_leading(both, rows, held)), baselines)
+
+
+def _known(field: Sequence[HeadToHead], rows: pd.DataFrame, baselines: Mapping[str, str]) -> Groups:
+    """The problems at which ours and the baseline are known."""
     measured = set(rows[["kernel", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
     groups: dict[tuple[str, str, str], list[HeadToHead]] = {}
     for one in field:
         is_measured = (one.kernel, one.gpu) in measured  # there may be finals alone
         if is_measured and baselines[one.kernel] in one.ratios and not one.unasked:
             groups.setdefault((one.kernel, one.gpu, one.words), []).append(one)
-    found = []
+    return groups
+
+
+def _leading(groups: Groups, rows: pd.DataFrame, held: pd.DataFrame) -> Groups:
+    """Of these the problems of each kernel's first workload."""
+    # Where rows were timed is all that is asked of them: of a million that are a few.
+    timed, timed_in_finals = (_places(some[some["status"] == "ok"]) for some in (rows, held))
+    found = {}
     for (kernel, gpu, words), some in groups.items():
-        by_finals = some[0].by_finals
-        every = timed_in_finals if by_finals else timed
+        every = timed_in_finals if some[0].by_finals else timed
         every = every[every["kernel"] == kernel]
         extents = {one.extent for one in some}
         here = every[(every["gpu"] == gpu) & (every["words"] == words) & every["extent"].isin(extents)]
         chosen = set(leading(kernel, every, here)["extent"])
-        spoken = [one for one in some if one.extent in chosen]
-        reasons = [one.rivals[baselines[kernel]].doubt for one in spoken]
-        shares = [one.ceiling_fraction for one in spoken if one.ceiling_fraction is not None]
+        found[kernel, gpu, words] = [one for one in some if one.extent in chosen]
+    return found
+
+
+def _in_common(some: Groups) -> Groups:
+    """Of each GPU's problems those that all have; one that has none of them is left out. A CPU keeps its own:
+    it measures others."""
+    extents = {place: {one.extent for one in those} for place, those in some.items()}
+    shared: dict[tuple[str, str], set[str]] = {}
+    for (kernel, gpu, words), here in sorted(extents.items(), key=lambda one: (-len(one[1]), one[0])):
+        if not gpu.startswith("cpu-"):
+            before = shared.setdefault((kernel, words), here)
+            shared[kernel, words] = before & here or before
+    found = {}
+    for (kernel, gpu, words), those in some.items():
+        wanted = shared.get((kernel, words), set())
+        if gpu.startswith("cpu-"):
+            found[kernel, gpu, words] = those
+        elif wanted <= extents[kernel, gpu, words]:
+            found[kernel, gpu, words] = [one for one in those if one.extent in wanted]
+    return found
+
+
+def _told(some: Groups, baselines: Mapping[str, str]) -> list[Summary]:
+    """The summary of each group."""
+    found = []
+    for (kernel, gpu, words), those in some.items():
+        reasons = [one.rivals[baselines[kernel]].doubt for one in those]
+        shares = [one.ceiling_fraction for one in those if one.ceiling_fraction is not None]
         found.append(
             Summary(
                 kernel=kernel,
                 gpu=gpu,
                 words=words,
-                problems=tuple(one.extent for one in spoken),
-                by_finals=by_finals,
-                speedup=geometric_mean([one.ratios[baselines[kernel]] for one in spoken]),
+                problems=tuple(one.extent for one in those),
+                by_finals=those[0].by_finals,
+                speedup=geometric_mean([one.ratios[baselines[kernel]] for one in those]),
                 doubts=tuple(dict.fromkeys(filter(None, reasons))),
-                headline=spoken[0].headline,
-                rate=geometric_mean([one.rate for one in spoken]),
-                ceiling_fraction=geometric_mean(shares) if len(shares) == len(spoken) else None,
+                is_once=any(
+                    1 in (one.ours.rounds, one.rivals[baselines[kernel]].time.rounds) for one in those
+                ),
+                headline=those[0].headline,
+                rate=geometric_mean([one.rate for one in those]),
+                ceiling_fraction=geometric_mean(shares) if len(shares) == len(those) else None,
             )
         )
     return found

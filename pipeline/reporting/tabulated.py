@@ -154,7 +154,7 @@ def _of_problems(kinds: Sequence[Any]) -> dict[str, list[Any]]:
         "extent": list(map(notation.extent, points)),
         "words": list(map(notation.words, points)),
         "x": [one.problem.get(x_name(kernel, workload, one)) for (kernel, workload, _), one in named],
-        "headline": [headline(kernel, workload) for kernel, workload, _ in kinds],
+        "headline": [headline(*kind) for kind in kinds],
     }
 
 
@@ -178,6 +178,7 @@ def _of_origins(examples: Sequence[Measurement]) -> dict[str, list[Any]]:
         "commit": [origin.commit for origin in origins],
         "dirty": [origin.dirty for origin in origins],
         "run": [origin.run for origin in origins],
+        "command": [origin.command for origin in origins],
         "source": [row.parts.source for row in examples],
         "environment": [row.parts.environment for row in examples],
     }

@@ -105,7 +105,7 @@ def _lines(
                 "l2": number(row.l2_hit_pct),
                 "occupancy": number(row.achieved_occupancy_pct),
                 "at_most": _at_most(row),
-                "registers": number(row.registers),
+                "registers": "" if row.registers is None else f"{row.registers:.0f}",
                 "spilled": "" if spilled is None else str(spilled),
                 "waves": number(row.waves_per_sm),
                 "gain": _gain(row),

@@ -204,7 +204,7 @@ def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_pro
     assert answer["best"] == "cuda 4096x8w"
     assert answer["chosen by"] == (
         "the rule between tuned problems, which is trusted here (generalised): in nine of ten cases at most "
-        "0 % over the fastest; softmax was not tuned at this problem."
+        "0.0 % over the fastest; softmax was not tuned at this problem."
     )
     assert answer["time"] == (
         "not measured; 164 us by the sweep at rows=4096 columns=32768 dtype=bfloat16, 0.034 doublings away"

@@ -103,7 +103,7 @@ function startChoices() {
 /* Sort: a button in each column's heading. */
 
 const value = (cell) => cell.dataset.sort ?? cell.textContent.trim();
-const numeric = (text) => (/^[-\d.]/.test(text) ? parseFloat(text) : NaN);
+const numeric = (text) => parseFloat(/^(?:<=? )?([-\d.].*)/.exec(text)?.[1]);
 
 function compare(one, other) {
   const [a, b] = [numeric(one), numeric(other)];
@@ -215,7 +215,7 @@ function drawMap(one, map) {
       if (!found) return;
       const [, , us, configuration, distrusted] = found;
       const rate = rateOf(us);
-      cell.textContent = rate.toPrecision(4).replace(/\.0*$/, "") + (distrusted ? "!" : "");
+      cell.textContent = (rate < 1e4 ? rate.toPrecision(4) : rate) + (distrusted ? "!" : "");
       cell.style.setProperty("--share", `${Math.max(0, 100 - 250 * (1 - rate / most))}%`);
       cell.classList.toggle("most", rate === most);
       const text = `${one.provider} ${one.configurations[configuration]}: ${us} us, ${rate} ${map.unit}`;

@@ -5,20 +5,17 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
-from pipeline.points.frozen import Values
 from pipeline.reporting.frames import (
     COLUMNS,
     against_baseline,
     best_configurations,
     best_providers,
     comparable,
-    compute_ceiling,
     frame,
     headline,
     x_name,
 )
-from pipeline.store.ceilings import Rates
-from tests.factory import H100, H200, MEASURED_AT, ceilings, flat, grid, measurement
+from tests.factory import H100, H200, MEASURED_AT, flat, grid, measurement
 
 
 def test_a_frame_has_its_columns_even_when_empty():
@@ -155,17 +152,13 @@ def test_of_a_point_the_newest_row_counts_that_was_timed_as_usual():
     )
 
 
-def test_the_compute_ceiling_is_that_of_the_works_arithmetic():
-    known = ceilings(H200)
-    square = {"m": 512, "n": 512, "k": 512}
-    for words, name in (
-        ({"dtype": "bfloat16", "arithmetic": "ieee"}, "bfloat16"),
-        ({"dtype": "float32", "arithmetic": "ieee"}, "float32"),
-        ({"dtype": "float32", "arithmetic": "tf32"}, "tf32"),
-    ):
-        problem = Values({**square, **words})
-        assert compute_ceiling("matmul", problem, known) == pytest.approx(known.matmul_tflops[name])
-    assert compute_ceiling("matmul", problem, None) is None
-    assert compute_ceiling("matmul", problem, Rates(copy_gbps=1.0, matmul_tflops={"float32": 1.0})) is None
-    assert compute_ceiling("matmul", Values({"size": 512}), known) is None, "of an earlier declaration"
-    assert compute_ceiling("of_old", Values({"n": 512}), known) is None
+def test_a_problem_has_one_rate_whatever_workload_its_row_was_measured_as_one_of():
+    rows = [
+        measurement("matmul", "torch", 8192, "bfloat16", m=16, workload=workload, gpu=gpu)
+        for gpu, workload in ((H100, "decode"), (H200, "square"))
+    ]
+    assert list(frame(rows)["headline"]) == ["gbps", "gbps"]
+    pinned = measurement("matmul", "torch", 8192, "bfloat16", m=17, workload="decode")
+    assert headline("matmul", "decode", pinned.point.problem) == "gbps", "no workload lists it: its row's"
+    square = measurement("matmul", "torch", 8192, "bfloat16", workload="decode")
+    assert headline("matmul", "decode", square.point.problem) == "tflops"

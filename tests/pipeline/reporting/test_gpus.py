@@ -10,8 +10,10 @@ import pytest
 
 from pipeline import report
 from pipeline.command.options import ReportConfig
-from pipeline.reporting import gpus
-from pipeline.reporting.frames import frame, frame_of_finals
+from pipeline.reporting import gpus, gpus_section
+from pipeline.reporting.content import Plot
+from pipeline.reporting.drawings import drawings
+from pipeline.reporting.frames import best_configurations, frame, frame_of_finals
 from pipeline.reporting.landscapes import landscapes, timed, varied
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
@@ -118,6 +120,19 @@ def test_finals_count_where_both_had_them_and_providers_of_other_sources_do_not(
     met, others = compared([*rewritten, *torch])
     (one,) = met.values()
     assert (one.a_best, one.b_best, others) == ("torch", "torch", []), "what ran the same code is compared"
+
+
+def test_ratios_far_apart_have_a_logarithmic_axis() -> None:
+    rows = [
+        measurement("softmax", "torch", size, gpu=gpu, median_us=us)
+        for size, us in ((1024, 20.0), (4096, 690.0))
+        for gpu, us in ((H200, 10.0), (H100, us))
+    ]
+    best = best_configurations(frame(rows))
+    (drawing,) = drawings("softmax", frame(rows), best)
+    common, _ = gpus.compared(frame(rows), frame_of_finals([]))
+    (chart,) = gpus_section.charts([Plot(drawing, "", ())], common, {H100: "H100", H200: "H200"})
+    assert chart.is_log
 
 
 def test_the_report_sets_gpu_against_gpu(tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ from pipeline.reporting.drawings import Drawing, drawings
 from pipeline.reporting.frames import against_baseline, best_configurations, frame
 from pipeline.reporting.overview import overview
 from pipeline.reporting.plots import Panel, rate_against_x, styles
+from pipeline.reporting.ratio_plot import plot
+from pipeline.reporting.ratios import Compared
 from pipeline.reporting.summary import Summary
 from pipeline.store.record import Measurement
+from pipeline.verdicts.verdict import Estimate
 from tests.factory import H100, H200, measurement
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -91,3 +94,25 @@ def test_a_legend_has_room_for_every_name() -> None:
         if text.text in names
     }
     assert set(ends) == set(names) and max(ends.values()) < width
+
+
+def test_figures_of_an_axis_have_equal_digits() -> None:
+    panels = [Panel(H200, "NVIDIA H200", None)]
+    for gbps, expected in (
+        ({256: 0.4, 1024: 0.9}, ["0.00", "0.25", "0.50", "0.75", "1.00"]),
+        ({256: 400.0, 1024: 900.0}, ["0", "250", "500", "750", "1000"]),
+    ):
+        (chart,) = of_drawing(drawing(rates(gbps)), panels, styles(["torch"]), "torch")
+        assert [text for _, text in chart.view["y_ticks"]] == expected
+
+
+def test_a_ratio_far_from_the_others_flattens_no_axis() -> None:
+    some = [told("sparsify", H200, 69.3, None), told("softmax", H200, 0.21, None)]
+    shown = texts(overview(some, NAMES))
+    assert {"0.25", "0.5", "1", "2", "16", "64"} <= set(shown)
+    rows = [
+        Compared("4096", "torch", "torch", 9.0, 9.0 * ratio, Estimate(5, ratio, ratio, ratio, 0.5), "slower")
+        for ratio in (1.5, 69.0)
+    ]
+    drawn = plot(rows, "title", 0.01).decode()
+    assert all(f"<!-- {tick} -->" in drawn for tick in (1, 2, 64))

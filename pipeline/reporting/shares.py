@@ -1,0 +1,97 @@
+"""Shares of a ceiling, of every time on all pages by the one ceiling that its machine has for its arithmetic.
+
+A row keeps its share of the ceiling that was known when it was measured. Ceilings are measured again, and two
+rows side by side may have shares of two ceilings. So a page computes every share when it is drawn: from the
+time, and from the newest ceilings of the machine, which the page names. Sustained times have the ceiling of a
+burst, too, so that what a GPU's power limit costs can be seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline.points.frozen import Values
+from pipeline.points.limits import rounded
+from pipeline.reporting.frames import work_of
+from pipeline.store.ceilings import Rates
+from pipeline.store.finals import Final
+from pipeline.store.record import Measurement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DIGITS = 5
+"""Significant digits of a share, as many as a row has."""
+
+Row = TypeVar("Row", Measurement, Final)
+
+
+def compute_ceiling(kernel: str, problem: Values, ceilings: Rates | None) -> float | None:
+    """The TFLOP/s of a matrix product by the arithmetic of a problem's work, where they were measured; of
+    several arithmetics that of their mix. None for work without operations, and for a kernel that is not
+    there, which can't say what its work is."""
+    found = _peak(kernel, problem, ceilings)
+    return found if math.isfinite(found) else None
+
+
+def _peak(kernel: str, problem: Values, ceilings: Rates | None) -> float:
+    """The compute ceiling in TFLOP/s, infinite for work without operations, NaN where it is not known."""
+    work = work_of(kernel, problem)
+    if work is None or ceilings is None or not work.operations.keys() <= ceilings.matmul_tflops.keys():
+        return math.nan
+    slowness = sum(count / ceilings.matmul_tflops[name] for name, count in work.operations.items())
+    return work.flops / slowness if work.flops else math.inf
+
+
+def of_records(rows: Iterable[Row], ceilings: Mapping[str, Rates]) -> list[Row]:
+    """Measurements or finals with the shares that their times have of these ceilings, by machine. Where the
+    arithmetic's is not known, a row that was bound by memory still has its share of a copy's rate."""
+    peaks: dict[tuple[str, Values, str], float] = {}
+    found: list[Row] = []
+    for row in rows:
+        rate, gpu = row.rate, row.origin.gpu
+        if rate is None:
+            found.append(row)
+            continue
+        place = row.point.kernel, row.point.problem, gpu
+        if place not in peaks:
+            peaks[place] = _peak(*place[:2], ceilings.get(gpu))
+        copy = ceilings[gpu].copy_gbps if gpu in ceilings else math.nan
+        memory, compute = rate.gbps / copy, rate.tflops / peaks[place]
+        if math.isnan(compute) and rate.bound == "memory":
+            compute = 0.0
+        told: dict[str, Any] = {"bound": None, "ceiling_fraction": None}
+        if not math.isnan(memory + compute):
+            bound = "memory" if memory >= compute else "compute"
+            told = {"bound": bound, "ceiling_fraction": rounded(max(memory, compute), DIGITS)}
+        found.append(row.model_copy(update={"rate": rate.model_copy(update=told)}))
+    return found
+
+
+def of_table(table: pd.DataFrame, ceilings: Mapping[str, Rates]) -> pd.DataFrame:
+    """The same of rows with a frame's columns."""
+    import numpy as np
+    import pandas as pd
+
+    if table.empty:
+        return table
+    places, which = np.unique(
+        np.stack([table["rank"].to_numpy(np.int64), pd.factorize(table["gpu"])[0]], axis=1),
+        axis=0,
+        return_inverse=True,
+    )
+    first = np.empty(len(places), np.int64)
+    first[which[::-1]] = np.arange(len(table))[::-1]
+    some: list[Any] = table[["kernel", "problem", "gpu"]].iloc[first].to_dict("records")
+    peaks = [_peak(one["kernel"], one["problem"], ceilings.get(one["gpu"])) for one in some]
+    copies = [ceilings[one["gpu"]].copy_gbps if one["gpu"] in ceilings else math.nan for one in some]
+    memory = table["gbps"].to_numpy(float) / np.array(copies)[which]
+    compute = table["tflops"].to_numpy(float) / np.array(peaks)[which]
+    compute = np.where(np.isnan(compute) & table["bound"].eq("memory").to_numpy(), 0.0, compute)
+    both = np.maximum(memory, compute)  # NaN where either is
+    share = np.array([one if math.isnan(one) else rounded(one, DIGITS) for one in both.tolist()])
+    bound = np.where(memory >= compute, "memory", "compute").astype(object)
+    bound[np.isnan(share)] = None
+    return table.assign(ceiling_fraction=share, bound=pd.Series(bound, table.index, dtype=object))

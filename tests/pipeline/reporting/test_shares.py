@@ -1,0 +1,86 @@
+"""Shares of a ceiling: all of one machine and arithmetic are of its newest ceiling, whatever rows hold."""
+
+import numpy as np
+import pytest
+
+from pipeline.points.frozen import Values
+from pipeline.reporting import shares
+from pipeline.reporting.frames import frame
+from pipeline.reporting.shares import compute_ceiling
+from pipeline.store.ceilings import Rates
+from tests.factory import CPU, H100, H200, ceilings, final, grid, measurement
+
+
+def test_the_compute_ceiling_is_that_of_the_works_arithmetic():
+    known = ceilings(H200)
+    square = {"m": 512, "n": 512, "k": 512}
+    for words, name in (
+        ({"dtype": "bfloat16", "arithmetic": "ieee"}, "bfloat16"),
+        ({"dtype": "float32", "arithmetic": "ieee"}, "float32"),
+        ({"dtype": "float32", "arithmetic": "tf32"}, "tf32"),
+    ):
+        problem = Values({**square, **words})
+        assert compute_ceiling("matmul", problem, known) == pytest.approx(known.matmul_tflops[name])
+    assert compute_ceiling("matmul", problem, None) is None
+    assert compute_ceiling("matmul", problem, Rates(copy_gbps=1.0, matmul_tflops={"float32": 1.0})) is None
+    assert compute_ceiling("matmul", Values({"size": 512}), known) is None, "of an earlier declaration"
+    assert compute_ceiling("of_old", Values({"n": 512}), known) is None
+
+
+def known() -> dict[str, Rates]:
+    """Ceilings that were measured after the rows: a tenth above those that the rows know."""
+    return {
+        gpu: Rates(
+            copy_gbps=1.1 * ceilings(gpu).copy_gbps,
+            matmul_tflops={name: 1.1 * one for name, one in ceilings(gpu).matmul_tflops.items()},
+        )
+        for gpu in (H100, H200)
+    }
+
+
+def rows() -> list:
+    made = grid(kernels=("softmax", "matmul", "gone"), gpus=(H100, H200), dtypes=("float32", "bfloat16"))
+    made += [measurement("softmax", size=64, status="runtime_error"), measurement("softmax", gpu=CPU)]
+    return made
+
+
+def test_a_share_is_of_the_ceiling_of_today():
+    before, after = rows(), shares.of_records(rows(), known())
+    assert {row.rate.bound for row in after if row.rate} == {"memory", "compute", None}
+    for old, new in zip(before, after, strict=True):
+        if old.rate is None:
+            assert new == old
+        elif old.origin.gpu == CPU:
+            assert (new.rate.bound, new.rate.ceiling_fraction) == (None, None), "it has no ceilings"
+        else:
+            assert new.rate.bound == old.rate.bound
+            assert new.rate.ceiling_fraction == pytest.approx(old.rate.ceiling_fraction / 1.1, rel=1e-4)
+
+
+def test_a_sustained_time_has_the_ceiling_of_a_burst():
+    row = measurement("matmul", "torch", 4096, "bfloat16")
+    burst = final(row, 200.0)
+    lower = burst.rate.model_copy(update={"ceiling_fraction": 1.07})
+    sustained = burst.model_copy(update={"power": "sustained", "rate": lower})
+    one, other = shares.of_records([burst, sustained], known())
+    assert one.rate == other.rate and one.rate.bound == "compute"
+
+
+def test_a_kernel_that_is_gone_keeps_the_share_of_a_copy_alone():
+    gone = measurement("gone", size=4096)
+    (found,) = shares.of_records([gone], known())
+    assert found.rate.ceiling_fraction == pytest.approx(found.rate.gbps / known()[H200].copy_gbps, rel=1e-4)
+    computing = gone.model_copy(update={"rate": gone.rate.model_copy(update={"bound": "compute"})})
+    (found,) = shares.of_records([computing], known())
+    assert (found.rate.bound, found.rate.ceiling_fraction) == (None, None), "in which arithmetic?"
+
+
+def test_a_table_has_the_shares_that_records_have():
+    found = shares.of_table(frame(rows()), known())[["bound", "ceiling_fraction"]]
+    expected = frame(shares.of_records(rows(), known()))[["bound", "ceiling_fraction"]]
+    assert list(found["bound"]) == list(
+        expected["bound"].astype(object).where(expected["bound"].notna(), None)
+    )
+    fractions = expected["ceiling_fraction"].to_numpy(float)
+    np.testing.assert_allclose(found["ceiling_fraction"].to_numpy(float), fractions)
+    assert shares.of_table(frame([]), known()).empty
