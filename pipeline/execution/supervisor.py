@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
 from pipeline import ROOT, UserError
 from pipeline.execution import files_read, finalist, readings
+from pipeline.execution.audit import Audited, Outside, Sight
 from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.finalist import Extra
 from pipeline.execution.partner import FailedError, GoneError, Partner
@@ -39,6 +41,7 @@ from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary, Rates
 from pipeline.store.credentials import TRACKER
 from pipeline.store.record import Outcome
+from pipeline.timing.monitor import Monitor
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import inductor
 
@@ -56,9 +59,6 @@ MOST_DELAY = 0.05
 barrier wait for the last of them, so that a time may be many times too long by then."""
 
 BUSY = "its threads had to wait for a core while it was timed"
-
-LEAD = 0.98
-"""A time below this fraction of the best one so far at its problem is worth an audit."""
 
 
 class Supervisor:
@@ -83,6 +83,7 @@ class Supervisor:
         values: InputValues = "normal",
     ) -> None:
         self.device = device
+        self._settings = settings
         self._is_here = root == ROOT
         self.heeds_load = heeds_load and device.kind == "cpu"
         self.timeout_s = timeout_s
@@ -96,19 +97,19 @@ class Supervisor:
             "judge", setup, root, lambda: _environment(device) | {"OMP_WAIT_POLICY": "passive"}
         )
         self._memory = -1
-        self._best: dict[tuple[str, Values], float] = {}
-        self._audited: set[tuple[str, str]] = set()
+        self._audited = Audited()
+        self._monitor: Monitor | None = None
         self._right: set[tuple[str, str, Values]] = set()
 
-    def measure(self, where: str, point: Point) -> Outcome:
+    def measure(self, where: str, point: Point, is_audited: bool = False) -> Outcome:
         """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive
-        it."""
+        it. A time that ``is_audited`` is audited in any case."""
         try:
-            outcome = self._examined(where, point)
+            outcome = self._examined(where, point, is_audited)
             if outcome.status == "out_of_memory":
                 # What earlier points left in either process, only a release makes free.
                 self._release()
-                outcome = self._examined(where, point)
+                outcome = self._examined(where, point, is_audited)
         except GoneError as error:
             if not self._judge.is_running:
                 # What it shared is gone with it.
@@ -117,9 +118,7 @@ class Supervisor:
         if outcome.status in ("ok", "verified"):
             self._right.add((where, point.provider, point.problem))
         if outcome.timing is not None:
-            self._audited.add((where, point.provider))
-            place = where, point.problem
-            self._best[place] = min(outcome.timing.median_us, self._best.get(place, outcome.timing.median_us))
+            self._audited.add(where, point, outcome.timing.median_us)
         return outcome
 
     def extra(self, where: str, point: Point, seconds: float | None) -> Extra:
@@ -219,23 +218,38 @@ class Supervisor:
         for ask in (self._ask_worker, self._ask_judge):
             ask(Release(), Done)
 
-    def _examined(self, where: str, point: Point) -> Outcome:
-        def is_audited(median_us: float) -> bool:
-            best = self._best.get((where, point.problem))
-            return best is None or median_us < LEAD * best or (where, point.provider) not in self._audited
-
+    def _examined(self, where: str, point: Point, is_audited: bool) -> Outcome:
         self.start()
-        judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
-        is_known = (where, point.provider, point.problem) in self._right
+        begin = perf_counter()
         examination = Examination(
-            judge, worker, self.device.kind == "cuda", is_audited, self._worker.waited_us, is_known
+            Ask(self._ask_judge),
+            Ask(self._ask_worker),
+            self.device.kind,
+            self._settings,
+            lambda median_us: is_audited or self._audited.wants(where, point, median_us),
+            Outside(self._look, len(os.sched_getaffinity(0))),
+            (where, point.provider, point.problem) in self._right,
         )
         outcome = examination.outcome(where, point, self.canary)
+        self._audited.took(perf_counter() - begin, examination.audit_s)
         if self._is_here:
             unkeyed = files_read.unkeyed(examination.read, where, point.provider)
             outcome = outcome.model_copy(update={"unkeyed": unkeyed})
         self._replace_changed(point, examination.ended)
         return outcome
+
+    def _look(self) -> Sight:
+        """What can be seen of the worker and its device now."""
+        threads, at_us = self._worker.threads(), perf_counter() * 1e6
+        if self.device.uuid is None:
+            others = load.others_running(threads) / (os.cpu_count() or 1)
+            return Sight(at_us, threads, others, load.stolen())
+        if self._monitor is None:
+            self._monitor = Monitor(self.device.uuid)
+        listed = load.on_gpu(self.device.uuid)
+        neighbours = load.strangers(listed, load.family(os.getpid()), measuring=True)
+        throttle = self._monitor.read().throttle
+        return Sight(at_us, threads, stolen=load.stolen(), throttle=throttle, neighbours=len(neighbours))
 
     def _replace_changed(self, point: Point, ended: Ended) -> None:
         """End a worker in which a provider has left anything, so that nobody comes after it there."""

@@ -20,6 +20,7 @@ from pipeline.execution.protocol import (
     Begin,
     Echo,
     Echoed,
+    Empty,
     End,
     Go,
     ModeSet,
@@ -27,6 +28,7 @@ from pipeline.execution.protocol import (
     Rate,
     Release,
     Setup,
+    Show,
     Stamp,
     Sustain,
     Time,
@@ -44,7 +46,7 @@ FIRST_COMPILE = (
 )
 """What the first torch.compile would import: 1.4 s on an AMD EPYC, in steps of less than half a second."""
 
-REQUESTS = (Begin, Time, Stamp, Again, Arm, Go, Sustain, End, Echo, Rate, Release)
+REQUESTS = (Begin, Time, Stamp, Again, Arm, Empty, Go, Show, Sustain, End, Echo, Rate, Release)
 
 
 def healthy(device: str) -> bool:
