@@ -54,6 +54,7 @@ class Station:
         self._supervisor: Supervisor | None = None
         self._ahead: dict[str, Ahead] = {}
         self._points: dict[int, Point] = {}
+        self._audited: set[int] = set()
         self._errand: RunningErrand | None = None
 
     def describe(self) -> str:
@@ -120,6 +121,7 @@ class Station:
         running = self._running
         running.canary = told.canary
         self._points |= told.points
+        self._audited.update(told.audited)
         futures = self._compiling(told.where, told.points.values())
         found: list[NumberedOutcome] = []
         while self._points and (not found or monotonic() - begin < BATCH_S):
@@ -129,7 +131,9 @@ class Station:
                     break
                 wait([futures[point] for point in self._points.values()], return_when=FIRST_COMPLETED)
                 continue
-            outcome = running.measure(told.where, self._points.pop(number))
+            is_audited = number in self._audited
+            self._audited.discard(number)
+            outcome = running.measure(told.where, self._points.pop(number), is_audited)
             found.append(NumberedOutcome(number=number, outcome=outcome))
         changes = dict(running.changes)
         running.changes.clear()

@@ -33,7 +33,7 @@ class Planted:
         self.times = iter(times)
         self.asked: list[Point] = []
 
-    def measure(self, where: str, point: Point) -> Outcome:
+    def measure(self, where: str, point: Point, is_audited: bool = False) -> Outcome:
         self.asked.append(point)
         us = next(self.times) if point == CONTROL else 7.0
         if us is None:
