@@ -206,6 +206,13 @@ def disturbance(before: Sight, after: Sight, cores: int) -> str | None:
     return None
 
 
+def ahead_us(before: Sight, after: Sight) -> float:
+    """For how long a worker that nobody had asked for anything ran, by its busiest thread: of several that
+    wait for work, each may spin a little."""
+    each = ((one, before.threads.get(thread)) for thread, one in after.threads.items())
+    return max((one.ran_us - (0.0 if then is None else then.ran_us) for one, then in each), default=0.0)
+
+
 class Audited:
     """Which rows of one device are audited: each provider's first time, what leads its problem, and while
     there is time for it each provider's best at each problem."""

@@ -232,7 +232,8 @@ class Examination:
         shared = self.judge(Spread(sets=audit.calls_for(timing.median_us)), Shared)
         if self.kind == "cuda" and shared.region.handle is None:
             return None
-        self._write()
+        self.judge(Draw(), Done)
+        self.judge(Fill(), Done)
         self.worker(Arm(shared=shared), Done)
         by_host = self.kind == "cuda" and timing.timer != "graph"
         tries = audit.Tries(timing.median_us, audit.RULES[self.kind], by_host)
@@ -250,25 +251,25 @@ class Examination:
         return tries.ratio
 
     def _try(self, shared: Shared) -> Try:
-        """One span from go to done, its outputs compared."""
+        """One span from go to done over new inputs in all sets, which are made where nobody sees them and
+        then written at once; outputs of some are compared."""
         begin = self.outside.clock()
-        empty_us = self._span_us(self.worker, Empty())
-        self._write()
         # The provider can make the worker's empty replay long, but not the judge's.
-        empty_us = min(empty_us, self._span_us(self.judge, Empty()))
+        empty_us = min(self._span_us(self.worker, Empty()), self._span_us(self.judge, Empty()))
+        self.judge(Draw(), Done)
+        asleep = self.outside.look()
+        self.judge(Fill(), Done)
         before = self.outside.look()
         span_us = self._span_us(self.worker, Go())
         disturbed = audit.disturbance(before, self.outside.look(), self.outside.cores)
         shown = tuple(secrets.randbelow(shared.sets) for _ in range(min(audit.SHOWN, shared.shown)))
         self.worker(Show(sets=shown), Done)
         self._right(Compare(sets=shown), "on new inputs")
+        if self.kind == "cpu":
+            # What a thread computed while the inputs were written.
+            span_us += audit.ahead_us(asleep, before)
         took_us = (self.outside.clock() - begin) * 1e6
         return Try(span_us, empty_us, shared.sets, disturbed, took_us)
-
-    def _write(self) -> None:
-        """New inputs in all sets: made where nobody sees them, then written at once."""
-        self.judge(Draw(), Done)
-        self.judge(Fill(), Done)
 
     def _span_us(self, ask: Ask, request: Empty | Go) -> float:
         begin = self.outside.clock()

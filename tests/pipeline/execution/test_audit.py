@@ -157,13 +157,15 @@ def test_each_disturbance_is_seen_beyond_its_limit_alone() -> None:
 @dataclass
 class Processes:
     """A judge and a worker whose calls take ``us`` by a clock that stands still otherwise. The worker claims
-    ``claimed_us``; its empty replay takes as long as it likes, the judge's 200 us."""
+    ``claimed_us``; its empty replay takes as long as it likes, the judge's 200 us. It works for ``ahead_us``
+    while inputs are written."""
 
     claimed_us: float
     us: float
     kind: Kind = "cuda"
     timer: str = "graph"
     worker_empty_us: float = 200.0
+    ahead_us: float = 0.0
     wrong_at: int | None = None
     disturbed: Iterator[bool] | None = None
     now_s: float = 0.0
@@ -227,11 +229,13 @@ class Processes:
         return Done()
 
     def look(self) -> Sight:
-        """Two looks a try; a disturbed one's worker waited all the time."""
+        """Three looks a try: before inputs are written, before the calls and after them. A disturbed one's
+        worker waited all the time of the calls."""
         self.looks += 1
-        is_second = self.looks % 2 == 0
-        waited = is_second and self.disturbed is not None and next(self.disturbed)
-        return Sight(self.now_s * 1e6, {1: Scheduled(1.0 * is_second, 1e6 * waited)})
+        is_last = self.looks % 3 == 0
+        waited = is_last and self.disturbed is not None and next(self.disturbed)
+        ran_us = (self.looks % 3 != 1) * self.ahead_us + is_last
+        return Sight(self.now_s * 1e6, {1: Scheduled(ran_us, 1e6 * waited)})
 
     def outcome(self, is_audited: bool = True, cache: str = "cold") -> Outcome:
         settings = TimingSettings(cache=cache)  # type: ignore[arg-type]
@@ -262,7 +266,7 @@ def test_each_set_is_written_anew_for_every_try_and_drawn_ones_are_compared() ->
     kinds = [type(one) for one in processes.asked]
     last = kinds[::-1].index(Arm)
     steps = kinds[len(kinds) - last : -1]
-    assert steps == [Empty, Draw, Fill, Empty, Go, Show, Compare] * 3, "the first try is not counted"
+    assert steps == [Empty, Empty, Draw, Fill, Go, Show, Compare] * 3, "the first try is not counted"
     shown = [one.sets for one in processes.asked if isinstance(one, Show)]
     assert shown == processes.compared and all(len(sets) == 4 for sets in shown)
     assert len(set(shown)) == 3, "other sets each time"
@@ -274,6 +278,12 @@ def test_each_set_is_written_anew_for_every_try_and_drawn_ones_are_compared() ->
 def test_a_worker_that_makes_its_empty_replay_long_gains_nothing() -> None:
     assert Processes(10.0, 20.0, worker_empty_us=10_000.0).outcome().status == "incorrect"
     assert Processes(10.0, 10.0, worker_empty_us=10_000.0).outcome().audit_ratio == pytest.approx(1.0)
+
+
+def test_what_a_worker_does_while_its_inputs_are_written_counts_as_its_time() -> None:
+    ahead_us = 10_000 * (LIMITS["cpu"] - 0.5)
+    for more, status in ((0.98, "ok"), (1.02, "incorrect")):
+        assert Processes(10.0, 5.0, "cpu", ahead_us=ahead_us * more).outcome().status == status
 
 
 def test_an_audit_that_is_disturbed_is_repeated_and_then_said_to_be_none() -> None:
