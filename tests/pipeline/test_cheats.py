@@ -11,9 +11,11 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline.execution import audit
 from pipeline.execution.supervisor import Supervisor
@@ -22,6 +24,7 @@ from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
+from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache
 from tests.planted.tree import PLANTED, Tree, cpu_tree
 
 
@@ -192,9 +195,11 @@ SKIPS = ("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_th
 def test_work_that_is_skipped_while_it_is_timed_is_seen_from_outside(
     provider: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Timed until each set has come again. No try counts as disturbed, whatever else runs."""
+    """Timed for eight turns of the ring, so that most calls meet what they know. No try counts as disturbed,
+    whatever else runs."""
     monkeypatch.setattr(audit, "disturbance", lambda before, after, cores: None)
-    settings = TimingSettings(stopping="budget", max_seconds=1.0)
+    sets = ceil(COLD_FACTOR * last_level_cache(torch.device("cpu")) / (4 * elements))
+    settings = TimingSettings(stopping="count", min_samples=8 * sets)
     problem = Values({"elements": elements, "dtype": "float32"})
     point = Point(kernel="cheats", provider=provider, problem=problem)
     with Supervisor(device.cpu(), settings, seed=0, timeout_s=300.0) as worker:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -53,8 +55,10 @@ from pipeline.execution.protocol import (
 )
 from pipeline.machine.load import Scheduled, Stolen
 from pipeline.points.frozen import Record, Values
+from pipeline.points.plan import Plan
 from pipeline.points.point import Point
 from pipeline.store.record import Outcome, State, Timing
+from pipeline.sweep import Sweep
 from pipeline.timing.settings import TimingSettings
 
 POINT = Point(kernel="double", provider="cheat", problem=Values({"n": 8}))
@@ -340,3 +344,13 @@ def test_one_point_of_each_provider_and_workload_is_drawn_at_random() -> None:
         assert groups == {(provider, name): 1 for provider in ("a", "b") for name in ("small", "large")}
     # One of twenty that is never drawn: once in 10^17 runs of this test.
     assert frozenset().union(*found) == frozenset(points)
+
+
+@pytest.mark.parametrize("wanted", ["best", "all"])
+def test_a_sweep_draws_among_the_points_that_it_measures_or_takes_all(wanted: str) -> None:
+    points = tuple(point("a", n) for n in range(10))
+    planned = Plan(points=points, workloads=dict.fromkeys(points, "vectors"))
+    sweep = SimpleNamespace(config=SimpleNamespace(audit=wanted), plan=planned)
+    found = Sweep.audited(cast(Any, sweep), points[:5])
+    assert len(found) == (1 if wanted == "best" else 10)
+    assert found <= frozenset(points if wanted == "all" else points[:5])
