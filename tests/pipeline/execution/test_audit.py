@@ -63,8 +63,9 @@ from pipeline.timing.settings import TimingSettings
 
 POINT = Point(kernel="double", provider="cheat", problem=Values({"n": 8}))
 
-LIMITS: dict[Kind, float] = {"cuda": 1 / 0.95, "cpu": 1 / 0.75}
-"""A time that is 5 % below the one from outside, on a CPU 25 %."""
+LIMITS: dict[Kind, float] = {"cuda": 1 / 0.95, "cpu": 1 / 0.75 + 0.1}
+"""What a call of 10 us may take from outside, over its time: that is 5 % below it, on a CPU 25 % after a
+microsecond was taken off."""
 
 
 def tries(rules: Rules, *made: Try, claimed_us: float = 10.0, by_host: bool = False) -> Tries:
