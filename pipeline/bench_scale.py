@@ -145,6 +145,7 @@ def made(config: BenchScaleConfig, model: int, wanted: Plan, output: Path, count
         seconds=None,
         ahead=1,
         remeasure=False,
+        audit="best",
         retry="passing",
         allow=None,
         debug=False,

@@ -34,6 +34,7 @@ from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, origins, room
 from pipeline.execution.agenda import Agenda
+from pipeline.execution.audit import drawn
 from pipeline.execution.beside import Beside
 from pipeline.execution.controls import Steadiness
 from pipeline.execution.plausibility import judged
@@ -366,12 +367,19 @@ class Sweep:
                 for point in (*of_it, *wanted.give_up(provider)):
                     report(point, Outcome(status="compile_error", error=reason), self.devices[0])
             sound = [point for point in points if point.provider not in broken]
-            crew = self.team.crew(self.loaded, self.control(wanted.examples), report)
+            crew = self.team.crew(self.loaded, self.control(wanted.examples), report, self.audited(sound))
             schedule = self.schedule(sound, wanted, crew.size)
             wanted.start()
             self.steadiness = crew.measure(schedule, expected)
         for provider, what in self.team.changes().items():
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
+
+    def audited(self, points: Sequence[Point]) -> frozenset[Point]:
+        """The points whose times are audited in any case: all, or one at random of each provider and
+        workload."""
+        if self.config.audit == "all":
+            return frozenset(self.plan.points)
+        return drawn(points, self.plan.workloads)
 
     def schedule(self, points: Sequence[Point], wanted: Agenda, workers: int) -> Schedule:
         """What hands the points out to so many workers."""

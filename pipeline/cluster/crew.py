@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from threading import Condition
@@ -40,12 +40,14 @@ MOST_REVIVED = 3
 @dataclass(frozen=True)
 class CrewTask:
     """What a crew measures: a kernel, its control point, which points the worker itself compiles, for seconds
-    each, what the timer takes off, and how a member that was lost is brought back."""
+    each, what the timer takes off, which times are audited in any case, and how a member that was lost is
+    brought back."""
 
     where: str
     control: Point
     compiles_itself: Callable[[Point], bool]
     canary: Canary | None
+    audited: Container[Point]
     revive: Callable[[Member], bool]
     is_stopped: Callable[[], bool]
 
@@ -190,7 +192,9 @@ class StationCrew(Crew):
             self._changed.notify_all()
 
     def _measured(self, member: Member, hand: Hand) -> StationOutcomes:
-        wanted = AddedPoints(where=self.where, points=hand.tell(), canary=self._work_of.canary)
+        points, work = hand.tell(), self._work_of
+        audited = tuple(number for number, point in points.items() if point in work.audited)
+        wanted = AddedPoints(where=self.where, points=points, audited=audited, canary=work.canary)
         return StationOutcomes.model_validate_json(member.remote.ask("measure", wanted.model_dump_json()))
 
     def _control(self, member: Member) -> Control:

@@ -81,10 +81,11 @@ class StationOutcomes(Record):
 
 class AddedPoints(Record):
     """Points of a kernel that a station is to have beside those that it has, by a number each. It compiles
-    all that it has, and measures some."""
+    all that it has, and measures some. The times of those that are ``audited`` are audited in any case."""
 
     where: str
     points: dict[int, Point]
+    audited: tuple[int, ...] = ()
     canary: Canary | None
 
 

@@ -55,6 +55,7 @@ class Station:
         self._ahead: dict[str, Ahead] = {}
         self._points: dict[int, Point] = {}
         self._provider: str | None = None  # whose process is there
+        self._audited: set[int] = set()
         self._errand: RunningErrand | None = None
 
     def describe(self) -> str:
@@ -121,6 +122,7 @@ class Station:
         running = self._running
         running.canary = told.canary
         self._points |= told.points
+        self._audited.update(told.audited)
         futures = self._compiling(told.where, told.points.values())
         found: list[NumberedOutcome] = []
         while self._points and (not found or monotonic() - begin < BATCH_S):
@@ -130,9 +132,11 @@ class Station:
                     break
                 wait([futures[point] for point in self._points.values()], return_when=FIRST_COMPLETED)
                 continue
+            is_audited = number in self._audited
+            self._audited.discard(number)
             point = self._points.pop(number)
             self._provider = point.provider
-            outcome = running.measure(told.where, point)
+            outcome = running.measure(told.where, point, is_audited)
             found.append(NumberedOutcome(number=number, outcome=outcome))
         changes = dict(running.changes)
         running.changes.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from threading import Timer
 from time import monotonic
@@ -102,13 +102,16 @@ class ClusterTeam:
         """Nothing is compiled on this host."""
         return Elsewhere(loaded, Compilers(self.environment.compute_capability))
 
-    def crew(self, loaded: Loaded, control: Point, report: Report) -> StationCrew:
+    def crew(
+        self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
+    ) -> StationCrew:
         """Who measures a kernel's points."""
         work = CrewTask(
             where=loaded.where,
             control=control,
             compiles_itself=lambda point: loaded.kernel.provider(point.provider).compiled,
             canary=self._canary,
+            audited=audited,
             revive=self._revived,
             is_stopped=lambda: self._stopped,
         )

@@ -119,6 +119,7 @@ class SweepConfig(PointsConfig):
     seconds: float | None = Field(gt=0)
     ahead: int = Field(ge=1, le=MOST_AHEAD)
     remeasure: bool
+    audit: Literal["best", "all"]
     retry: Retry
     allow: Pin[Literal["incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout", "all"]]
     debug: bool

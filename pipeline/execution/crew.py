@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from threading import Event, Lock
@@ -19,12 +19,21 @@ Report = Callable[[Point, Outcome, Device], None]
 
 
 class Crew:
-    """Measures points by its workers, a thread each that only waits for its process."""
+    """Measures points by its workers, a thread each that only waits for its process. The times of those that
+    are ``audited`` are audited in any case."""
 
-    def __init__(self, where: str, workers: Sequence[Supervisor], control: Point, report: Report) -> None:
+    def __init__(
+        self,
+        where: str,
+        workers: Sequence[Supervisor],
+        control: Point,
+        report: Report,
+        audited: Container[Point] = (),
+    ) -> None:
         self.where = where
         self.workers = workers
         self.control = control
+        self.audited = audited
         self._report = report
         self._reporting = Lock()
         self._stop = Event()
@@ -65,7 +74,7 @@ class Crew:
             controls.before(done)
             why = schedule.failure(point)
             if why is None:
-                outcome = worker.measure(self.where, point)
+                outcome = worker.measure(self.where, point, point in self.audited)
             else:
                 outcome = Outcome(status="compile_error", error=why)
             if self._stop.is_set():

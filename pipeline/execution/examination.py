@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from math import ceil, inf
 from time import perf_counter
 from typing import TypeVar
 
+from pipeline.execution import audit
+from pipeline.execution.audit import Kind, Outside, Try
 from pipeline.execution.partner import FailedError
 from pipeline.execution.protocol import (
     EDITIONS,
@@ -17,9 +18,10 @@ from pipeline.execution.protocol import (
     Begin,
     Check,
     Checked,
-    CheckOne,
+    Compare,
     Done,
     Draw,
+    Empty,
     End,
     Ended,
     Fill,
@@ -29,6 +31,7 @@ from pipeline.execution.protocol import (
     Prepared,
     Ran,
     Shared,
+    Show,
     Spread,
     Time,
     Timed,
@@ -37,31 +40,9 @@ from pipeline.points.frozen import Record
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary
 from pipeline.store.record import Outcome, Timing
+from pipeline.timing.settings import TimingSettings
 
 A = TypeVar("A", bound=Record)
-
-AUDIT_US = 4000.0
-"""The work of half an audit's calls by the time that is audited."""
-
-MESSAGES_US = 5000.0
-"""What an audit's four messages take at most on a busy machine, and what a GPU takes to wake."""
-
-MOST_CALLS = 128
-"""Calls of half an audit at most."""
-
-ATTEMPTS = 8
-"""A neighbour may take the machine for some milliseconds, but not each time."""
-
-BUSY = 0.05
-"""The share of an attempt for which the worker's threads may wait for a core, for it to say that a call is
-slow. What a call takes at most, it says also if they wait for longer."""
-
-FACTOR = 4.0
-"""How many times its timing a call may take as seen from outside, where its outputs are copied: what only
-moves memory takes twice as long so."""
-
-SLACK_US = {"graph": 5.0, "perf_counter": 20.0}
-"""What copying outputs and going round the sets adds to a call, by timer."""
 
 SOON_S = {True: 0.5, False: 0.1}
 """For so long a provider is tried on further inputs before it is timed: where it is interpreted, and where it
@@ -69,9 +50,6 @@ is not. An interpreted one gets two however long they take, for no other call is
 
 MOST_EDITIONS = 6
 """Inputs that a provider is tried on before it is timed at most."""
-
-SLACK_OF_OTHERS_US = 200.0
-"""The same where the host launches each call."""
 
 
 class Ask:
@@ -95,31 +73,37 @@ class WrongError(Exception):
         self.checked = checked
 
 
-class BusyError(Exception):
-    """A time that could not be bounded, for others had the cores."""
+class InconclusiveError(Exception):
+    """An audit that says nothing of a time."""
 
 
 class Examination:
-    """The steps of one point. ``is_audited`` says of a median in microseconds whether it is worth an audit,
-    ``waited_us`` how long the worker has waited for a core so far, ``is_known`` that the provider was right
-    at this problem in another configuration; ``ended`` is what the provider left in its process."""
+    """The steps of one point. ``settings`` are those of its timing, ``is_audited`` says of a median in
+    microseconds whether it is worth an audit, ``outside`` is what this process sees of the worker, and
+    ``is_known`` says that the provider was right at this problem in another configuration.
+
+    ``ended`` is what the provider left in its process, ``audit_s`` the seconds that its audit took.
+    """
 
     def __init__(
         self,
         judge: Ask,
         worker: Ask,
-        on_gpu: bool,
+        kind: Kind,
+        settings: TimingSettings,
         is_audited: Callable[[float], bool],
-        waited_us: Callable[[], float],
+        outside: Outside,
         is_known: bool = False,
     ) -> None:
         self.judge = judge
-        self.waited_us = waited_us
         self.worker = worker
-        self.on_gpu = on_gpu
+        self.kind = kind
+        self.settings = settings
         self.is_audited = is_audited
+        self.outside = outside
         self.is_known = is_known
         self.ended = Ended()
+        self.audit_s = 0.0
         self._prepared: Prepared | None = None
 
     @property
@@ -185,18 +169,25 @@ class Examination:
         self.judge(Offer(edition=1), Done)
         self._ran(Again(set=secrets.randbelow(timed.sets)), "after timing")
         self._right(Check(edition=1), "after timing")
-        state, audit_us = timed.state, None
+        state, ratio = timed.state, None
         if self.is_audited(timed.timing.median_us):
+            started = self.outside.clock()
             try:
-                audit_us = self._audit(timed.timing)
-            except BusyError as busy:
-                state = state.distrusted(str(busy))
+                ratio = self._audit(timed.timing)
+            except InconclusiveError as inconclusive:
+                state = state.distrusted(f"not audited: {inconclusive}")
+            except FailedError as error:
+                if error.failed.status != "out_of_memory":
+                    raise
+                state = state.distrusted("not audited: there is no memory for its sets")
+            finally:
+                self.audit_s += self.outside.clock() - started
         return Outcome(
             status="ok",
             timing=timed.timing,
             state=state,
             launch=ran.launch,
-            audit_us=audit_us,
+            audit_ratio=ratio,
             tolerance_used=first.used,
             **errors,
         )
@@ -222,53 +213,65 @@ class Examination:
                 raise WrongError(f"{when}: {error.failed.error}") from error
             raise
 
-    def _right(self, request: Check | CheckOne, when: str) -> Checked:
+    def _right(self, request: Check | Compare, when: str) -> Checked:
         checked = self.judge(request, Checked)
         if checked.error is not None:
             raise WrongError(f"{when}: {checked.error}", checked)
         return checked
 
     def _audit(self, timing: Timing) -> float | None:
-        """Microseconds that a call takes at most as this process sees it: calls on all sets, each on inputs
-        that were written just before. None where a GPU shares no memory.
+        """How many times its timing a call takes by this process's clock, on inputs that are used once. None
+        where a GPU shares no memory. Of a time from a hot cache that of the same calls with a cold one is
+        audited, measured here.
 
-        Raises WrongError for a timing that is far below what it sees: below the difference to calls on half
-        of the sets, in which nothing is that does not grow with their number, or below the whole less what
-        messages take, in which all is that one call did for others. Raises BusyError where it saw that only
-        while the worker had to wait for its cores.
+        Raises WrongError for outputs that are wrong and for a timing that is false, and InconclusiveError
+        where others disturbed it too often to say.
         """
-        half = min(MOST_CALLS, ceil(AUDIT_US / max(timing.median_us, 1e-3)))
-        shared = self.judge(Spread(sets=2 * half), Shared)
-        if self.on_gpu and shared.region.handle is None:
+        if self.settings.cache == "hot":
+            timing = self.worker(Time(cache="cold"), Timed).timing
+        shared = self.judge(Spread(sets=audit.calls_for(timing.median_us)), Shared)
+        if self.kind == "cuda" and shared.region.handle is None:
             return None
+        self.judge(Draw(), Done)
+        self.judge(Fill(), Done)
         self.worker(Arm(shared=shared), Done)
-        half = shared.sets // 2
-        limit_us = FACTOR * timing.median_us + SLACK_US.get(timing.timer, SLACK_OF_OTHERS_US)
-        whole_us = apart_us = written_us = inf
-        was_free = False
-        self._microseconds(shared.sets)
-        for _ in range(ATTEMPTS):
-            waited_us = self.waited_us()
-            (_, of_half), (writing_us, of_all) = self._microseconds(half), self._microseconds(shared.sets)
-            was_free |= self.waited_us() - waited_us <= BUSY * (of_half + of_all)
-            self._right(CheckOne(), "on new inputs")
-            whole_us = min(whole_us, of_all)
-            # What the judge takes to write a set, it would also take for a call that does nothing.
-            written_us = min(written_us, writing_us / shared.sets)
-            apart_us = min(apart_us, (of_all - of_half) / half)
-            least_us = max(apart_us, (whole_us - MESSAGES_US) / shared.sets) - written_us
-            if least_us <= limit_us:
-                return whole_us / shared.sets
-        seen = f"from outside calls on new inputs took {least_us:.4g} us each"
-        if not was_free:
-            raise BusyError(f"{seen}, and the machine was too busy to say whether they had to")
-        raise WrongError(f"timed at {timing.median_us:.4g} us, but {seen}")
+        by_host = self.kind == "cuda" and timing.timer != "graph"
+        tries = audit.Tries(timing.median_us, audit.RULES[self.kind], by_host)
+        self._try(shared)  # the first replay uploads a graph, the first touch of memory maps it
+        while not tries.is_over:
+            tries.add(self._try(shared))
+        if tries.is_false:
+            cold = "" if self.settings.cache == "cold" else " with a cold cache"
+            raise WrongError(
+                f"timed at {timing.median_us:.4g} us{cold}, but from outside calls on new inputs took "
+                f"{tries.us:.4g} us each"
+            )
+        if not tries.is_true:
+            raise InconclusiveError(f"{tries.disturbed} in {len(tries.all)} tries")
+        return tries.ratio
 
-    def _microseconds(self, sets: int) -> tuple[float, float]:
-        """How long so many sets were written for, and until their last output was there."""
-        self.judge(Draw(sets=sets), Done)
-        begin = perf_counter()
-        self.judge(Fill(sets=sets), Done)
-        written = perf_counter()
-        self.worker(Go(sets=sets), Done)
-        return (written - begin) * 1e6, (perf_counter() - begin) * 1e6
+    def _try(self, shared: Shared) -> Try:
+        """One span from go to done over new inputs in all sets, which are made where nobody sees them and
+        then written at once; outputs of some are compared."""
+        begin = self.outside.clock()
+        # The provider can make the worker's empty replay long, but not the judge's.
+        empty_us = min(self._span_us(self.worker, Empty()), self._span_us(self.judge, Empty()))
+        self.judge(Draw(), Done)
+        asleep = self.outside.look()
+        self.judge(Fill(), Done)
+        before = self.outside.look()
+        span_us = self._span_us(self.worker, Go())
+        disturbed = audit.disturbance(before, self.outside.look(), self.outside.cores)
+        shown = tuple(secrets.randbelow(shared.sets) for _ in range(min(audit.SHOWN, shared.shown)))
+        self.worker(Show(sets=shown), Done)
+        self._right(Compare(sets=shown), "on new inputs")
+        if self.kind == "cpu":
+            # What a thread computed while the inputs were written.
+            span_us += audit.ahead_us(asleep, before)
+        took_us = (self.outside.clock() - begin) * 1e6
+        return Try(span_us, empty_us, shared.sets, disturbed, took_us)
+
+    def _span_us(self, ask: Ask, request: Empty | Go) -> float:
+        begin = self.outside.clock()
+        ask(request, Done)
+        return (self.outside.clock() - begin) * 1e6

@@ -19,15 +19,18 @@ import kernels
 from kernels import Tensors
 from kernels.contract import Tolerance
 from pipeline.execution import values, verification
+from pipeline.execution.audit import SHOWN
+from pipeline.execution.batch import call_all
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
 from pipeline.execution.protocol import (
     EDITIONS,
     Check,
     Checked,
-    CheckOne,
+    Compare,
     Done,
     Draw,
+    Empty,
     Fill,
     InputValues,
     Layout,
@@ -47,10 +50,14 @@ from pipeline.points.problems import values_of
 from pipeline.timing.stopwatch import like_the_first, rolls, shifted, span_of
 from pipeline.timing.timers import spoil_one
 
-MOST_SPREAD = {"cpu": 256 << 20, "cuda": 2 << 30}
+MOST_SPREAD = {"cpu": 1 << 30, "cuda": 20 << 30}
 """Bytes of the sets of an audit by kind of device, at most, unless two sets take more."""
 
-DRAW_S = 0.5
+SPREAD_OF_FREE = 3
+"""They are no more than one part in so many of the memory that is free: as much again holds the inputs before
+they are written."""
+
+DRAW_S = 0.1
 """What making the sets of an audit may take where each is made by the kernel's own inputs, at most, unless
 two sets take longer."""
 
@@ -58,9 +65,12 @@ MOST_KEPT = {"cpu": 1 << 30, "cuda": 8 << 30}
 """Bytes of problems' inputs and answers that are kept by kind of device: each provider comes to the same
 problems in its turn."""
 
+COMPARE_S = 0.03
+"""What comparing sets of one try takes, unless one takes longer."""
+
 MOST_SEED = 1 << 31
 
-REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, CheckOne, SetMode, Release)
+REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, Empty, Compare, SetMode, Release)
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,8 @@ class Judge:
         self._shared: Shared | None = None
         self._sets: Shared | None = None
         self._drawn: Tensors = ()
-        self._picked = 0
+        self._places: list[Tensors] = []
+        self._spoilt: Tensors = ()
 
     def answer(self, request: Record) -> Record:
         """The answer to any request. Raises whatever the reference does."""
@@ -120,7 +131,8 @@ class Judge:
             Spread: self.spread,
             Draw: self.draw,
             Fill: self.fill,
-            CheckOne: self.check_one,
+            Empty: self.empty,
+            Compare: self.compare,
             SetMode: self.set_mode,
             Release: self.release,
         }
@@ -136,9 +148,9 @@ class Judge:
         if interpreted:
             problem = kernel.interpreted(problem)
         key = (loaded.package, values_of(problem))
-        self._sets, self._drawn = None, ()
+        self._forget()
         case = self._turned_to(key) or self._made_case(_case_of(loaded, problem, key))
-        self._shared = self._placed(1)
+        self._shared = self._placed(1, 1)
         return Prepared(
             shared=self._shared,
             problem=key[1],
@@ -165,29 +177,40 @@ class Judge:
     def check(self, request: Check) -> Checked:
         """Whether shared memory holds the right answer to an edition, and its inputs as they were."""
         assert self._shared is not None, "there is room before there are outputs"
-        return self._checked(self._edition(request.edition), self._shared, 0)
+        return self._checked(self._edition(request.edition), self._shared, 0, 0)
 
     def spread(self, request: Spread) -> Shared:
-        """Room for so many sets, or for as many as may be shared: an even number."""
-        assert self._case is not None, "a problem is prepared before it is spread"
-        one = layouts(self._edition(0).inputs, self._case.declared)[1]
-        most = MOST_SPREAD[self.device.type] // max(1, one)
-        if not self._case.loaded.kernel.any_order:
+        """Room for so many sets, or for as many as may be shared."""
+        case = self._case
+        assert case is not None, "a problem is prepared before it is spread"
+        on_gpu = self.device.type == "cuda"
+        one = sum(x.nbytes for x in self._edition(0).inputs) + _bytes(case.declared)
+        bytes_ = min(MOST_SPREAD[self.device.type], memory_available(self.device) // SPREAD_OF_FREE)
+        most = bytes_ // max(1, one)
+        if not case.loaded.kernel.any_order:
             begin = perf_counter()
             self._made(secrets.randbelow(MOST_SEED))
             self._done()
             most = min(most, int(DRAW_S / (perf_counter() - begin)))
         self._shared = None
-        self._sets = self._placed(max(2, min(request.sets, most) // 2 * 2))
-        return self._sets
+        self._forget()
+        sets = max(2, min(request.sets, most))
+        self._sets = shared = self._placed(sets, min(SHOWN, sets) if on_gpu else sets)
+        self._places = [
+            tuple(self._memory.tensor(layout.at(place)) for layout in shared.outputs)
+            for place in range(shared.shown)
+        ]
+        self._spoilt = tuple(torch.empty_like(place) for place in self._places[0])
+        for out in self._spoilt:
+            out.view(-1).view(torch.uint8).fill_(0xFF)  # no number, of floating-point ones
+        return shared
 
     def draw(self, request: Draw) -> Done:
-        """Make inputs that no call has seen, for so many sets: each by the kernel's own inputs, or by moving
-        the elements of others where they may come in any order."""
-        assert self._case is not None, "a problem is spread before its sets are drawn"
-        first, sets = self._edition(0).inputs, request.sets
-        self._drawn = ()
-        drawn = tuple(x.new_empty((sets, span_of(x))) for x in first)
+        """Make inputs that no call has seen, for all sets: each by the kernel's own inputs, or by moving the
+        elements of others where they may come in any order."""
+        assert self._case is not None and self._sets is not None, "sets are spread before they are drawn"
+        first, sets = self._edition(0).inputs, self._sets.sets
+        drawn = self._drawn or tuple(x.new_empty((sets, span_of(x))) for x in first)
         if self._case.loaded.kernel.any_order:
             base, shift = self._edition(secrets.randbelow(EDITIONS)).inputs, secrets.randbelow(MOST_SEED)
             for x, rows in zip(base, drawn, strict=True):
@@ -201,25 +224,36 @@ class Judge:
         return self._done()
 
     def fill(self, request: Fill) -> Done:
-        """Write the inputs that were drawn into so many sets, and pick the one that will be checked."""
+        """Write the inputs that were drawn into all sets."""
         assert self._sets is not None and self._drawn, "sets are spread and drawn before they are filled"
-        sets = request.sets
         for rows, layout in zip(self._drawn, self._sets.inputs, strict=True):
-            self._memory.spans(layout, sets).copy_(rows)
-        for layout in self._sets.outputs:
-            # No number, of floating-point ones.
-            self._memory.spans(layout, sets).view(torch.uint8).fill_(0xFF)
-        self._picked = secrets.randbelow(sets)
+            self._memory.spans(layout, self._sets.sets).copy_(rows)
         return self._done()
 
-    def check_one(self, request: CheckOne) -> Checked:
-        """Whether the picked set holds the right answer, and its inputs as they were."""
-        assert self._case is not None and self._sets is not None and self._drawn
-        inputs = tuple(
-            rows[self._picked].as_strided(x.shape, x.stride(), rows[self._picked].storage_offset())
-            for x, rows in zip(self._edition(0).inputs, self._drawn, strict=True)
-        )
-        return self._checked(_answered(self._case, inputs), self._sets, self._picked)
+    def empty(self, request: Empty) -> Done:
+        """Do what the worker does beside its calls, by which each place gets what no output can be."""
+        assert self._sets is not None and self._places, "sets are spread before they are gone through"
+        if self.device.type == "cuda":
+            torch.zeros(1, device=self.device)
+        call_all(lambda *inputs: self._spoilt, [()] * len(self._places), self._places)
+        return self._done()
+
+    def compare(self, request: Compare) -> Checked:
+        """Whether sets hold right answers, and their inputs as they were: the first of them, and those after
+        it that ``COMPARE_S`` leaves time for."""
+        begin, shared = perf_counter(), self._sets
+        assert self._case is not None and shared is not None and self._drawn
+        for number, index in enumerate(request.sets):
+            inputs = tuple(
+                rows[index].as_strided(x.shape, x.stride(), rows[index].storage_offset())
+                for x, rows in zip(self._edition(0).inputs, self._drawn, strict=True)
+            )
+            found = self._checked(
+                _answered(self._case, inputs), shared, index, shared.place_of(number, index)
+            )
+            if found.error is not None or perf_counter() - begin > COMPARE_S:
+                break
+        return found
 
     def set_mode(self, request: SetMode) -> Done:
         """Do a little work on the device, by which another process's launch gap becomes the fast one."""
@@ -228,8 +262,8 @@ class Judge:
 
     def release(self, request: Release) -> Done:
         """Let go of all memory."""
-        self._case = self._shared = self._sets = None
-        self._drawn = ()
+        self._case = self._shared = None
+        self._forget()
         self._cases.clear()
         self._memory.release()
         gc.collect()
@@ -272,6 +306,10 @@ class Judge:
             raise
         return case
 
+    def _forget(self) -> None:
+        """Let go of an audit's sets."""
+        self._sets, self._drawn, self._places, self._spoilt = None, (), [], ()
+
     def _edition(self, number: int) -> Edition:
         case = self._case
         assert case is not None, "a problem is prepared before its inputs are made"
@@ -297,22 +335,23 @@ class Judge:
             )
         return made
 
-    def _placed(self, sets: int) -> Shared:
-        """Room in shared memory for so many sets."""
+    def _placed(self, sets: int, shown: int) -> Shared:
+        """Room in shared memory for so many sets of inputs, and outputs of so many."""
         assert self._case is not None, "a problem is prepared before it has room"
         case, inputs = self._case, self._edition(0).inputs
         # The outputs of a call that is in place lie where its inputs were.
         declared = () if case.loaded.kernel.in_place else case.declared
-        found, size = layouts(inputs, declared, sets)
-        region = self._memory.reserve(size)
-        count = len(inputs)
-        return Shared(region=region, inputs=tuple(found[:count]), outputs=tuple(found[count:]), sets=sets)
+        found, offset = layouts(inputs, (), sets)
+        places, size = layouts((), declared, shown)
+        region = self._memory.reserve(offset + size)
+        outputs = tuple(one.model_copy(update={"offset": one.offset + offset}) for one in places)
+        return Shared(region=region, inputs=tuple(found), outputs=outputs, sets=sets, shown=shown)
 
-    def _checked(self, edition: Edition, shared: Shared, number: int) -> Checked:
+    def _checked(self, edition: Edition, shared: Shared, number: int, place: int) -> Checked:
         in_place = not shared.outputs
         count = len(edition.expected.declared)
-        found = shared.inputs[:count] if in_place else shared.outputs
-        verdict = verification.compare_all(self._seen(found, number), edition.expected)
+        found, at = (shared.inputs[:count], number) if in_place else (shared.outputs, place)
+        verdict = verification.compare_all(self._seen(found, at), edition.expected)
         error = verdict.error
         kept = slice(count if in_place else 0, None)
         inputs = self._seen(shared.inputs[kept], number)

@@ -170,10 +170,6 @@ class Partner:
         """How its threads, and those of all that it has started, were scheduled so far."""
         return threads_of(self._process.pid) if self._process is not None else {}
 
-    def waited_us(self) -> float:
-        """Microseconds for which they waited for a core so far."""
-        return sum(one.waited_us for one in self.threads().values())
-
     def end(self) -> None:
         """Ask it to end, with all that it has started; ``close`` waits for that."""
         if self._process is not None:

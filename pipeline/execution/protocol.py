@@ -57,12 +57,17 @@ class Region(Record):
 
 class Shared(Record):
     """Sets of inputs and outputs of one kernel at one problem in shared memory; the layouts are those of the
-    first set."""
+    first set. There are inputs of ``sets`` and outputs of ``shown`` of them."""
 
     region: Region
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     sets: int = 1
+    shown: int = 1
+
+    def place_of(self, number: int, index: int) -> int:
+        """Where the outputs of a set lie that is the ``number``-th that was asked for."""
+        return index if self.shown == self.sets else number
 
 
 class Setup(Record):
@@ -142,28 +147,30 @@ class Checked(Record):
 
 
 class Spread(Record):
-    """Asks the judge for room for so many sets of inputs and outputs, or as many as may be, answered with
-    Shared."""
+    """Asks the judge for room for so many sets of inputs, or as many as may be, and for outputs of all or
+    some of them; answered with Shared."""
 
     sets: int
 
 
 class Draw(Record):
-    """Asks the judge to make other inputs for so many sets, out of the worker's sight; answered with Done."""
-
-    sets: int
+    """Asks the judge to make other inputs for all sets, out of the worker's sight; answered with Done."""
 
 
 class Fill(Record):
-    """Asks the judge to write the inputs that were drawn into so many sets and to spoil their outputs,
-    answered with Done."""
-
-    sets: int
+    """Asks the judge to write the inputs that were drawn into all sets, answered with Done."""
 
 
-class CheckOne(Record):
-    """Asks the judge whether one of the sets that were filled last has right outputs, answered with
-    Checked."""
+class Empty(Record):
+    """Asks either process for all that goes round the calls on the sets, without the calls: an empty graph's
+    replay, or a copy into the place of each output. The judge's spoils what is there. Answered with Done."""
+
+
+class Compare(Record):
+    """Asks the judge whether these sets have right outputs, in the places that Show names, and their inputs
+    as they were; answered with Checked, the first that is wrong."""
+
+    sets: tuple[int, ...]
 
 
 class Appraise(Record):
@@ -225,9 +232,10 @@ class Ran(Record):
 
 class Time(Record):
     """Asks the worker to time the provider, answered with Timed; by another timer than that of its settings,
-    where one is named."""
+    or with another cache, where one is named."""
 
     timer: TimerName | None = None
+    cache: Literal["cold"] | None = None
 
 
 class ModeWanted(Record):
@@ -275,17 +283,21 @@ class Again(Record):
 
 
 class Arm(Record):
-    """Asks the worker to get ready for calls on all sets in shared memory and on half of them; answered with
-    Done."""
+    """Asks the worker to get ready for a call on each set in shared memory, by the steps by which it gets
+    ready to time; answered with Done."""
 
     shared: Shared
 
 
 class Go(Record):
-    """Asks the worker for a call on each of the first so many sets, answered with Done when the last output
-    is written."""
+    """Asks the worker for the calls, answered with Done when the last output is written."""
 
-    sets: int
+
+class Show(Record):
+    """Asks the worker for the outputs of these sets, one behind the other in shared memory; answered with
+    Done. Where there is room for the outputs of all sets they are there already."""
+
+    sets: tuple[int, ...]
 
 
 class End(Record):

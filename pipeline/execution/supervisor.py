@@ -14,6 +14,7 @@ from typing import Self
 
 from pipeline import ROOT, UserError
 from pipeline.execution import files_read, finalist, readings
+from pipeline.execution.audit import Audited, Outside, Sight
 from pipeline.execution.examination import Ask, Examination
 from pipeline.execution.finalist import Extra
 from pipeline.execution.forks import ForkServer, by_command
@@ -22,6 +23,7 @@ from pipeline.execution.protocol import (
     Done,
     Echo,
     Echoed,
+    Empty,
     Ended,
     Failed,
     Go,
@@ -46,6 +48,7 @@ from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary, Rates
 from pipeline.store.credentials import TRACKER
 from pipeline.store.record import Outcome
+from pipeline.timing.monitor import Monitor
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import inductor
 
@@ -75,14 +78,11 @@ SPIN_S = 0.3
 LOOK_S = 0.02
 """A look at a process of which nothing is asked."""
 
-TIMED = (Time, Stamp, Go, Sustain, Rate)
+TIMED = (Time, Stamp, Empty, Go, Sustain, Rate)
 """Requests of which a clock is read."""
 
 MOST_WAITING = 12
 """Workers that wait for their turns at most, where providers take turns: each has a context on its GPU."""
-
-LEAD = 0.98
-"""A time below this fraction of the best one so far at its problem is worth an audit."""
 
 
 class Supervisor:
@@ -108,6 +108,7 @@ class Supervisor:
         in_turns: bool = False,
     ) -> None:
         self.device = device
+        self._settings = settings
         self._is_here = root == ROOT
         self.heeds_load = heeds_load and device.kind == "cpu"
         self.timeout_s = timeout_s
@@ -131,19 +132,19 @@ class Supervisor:
         self._workers = Workers(launched, MOST_WAITING if in_turns else 0)
         self._memory = -1
         self._quiet: tuple[str, load.Threads, float] | None = None
-        self._best: dict[tuple[str, Values], float] = {}
-        self._audited: set[tuple[str, str]] = set()
+        self._audited = Audited()
+        self._monitor: Monitor | None = None
         self._right: set[tuple[str, str, Values]] = set()
 
-    def measure(self, where: str, point: Point) -> Outcome:
+    def measure(self, where: str, point: Point, is_audited: bool = False) -> Outcome:
         """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive
-        it."""
+        it. A time that ``is_audited`` is audited in any case."""
         try:
-            outcome = self._examined(where, point)
+            outcome = self._examined(where, point, is_audited)
             if outcome.status == "out_of_memory":
                 # What earlier points left in either process, only a release makes free.
                 self._release()
-                outcome = self._examined(where, point)
+                outcome = self._examined(where, point, is_audited)
         except GoneError as error:
             if not self._judge.is_running:
                 # What it shared is gone with it.
@@ -152,9 +153,7 @@ class Supervisor:
         if outcome.status in ("ok", "verified"):
             self._right.add((where, point.provider, point.problem))
         if outcome.timing is not None:
-            self._audited.add((where, point.provider))
-            place = where, point.problem
-            self._best[place] = min(outcome.timing.median_us, self._best.get(place, outcome.timing.median_us))
+            self._audited.add(where, point, outcome.timing.median_us)
         return outcome
 
     def extra(self, where: str, point: Point, seconds: float | None) -> Extra:
@@ -279,23 +278,38 @@ class Supervisor:
         if owner is not None:
             self._workers.prepare_next()
 
-    def _examined(self, where: str, point: Point) -> Outcome:
-        def is_audited(median_us: float) -> bool:
-            best = self._best.get((where, point.problem))
-            return best is None or median_us < LEAD * best or (where, point.provider) not in self._audited
-
+    def _examined(self, where: str, point: Point, is_audited: bool) -> Outcome:
         self._turn_to((where, point.provider))
-        judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
-        is_known = (where, point.provider, point.problem) in self._right
+        begin = perf_counter()
         examination = Examination(
-            judge, worker, self.device.kind == "cuda", is_audited, self._workers.now.waited_us, is_known
+            Ask(self._ask_judge),
+            Ask(self._ask_worker),
+            self.device.kind,
+            self._settings,
+            lambda median_us: is_audited or self._audited.wants(where, point, median_us),
+            Outside(self._look, len(os.sched_getaffinity(0))),
+            (where, point.provider, point.problem) in self._right,
         )
         outcome = examination.outcome(where, point, self.canary)
+        self._audited.took(perf_counter() - begin, examination.audit_s)
         if self._is_here:
             unkeyed = files_read.unkeyed(examination.read, where, point.provider)
             outcome = outcome.model_copy(update={"unkeyed": unkeyed})
         self._replace_changed(point, examination.ended)
         return outcome
+
+    def _look(self) -> Sight:
+        """What can be seen of the worker and its device now."""
+        threads, at_us = self._workers.now.threads(), perf_counter() * 1e6
+        if self.device.uuid is None:
+            others = load.others_running(threads) / (os.cpu_count() or 1)
+            return Sight(at_us, threads, others, load.stolen())
+        if self._monitor is None:
+            self._monitor = Monitor(self.device.uuid)
+        listed = load.on_gpu(self.device.uuid)
+        neighbours = load.strangers(listed, load.family(os.getpid()), measuring=True)
+        throttle = self._monitor.read().throttle
+        return Sight(at_us, threads, stolen=load.stolen(), throttle=throttle, neighbours=len(neighbours))
 
     def _replace_changed(self, point: Point, ended: Ended) -> None:
         """End a worker in which a provider has left anything, so that its next point finds nothing of it."""

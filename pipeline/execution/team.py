@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -50,8 +50,9 @@ class Team(Protocol):
     def ahead(self, loaded: Loaded) -> Ahead:
         """What compiles a kernel's points before they are measured."""
 
-    def crew(self, loaded: Loaded, control: Point, report: Report) -> Crew:
-        """Who measures the points of a schedule for as many workers as there are devices."""
+    def crew(self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()) -> Crew:
+        """Who measures the points of a schedule for as many workers as there are devices; the times of those
+        that are ``audited`` are audited in any case."""
 
     def changes(self) -> dict[str, str]:
         """What made workers be replaced though they answered, by provider."""
@@ -107,9 +108,9 @@ class Here:
         """Compilers on this host, which kernels share."""
         return Ahead(loaded, self._compilers)
 
-    def crew(self, loaded: Loaded, control: Point, report: Report) -> Crew:
+    def crew(self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()) -> Crew:
         """The workers, a thread each."""
-        return Crew(loaded.where, self._workers, control, report)
+        return Crew(loaded.where, self._workers, control, report, audited)
 
     def changes(self) -> dict[str, str]:
         """What made workers be replaced though they answered, by provider."""

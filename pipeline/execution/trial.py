@@ -14,6 +14,7 @@ import torch
 
 from kernels import Tensors
 from pipeline.execution import instance, interpreter, verification
+from pipeline.execution.batch import call_all
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
 from pipeline.execution.instance import Instance
@@ -24,6 +25,7 @@ from pipeline.execution.protocol import (
     Arm,
     Begin,
     Done,
+    Empty,
     End,
     Ended,
     Go,
@@ -33,6 +35,7 @@ from pipeline.execution.protocol import (
     Rate,
     Release,
     Shared,
+    Show,
     Stamp,
     Stamped,
     Time,
@@ -61,6 +64,19 @@ STAMPED = 20
 
 
 @dataclass
+class Armed:
+    """What an audit goes through: the provider's call on each set, the place of each set's outputs, and where
+    these are not copied there at once, the outputs and the graphs that write them."""
+
+    rotation: Rotation
+    shared: Shared
+    places: list[Tensors]
+    kept: Tensors = ()
+    ring: capture.Ring | None = None
+    outputs: list[Tensors | None] = field(default_factory=list)
+
+
+@dataclass
 class Running:
     """The provider that is being measured, with what the steps so far have left."""
 
@@ -70,8 +86,7 @@ class Running:
     shared: Shared
     bytes: int
     samples: Samples | None = None
-    armed: dict[int, capture.Ring] = field(default_factory=dict)
-    sets: Rotation | None = None
+    armed: Armed | None = None
 
     @property
     def in_place(self) -> bool:
@@ -98,6 +113,7 @@ class Trial:
         self._running: Running | None = None
         self._inputs: tuple[tuple[Layout, ...], Tensors, list[tuple[int, int]]] | None = None
         self._before: ProcessState | None = None
+        self._idle: capture.Ring | None = None
 
     def warm_up(self) -> None:
         """Do now what the first point would else wait for: the device's context, what Triton imports."""
@@ -113,7 +129,9 @@ class Trial:
             Stamp: self.stamp,
             Again: self.again,
             Arm: self.arm,
+            Empty: self.empty,
             Go: self.go,
+            Show: self.show,
             End: self.end,
             Rate: self.rate,
             Release: self.release,
@@ -147,9 +165,7 @@ class Trial:
     def time(self, request: Time) -> Timed:
         """Time the provider."""
         running = self._now
-        self.stopwatch.settings = self.settings.model_copy(
-            update={} if request.timer is None else {"timer": request.timer}
-        )
+        self.stopwatch.settings = self.settings.model_copy(update=request.model_dump(exclude_none=True))
         given = tuple(map(apart, running.inputs))
         begin = perf_counter()
         samples, state = self.stopwatch.time(
@@ -198,44 +214,68 @@ class Trial:
         return Ran()
 
     def arm(self, request: Arm) -> Done:
-        """Get ready for calls on sets in shared memory, which leave their outputs there."""
-        running = self._now
+        """Get ready for a call on each set in shared memory, as ``time`` does for the calls that it times."""
+        running, shared = self._now, request.shared
         running.samples = None
-        self._memory.map(request.shared.region)
-        shared, in_place, count = request.shared, running.in_place, len(request.shared.inputs)
-        # Without `running`, which would be a circle: the memory that is mapped here shall be let go with the
-        # last of it, not when the collector comes by.
-        provider = running.found.call
-
-        def call(*tensors: torch.Tensor) -> Tensors:
-            outputs = Rotation(provider, (tensors[:count],), in_place).outputs()
-            if not in_place:
-                with torch.no_grad():
-                    for place, out in zip(tensors[count:], outputs, strict=True):
-                        place.copy_(out)
-            return tensors
-
-        places = (*shared.inputs, *shared.outputs)
-        sets = [tuple(self._memory.tensor(one.at(index)) for one in places) for index in range(shared.sets)]
-        running.sets = Rotation(call, tuple(sets), in_place)
+        self._memory.map(shared.region)
+        sets = tuple(self._tensors(shared.inputs, index) for index in range(shared.sets))
+        rotation = Rotation(running.found.call, sets, running.in_place)
+        places = [self._tensors(shared.outputs, place) for place in range(shared.shown)]
+        running.armed = armed = Armed(rotation, shared, places)
         if self.device.type == "cuda":
             with suppress(capture.NotCapturableError):
-                for number in (shared.sets // 2, shared.sets):
-                    part = Rotation(call, tuple(sets[:number]), in_place)
-                    running.armed[number] = capture.capture(part, number)
+                armed.ring = capture.capture(rotation, shared.sets)
+                armed.outputs = armed.ring.outputs
+        elif not running.in_place:
+            armed.kept = rotation.outputs()
         return Done()
 
-    def go(self, request: Go) -> Done:
-        """Call the provider on each of the first so many sets."""
-        running = self._now
-        assert running.sets is not None, "sets are armed before they are gone through"
-        if request.sets in running.armed:
-            running.armed[request.sets].turn()
+    def empty(self, request: Empty) -> Done:
+        """Do all that goes round the calls: the replay of an empty graph, or the copies."""
+        armed = self._armed
+        if self.device.type == "cuda":
+            if self._idle is None:
+                self._idle = capture.capture(Rotation(torch.neg, ((torch.zeros(1, device="cuda"),),)), 1)
+            self._idle.turn()
         else:
-            for index in range(request.sets):
-                running.sets.outputs(index)
-        self._synchronize()
-        return Done()
+            call_all(lambda *inputs: armed.kept, armed.rotation.inputs, armed.places)
+        return self._synchronized()
+
+    def go(self, request: Go) -> Done:
+        """Call the provider on each set."""
+        armed = self._armed
+        if armed.ring is not None:
+            armed.ring.turn()
+        elif self.device.type == "cuda":
+            armed.outputs = [armed.rotation.outputs(index) for index in range(armed.shared.sets)]
+        else:
+            call_all(armed.rotation.call, armed.rotation.inputs, armed.places)
+        return self._synchronized()
+
+    def show(self, request: Show) -> Done:
+        """Write the outputs of sets into shared memory."""
+        armed = self._armed
+        if not armed.outputs or self._now.in_place:
+            return Done()
+        declared = self._now.found.loaded.outputs(self._now.found.problem)
+        for place, index in zip(armed.places, request.sets, strict=False):
+            outputs = armed.outputs[index]
+            assert outputs is not None, "a ring holds outputs for each set"
+            if fault := verification.fault(outputs, declared, armed.rotation.inputs[index], False):
+                raise FaultyError("incorrect", fault)
+            with torch.no_grad():
+                for one, out in zip(place, outputs, strict=True):
+                    one.copy_(out)
+        return self._synchronized()
+
+    def _tensors(self, found: tuple[Layout, ...], index: int) -> Tensors:
+        return tuple(self._memory.tensor(layout.at(index)) for layout in found)
+
+    @property
+    def _armed(self) -> Armed:
+        armed = self._now.armed
+        assert armed is not None, "sets are armed before they are gone through"
+        return armed
 
     def end(self, request: End) -> Ended:
         """Let go of the provider, and say what it has left changed."""
@@ -257,7 +297,7 @@ class Trial:
 
     def release(self, request: Release) -> Done:
         """Let go of all memory: of what went wrong, nothing shall be left for the next point."""
-        self._running = self._inputs = None
+        self._running = self._inputs = self._idle = None
         self._memory.release()
         gc.collect()
         if self.device.type == "cuda":
@@ -304,11 +344,12 @@ class Trial:
         for place, x in zip(running.shared.inputs, inputs, strict=True):
             span = self._memory.span(place)
             span.copy_(x.as_strided((span.numel(),), (1,)))
-        self._synchronize()
+        self._synchronized()
 
-    def _synchronize(self) -> None:
+    def _synchronized(self) -> Done:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+        return Done()
 
 
 def _start_no_monitor() -> None:

@@ -20,6 +20,7 @@ from pipeline.execution.protocol import (
     Begin,
     Echo,
     Echoed,
+    Empty,
     End,
     Go,
     ModeSet,
@@ -27,6 +28,7 @@ from pipeline.execution.protocol import (
     Rate,
     Release,
     Setup,
+    Show,
     Stamp,
     Sustain,
     Time,
@@ -38,7 +40,7 @@ from pipeline.machine import vector_math
 from pipeline.machine.process import die_with
 from pipeline.points.frozen import Record
 
-REQUESTS = (Begin, Time, Stamp, Again, Arm, Go, Sustain, End, Echo, Rate, Release)
+REQUESTS = (Begin, Time, Stamp, Again, Arm, Empty, Go, Show, Sustain, End, Echo, Rate, Release)
 
 
 def healthy(device: str) -> bool:

@@ -6,7 +6,7 @@ All of it is read from outside of the process that is timed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ import pynvml
 from pipeline.machine.warden import children
 
 STAT = Path("/proc/stat")
+
+LOAD = Path("/proc/loadavg")
 
 STEAL = 7
 """The column of /proc/stat with the time that the host of a virtual machine gave to others."""
@@ -69,6 +71,22 @@ def scheduled(before: Threads, after: Threads) -> Scheduled:
         sum(now.waited_us - then.waited_us for now, then in each),
         sum(now.switches - then.switches for now, then in each),
     )
+
+
+def others_running(own: Iterable[int]) -> int:
+    """Threads of this host that run or wait for a core now, without this one and those of ``own``; 0 where
+    the kernel does not tell.
+
+    Linux: the fourth field of /proc/loadavg, and the third of /proc/TID/stat.
+    """
+    try:
+        running = int(LOAD.read_text().split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):
+        return 0
+    for thread in own:
+        with suppress(OSError):  # it has ended meanwhile
+            running -= Path(f"/proc/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "R"
+    return max(0, running)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
     *(
         "remeasure",
+        "audit",
         "retry",
         "allow",
         "debug",

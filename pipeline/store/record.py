@@ -225,12 +225,13 @@ class Outcome(Record):
     """How the worker got on with a point: the status, and the timing only if there is one to report.
 
     ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is
-    smaller. ``launch`` is what the first call launched, None where the provider does not tell. ``audit_us``
-    is what a call took at most as another process saw it, on inputs that were new each time and with what it
-    takes to write these and to copy its outputs; None where no audit was made. ``any_answer`` is what would
-    have been found right at this problem though it takes no work: zeros, say. ``tolerance_used`` is the share
-    of the tolerance that the output's worst element took. ``unkeyed`` names files that were read
-    and that the row's key does not hold.
+    smaller. ``launch`` is what the first call launched, None where the provider does not tell.
+    ``audit_ratio`` is how many times its timing a call took by the clock of another process, on inputs that
+    were used once (of a time from a hot cache: that of its calls with a cold one); None where no audit was
+    made. ``audit_us`` is a looser bound of version 1 of the measuring code, in microseconds. ``any_answer``
+    is what would have been found right at this problem though it takes no work: zeros, say.
+    ``tolerance_used`` is the share of the tolerance that the output's worst element took. ``unkeyed`` names
+    files that were read and that the row's key does not hold.
     """
 
     status: Status
@@ -241,6 +242,7 @@ class Outcome(Record):
     launch: tuple[Launch, ...] | None = None
     timing: Timing | None = None
     state: State | None = None
+    audit_ratio: NotNegative | None = None
     audit_us: Microseconds | None = None
     any_answer: MaskedText | None = None
     tolerance_used: NotNegative | None = None

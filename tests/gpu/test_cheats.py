@@ -30,6 +30,9 @@ ON_A_GPU = {
     # It breaks what it runs in before it gains anything.
     "patches_empty": Fate(("incorrect", "runtime_error")),
     "wrong_device": Fate(("incorrect",), "is on meta, not on cuda"),
+    "computes_in_a_graph": OK,
+    "fingerprint_in_a_graph": TOO_FAST,
+    "third_in_a_graph": TOO_FAST,
     "on_a_side_stream": Fate(("ok", "incorrect", "runtime_error")),
     "leaves_a_stream": EITHER,
     "nothing_in_a_graph": WRONG,

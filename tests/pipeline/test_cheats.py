@@ -11,12 +11,21 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import pytest
+import torch
 
+from pipeline.execution import audit
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import device
+from pipeline.points.frozen import Values
+from pipeline.points.point import Point
 from pipeline.store.record import Measurement
-from tests.planted.tree import Tree, cpu_tree
+from pipeline.timing.settings import TimingSettings
+from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache
+from tests.planted.tree import PLANTED, Tree, cpu_tree
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,13 @@ FATES = {
     "idle_when_hurried": WRONG,
     "looks_ahead": Fate(("ok", "incorrect")),
     "after_caches": OK,
+    # Idle on a set that they meet again: of a ring that is gone round once they gain nothing.
+    "by_fingerprint": Fate(("ok", "incorrect")),
+    "one_call_in_three": Fate(("ok", "incorrect")),
+    "a_third_of_the_work": Fate(("ok", "incorrect")),
+    "keeps_the_cores_busy": Fate(("ok", "incorrect")),
+    "works_ahead": Fate(("ok", "incorrect")),
+    "after_skips": OK,
     # Outputs that are none.
     "lazy_subclass": Fate(("incorrect",), "plain"),
     "lazy_methods": WRONG,
@@ -168,6 +184,28 @@ def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree)
     assert not found, "\n".join(found)
     assert tree.workers() == []
     assert left_over(tree) == [], "what a provider started ends with the sweep"
+
+
+SKIPS = ("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_the_cores_busy", "works_ahead")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elements", [1 << 14, 1 << 17, 1 << 20, 1 << 23])
+@pytest.mark.parametrize("provider", SKIPS)
+def test_work_that_is_skipped_while_it_is_timed_is_seen_from_outside(
+    provider: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timed for eight turns of the ring, so that most calls meet what they know. No try counts as disturbed,
+    whatever else runs."""
+    monkeypatch.setattr(audit, "disturbance", lambda before, after, cores: None)
+    sets = ceil(COLD_FACTOR * last_level_cache(torch.device("cpu")) / (4 * elements))
+    settings = TimingSettings(stopping="count", min_samples=8 * sets)
+    problem = Values({"elements": elements, "dtype": "float32"})
+    point = Point(kernel="cheats", provider=provider, problem=problem)
+    with Supervisor(device.cpu(), settings, seed=0, timeout_s=300.0) as worker:
+        outcome = worker.measure(str(PLANTED / "cheats"), point)
+    assert outcome.status == "incorrect", outcome
+    assert re.match(r"timed at \S+ us, but from outside calls on new inputs took", str(outcome.error))
 
 
 @pytest.mark.slow

@@ -94,6 +94,25 @@ def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Tree, str
     assert measured == {("mul", 256), ("blocks", 256)}, "a wider grid"
 
 
+def test_every_time_is_audited_on_demand_and_else_one_of_each_workload_at_least(swept: Tree) -> None:
+    done = swept.sweep("kernel=quick", "remeasure=true", "audit=all")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(in_order(swept)) == 4 and all(map(is_looked_at, in_order(swept)))
+    done = swept.sweep("kernel=quick", "remeasure=true", "size=[64,128,256,512,1024]")
+    assert (done.returncode, done.stderr) == (0, "")
+    for provider in ("mul", "blocks"):
+        assert any(is_looked_at(row) for row in in_order(swept) if row.point.provider == provider)
+
+
+def is_looked_at(row: Measurement) -> bool:
+    """Whether a time was audited, or could not be for what others did meanwhile."""
+    state = row.outcome.state
+    is_tried = state is not None and str(state.invalid_reason).startswith(
+        ("not audited: ", "its threads had")
+    )
+    return row.outcome.audit_ratio is not None or is_tried
+
+
 BLOCKS = {("blocks", 64), ("blocks", 128)}
 
 

@@ -32,9 +32,11 @@ class Planted:
         self.device = where or device.cpu()
         self.times = iter(times)
         self.asked: list[Point] = []
+        self.audited: list[Point] = []
 
-    def measure(self, where: str, point: Point) -> Outcome:
+    def measure(self, where: str, point: Point, is_audited: bool = False) -> Outcome:
         self.asked.append(point)
+        self.audited += [point] * is_audited
         us = next(self.times) if point == CONTROL else 7.0
         if us is None:
             return Outcome(status="timeout", error="no answer")
@@ -84,6 +86,13 @@ def test_what_does_not_compile_is_no_work_for_a_worker() -> None:
     crew.measure(Schedule(POINTS[:2], {POINTS[0]: broken}), 2)
     assert (told[POINTS[0]].status, told[POINTS[0]].error) == ("compile_error", "cuda.cu does not compile")
     assert told[POINTS[1]].status == "ok" and POINTS[0] not in worker.asked
+
+
+def test_a_worker_is_told_which_times_are_audited_in_any_case() -> None:
+    worker, audited = Planted([10.0] * 9), frozenset(POINTS[2:4])
+    crew = Crew("softmax", cast(Any, [worker]), CONTROL, lambda *outcome: None, audited)
+    crew.measure(Schedule(POINTS, {}), len(POINTS))
+    assert set(worker.audited) == audited
 
 
 def test_each_device_is_compared_with_itself() -> None:

@@ -20,14 +20,16 @@ from pipeline.execution.protocol import (
     Arm,
     Begin,
     Check,
-    CheckOne,
+    Compare,
     Draw,
+    Empty,
     End,
     Fill,
     Go,
     Offer,
     Prepare,
     Prepared,
+    Show,
     Spread,
     Time,
 )
@@ -83,11 +85,13 @@ def test_torch_compile_compiles_once_a_shape(memory: int) -> None:
     for size in (17, 33):
         trial.begin(begin(judge, "square", square("torch_compile", size)))
         trial.time(Time())
-        trial.arm(Arm(shared=judge.spread(Spread(sets=4))))
-        judge.draw(Draw(sets=4))
-        judge.fill(Fill(sets=4))
-        trial.go(Go(sets=4))
-        assert judge.check_one(CheckOne()).error is None
+        shared = judge.spread(Spread(sets=4))
+        judge.draw(Draw())
+        judge.fill(Fill())
+        trial.arm(Arm(shared=shared))
+        trial.go(Go())
+        trial.show(Show(sets=(0, 3)))
+        assert judge.compare(Compare(sets=(0, 3))).error is None
     assert counters["stats"]["unique_graphs"] == 2
 
 
@@ -125,13 +129,19 @@ def test_right_outputs_stay_right_through_every_step(memory: int, where: str, po
         assert judge.check(Check(edition=0)).error is not None, "the editions differ in all values"
     shared = judge.spread(Spread(sets=6))
     assert shared.sets == 6
+    judge.draw(Draw())
+    judge.fill(Fill())
     trial.arm(Arm(shared=shared))
-    for sets in (3, 6, 3):
-        judge.draw(Draw(sets=sets))
-        judge.fill(Fill(sets=sets))
-        assert judge.check_one(CheckOne()).error is not None, "nothing is right before the calls"
-        trial.go(Go(sets=sets))
-        assert judge.check_one(CheckOne()).error is None
+    all_sets = Compare(sets=tuple(range(6)))
+    for _ in range(3):
+        trial.empty(Empty())
+        judge.draw(Draw())
+        judge.fill(Fill())
+        judge.empty(Empty())
+        assert judge.compare(all_sets).error is not None, "nothing is right before the calls"
+        trial.go(Go())
+        trial.show(Show(sets=(5, 0)))
+        assert judge.compare(all_sets).error is None
     ended = trial.end(End())
     assert (ended.replaced, ended.changed) == ((), ())
 

@@ -167,8 +167,8 @@ def test_sorted_inputs_stay_sorted_in_every_set(worker: Supervisor, tmp_path: Pa
     seen.map(shared.region)
     before: set[bytes] = set()
     for _ in range(2):
-        judge.draw(Draw(sets=shared.sets))
-        judge.fill(Fill(sets=shared.sets))
+        judge.draw(Draw())
+        judge.fill(Fill())
         for index in range(shared.sets):
             x, bounds = (seen.tensor(layout.at(index)) for layout in shared.inputs)
             assert torch.equal(bounds, bounds.sort().values)

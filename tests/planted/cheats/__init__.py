@@ -31,6 +31,7 @@ CACHES = (
     *("by_pointer", "by_shape", "by_identity", "by_version", "by_few_elements", "by_contents"),
     *("first_call_only", "first_four_calls", "one_call_in_eight", "idle_when_hurried", "looks_ahead"),
 )
+SKIPS = ("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_the_cores_busy", "works_ahead")
 OUTPUTS = (
     *("lazy_subclass", "lazy_methods", "sparse", "wrong_dtype", "wrong_shape", "wrong_device"),
     *("half_precision", "over_its_input", "changes_its_input", "freed_answer"),
@@ -52,6 +53,7 @@ GPU = (
     *("on_a_side_stream", "leaves_a_stream", "nothing_in_a_graph", "patches_elapsed_time", "patches_replay"),
     *("patches_synchronize", "keeps_the_cache", "limits_the_allocator"),
 )
+SKIPS_ON_A_GPU = ("computes_in_a_graph", "fingerprint_in_a_graph", "third_in_a_graph")
 
 
 def providers() -> list[Provider]:
@@ -59,6 +61,7 @@ def providers() -> list[Provider]:
     found = [Provider("honest", "torch_honest.py:honest")]
     for file, names in {
         "caches": CACHES,
+        "skips": SKIPS,
         "outputs": OUTPUTS,
         "peeks": PEEKS,
         "threads": THREADS,
@@ -73,6 +76,8 @@ def providers() -> list[Provider]:
         Provider("leaves_settings", "torch_settings.py:leaves_settings"),
         Provider("after_settings", "torch_honest.py:finds_nothing_left"),
     ]
+    for name in SKIPS_ON_A_GPU:
+        found.append(Provider(name, f"triton_skips.py:{name}", devices=("cuda",)))
     for name in GPU:
         found.append(Provider(name, f"torch_gpu.py:{name}", devices=("cuda",)))
     found += [
