@@ -55,7 +55,7 @@ STARTS = re.compile(r"Running stage '([^']+)'")
 SKIPS = re.compile(r"Stage '([^']+)' didn't change, skipping|Stage '([^']+)' is cached - skipping run")
 OF_DVC = re.compile(
     r"> |(Updating|Generating) lock file|To (track the changes|enable auto staging)|\t(git add|dvc config)"
-    r"|Use `dvc push`"
+    r"|Use `dvc push`|WARNING: '[^']+' is empty"
 )
 
 console = Terminal()
@@ -154,7 +154,11 @@ def main(words: Sequence[str]) -> int:
             return 2
         if "--dry" in words:
             with dvc_lock.kept():
-                # Nothing runs: DVC's own words are the answer.
+                # Nothing runs: DVC's own words are the answer. It asks for what the first stage makes.
+                if not CURRENT.is_file():
+                    subprocess.run(
+                        [sys.executable, "-m", "pipeline.environment"], stdout=subprocess.DEVNULL, check=False
+                    )
                 return subprocess.run(command, check=False).returncode
         log.truncate(0)
         try:
