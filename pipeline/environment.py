@@ -30,7 +30,8 @@ def run(config: EnvironmentConfig) -> None:
     """Read the fingerprint and write both files."""
     environment = fingerprint(device.resolve(config.device))
     output = results.folder_for(config.output, environment.kind)
-    results.asked_for(results.environment_path(config.output, environment.gpu))
+    if config.output.resolve() == ROOT / "results":
+        results.make_folders()
     for path, without in (
         (ROOT / results.CURRENT, UNKEYED),
         (results.environment_path(output, environment.gpu), set[str]()),

@@ -272,4 +272,6 @@ def ran(output: str) -> list[str]:
 
 def skipped(output: str) -> list[str]:
     """The stages that DVC says it did not need to run."""
-    return re.findall(r"^Stage '([^']+)' didn't change, skipping", output, re.MULTILINE)
+    return re.findall(
+        r"^Stage '([^']+)' (?:didn't change, skipping|is cached - skipping)", output, re.MULTILINE
+    )

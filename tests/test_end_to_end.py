@@ -175,6 +175,50 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
     assert len(lines) <= 24, "it fits a screen"
 
 
+def test_dvc_runs_nothing_again_after_make_repro_has_put_gits_lock_back(
+    project: Project, before: dict[str, bytes]
+) -> None:
+    """DVC finds in its run cache what the lock of a clone does not say. Only the machine is looked at."""
+    (project.root / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+    for path in (project.root / "build").glob("*.done"):
+        path.unlink()
+    out = project.python("dvc", "repro").stdout
+    assert ran(out) == ["environment"]
+    assert sorted(["environment", *skipped(out)]) == sorted(STAGES)
+    project.put_back(before)
+
+
+def test_an_edit_that_is_taken_back_is_measured_again(project: Project, before: dict[str, bytes]) -> None:
+    """Its rows took the place of those before, also on a host without a GPU, whose rows git does not have."""
+    name = "kernels/square/reference.py"
+    project.edit(name, lambda text: text.replace("x.double()", "(x.double())[:]"))
+    assert "sweep" in ran(project.python("dvc", "repro", "sweep").stdout)
+    (project.root / name).write_bytes(before[name])
+    assert "sweep" in ran(project.python("dvc", "repro", "sweep").stdout)
+    project.put_back(before)
+    assert project.repro() == ["environment"]
+
+
+def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(project: Project) -> None:
+    """In a shell where nothing was activated, too."""
+    other, own = project.root.parent / "other", project.root / ".venv/bin"
+    for folder, script in ((other, "exit 1"), (own, f'exec {sys.executable} "$@"')):
+        folder.mkdir(parents=True)
+        (folder / "python").write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "python").chmod(0o755)
+    tree = project.tree()
+    try:
+        words = ("dvc", "exp", "run", "--temp", "-n", "tried", "-S", "kernels=square", "environment")
+        project.run(sys.executable, "-m", *words, env={"PATH": f"{other}:/usr/bin:/bin"})
+    finally:
+        shutil.rmtree(project.root / ".venv")
+    assert project.tree() == tree
+    assert project.run("git", "status", "--porcelain").stdout == ""
+    shown = project.python("dvc", "exp", "diff", "HEAD", "tried", "--json").stdout
+    assert json.loads(shown)["params"]["params.yaml"]["kernels"]["new"] == "square"
+    project.python("dvc", "exp", "remove", "tried")
+
+
 def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> None:
     """`python` on PATH is another one, which has nothing of this project."""
     other, own = project.root.parent / "bin", project.root / ".venv/bin"

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import kernels
+from pipeline.store import results
 
 ROOT = Path(__file__).parents[1]
 
@@ -141,10 +142,29 @@ def test_every_kernel_has_a_configuration_and_every_configuration_a_kernel() -> 
 def test_a_stage_runs_again_when_its_own_module_or_options_change() -> None:
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     for name, stage in stages.items():
-        module = re.match(r"pipeline/python -m pipeline\.(\w+)", stage["cmd"])
+        first = stage["cmd"] if isinstance(stage["cmd"], str) else stage["cmd"][0]
+        module = re.match(r"pipeline/python -m pipeline\.(\w+)", first)
         assert module and module[1] == name, "a stage is named as its module"
         own = {f"pipeline/{name}.py", f"conf/{name}.yaml"}
         assert stage.get("always_changed") or own <= set(stage["deps"]), name
+
+
+def test_every_stage_but_the_first_is_in_dvcs_run_cache_with_what_it_writes() -> None:
+    """DVC leaves out a stage whose output is kept when it runs again. A stage that writes what is not among
+    its dependencies would be taken for done after an edit that was taken back."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    written = {"sweep": "timings", "tune": "tuned"}
+    for name, stage in stages.items():
+        if name == "environment":
+            continue
+        assert stage["outs"] == [f"build/{name}.done"]
+        kind = written.get(name, name)
+        own = {"report": "reports", "publish": "published"}.get(name, f"results/{kind}")
+        assert {own, f"local/{own}"} - {"published"} <= set(stage["deps"]), name
+        assert all(f"local/{dep}" in stage["deps"] for dep in stage["deps"] if dep in RESULTS), name
+
+
+RESULTS = {f"results/{kind}" for kind in results.KINDS if kind != "environment"} | {"results", "reports"}
 
 
 def test_what_kernels_share_is_a_dependency_of_every_stage_that_runs_them() -> None:

@@ -97,10 +97,13 @@ class Early:
 
 
 def command_of(root: Path, stage: str) -> list[str] | None:
-    """The words of a stage's command in dvc.yaml, with the values of params.yaml; None where it has none."""
+    """The words of a stage's command in dvc.yaml, of several the first, with the values of params.yaml; None
+    where it has none."""
     stages: Mapping[str, Any] = yaml.safe_load((root / "dvc.yaml").read_text())["stages"]
     values: Mapping[str, Any] = yaml.safe_load((root / "params.yaml").read_text())
     if stage not in stages:
         return None
-    text = re.sub(r"\$\{(\w+)\}", lambda found: str(values[found[1]]), str(stages[stage]["cmd"]))
+    command = stages[stage]["cmd"]
+    first = command if isinstance(command, str) else command[0]
+    text = re.sub(r"\$\{(\w+)\}", lambda found: str(values[found[1]]), first)
     return shlex.split(text)

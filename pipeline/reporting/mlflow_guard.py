@@ -4,6 +4,9 @@ Every account of a machine reaches its 127.0.0.1, and MLflow asks nobody who the
 the token of the link that was printed. A browser keeps it as a cookie, until it is closed; a client of
 MLflow's sends it where MLFLOW_TRACKING_TOKEN is set to it. Nobody's page from another address is served, and
 artifacts can only be read: publishing writes them.
+
+What MLflow's pages show first is in the browser's storage, and no tag of an experiment decides it. So the
+page that takes the token fills that storage where it is empty, before it opens MLflow's own.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import HTTPConnection
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 STORE, TOKEN = "PIPELINE_UI_STORE", "PIPELINE_UI_TOKEN"
@@ -28,6 +31,38 @@ REFUSED = (
     "These pages are shown to the person who started them. Open the link that `make ui` has printed; after "
     "that this address works in the same browser, too.\n"
 )
+
+
+WELCOME = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>MLflow</title>
+<noscript>MLflow's pages need JavaScript.</noscript>
+<script>
+const fill = (key, value) => localStorage.getItem(key) ?? localStorage.setItem(key, value);
+// The pages of metrics, not those of language models, and no assistant that opens by itself.
+fill("mlflow.workflowType_v1", '"machine_learning"');
+fill("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
+// The list of runs of each experiment, as its first view has it.
+const first = ({experiment_id, tags = []}) => {
+  const held = Object.fromEntries(tags.map(({key, value}) => [key, value]));
+  const view = held["mlflow.sharedViewState.best"] ?? held["mlflow.sharedViewState.comparisons"];
+  const place = `ExperimentPage-${JSON.stringify([experiment_id])}-ReactComponentState`;
+  if (view) fill(`MLflowLocalStorage-1.1-${place}`, JSON.parse(view).state);
+};
+fetch("ajax-api/2.0/mlflow/experiments/search", {
+  method: "POST",
+  headers: {"Content-Type": "application/json"},
+  body: JSON.stringify({max_results: 1000}),
+})
+  .then((answer) => answer.json())
+  .then(({experiments = []}) => experiments.forEach(first))
+  .finally(() => location.replace(location.pathname + location.hash));
+</script>
+</html>
+"""
+"""Fills a browser's storage by MLflow's own keys, each only where nothing is, and goes on to where the link
+points. Whoever changed a list keeps it."""
 
 
 def application() -> ASGIApp:
@@ -65,7 +100,9 @@ class Guard:
         # Browsers share the cookies of an address among all of its ports.
         cookie = f"pipeline-ui-{asked.url.port}"
         if self._is_right(asked.query_params.get("token", "")):
-            found = RedirectResponse(str(asked.url.remove_query_params("token")), status_code=303)
+            found = HTMLResponse(
+                WELCOME, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+            )
             found.set_cookie(cookie, self._token.decode(), httponly=True, samesite="lax")
             return found
         known = asked.cookies.get(cookie, "")

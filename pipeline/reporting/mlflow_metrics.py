@@ -1,7 +1,8 @@
 """The metrics of MLflow's runs: a point's numbers at the step of its problem, and the best of a ledger.
 
 The step of a metric is x, so MLflow takes the value at the largest x for the run's. A metric that ends with
-``_at_4096`` has one value: the rate at that problem, which is the same problem in every run that has it.
+``_at_4096`` has one value: the rate, or the share of the ceiling, at that problem, which is the same problem
+in every run that has it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pipeline.store.evidence import Evidence
 from pipeline.store.finals import Final
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
-RATES = ("gbps", "tflops", "ceiling_fraction")
+SHARE = "ceiling_fraction"
+RATES = ("gbps", "tflops", SHARE)
 STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
 ERRORS = ("max_abs_err", "max_rel_err")
 """The fields of a measurement that become metrics, where they have a value."""
@@ -54,12 +56,13 @@ def values(one: PlacedMeasurement) -> list[Value]:
 
 
 def at_problem(one: PlacedMeasurement) -> list[Value]:
-    """The point's headline rate under a name that tells its problem, where that has a number."""
+    """The point's headline rate, and its share of the ceiling, under names that tell its problem, where that
+    has a number."""
     if one.line.x is None:
         return []
     name = frames.headline_of(one.row)
-    rates = [value for value in values(one) if value.key == name]
-    return [value._replace(key=f"{name}_at_{problem(one)}", step=0) for value in rates]
+    rates = [value for value in values(one) if value.key in (name, SHARE)]
+    return [value._replace(key=f"{value.key}_at_{problem(one)}", step=0) for value in rates]
 
 
 def problem(one: PlacedMeasurement) -> str:
@@ -154,7 +157,9 @@ def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
                 slot = better.key, better.step
                 candidate = one.trusted, better
                 best[slot] = max(best.get(slot, candidate), candidate)
-    return (*sorted(points), *sorted(value for _, value in best.values()))
+    # MLflow's page that compares runs draws the first: a rate at the same problem of both.
+    rates = sorted((value for _, value in best.values()), key=lambda one: ("_at_" not in one.key, one))
+    return (*rates, *sorted(points))
 
 
 def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:

@@ -15,8 +15,11 @@ from typing import Any
 
 from pipeline.points.frozen import digest
 from pipeline.reporting import frames
+from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting import mlflow_notes as notes
 from pipeline.reporting.mlflow_content import LedgerRuns
+
+_NAME = "attributes.`Run Name`"
 
 SHARED = "mlflow.sharedViewState."
 """The beginning of a tag's name that holds a view; the view's key is the rest."""
@@ -67,6 +70,8 @@ class View:
             "orderByKey": self.order,
             "orderByAsc": False,
             "selectedColumns": list(self.columns),
+            "columnOrder": [*WIDTHS, *self.columns],
+            "columnWidths": WIDTHS | {name: _width(name) for name in self.columns},
             "runsHiddenMode": "FIRST_20_RUNS",
             "compareRunCharts": charts or None,
             "compareRunSections": [{"display": True} | section | seen, rest | seen] if charts else None,
@@ -102,6 +107,18 @@ def _card(kind: str, metric: str) -> dict[str, Any]:
         "deleted": False,
         "isGenerated": False,
     }
+
+
+WIDTHS = {"0": 60, _NAME: 320, "runDateAndNestInfo": 120, "duration": 80}
+"""Of the columns that every list of runs begins with, in pixels: MLflow's own cut a name off before its
+GPU."""
+
+
+def _width(column: str) -> int:
+    """Of a column, in pixels: all of its heading, and of a GPU or a provider its whole name."""
+    name = column.partition(".")[2].strip("`")
+    least = {"gpu": 190, "configurations": 150, "command": 190, "provider": 120}
+    return max(least.get(name, 80), 40 + 7 * len(name))
 
 
 # Links
@@ -140,10 +157,12 @@ def views(kernel: str) -> list[View]:
     at = [f"{rate}_at_{x}" for x in usual(kernel)] or [rate]
     lines, bars = (rate, "ceiling_fraction", "median_us"), tuple(at[:1])
     order = _of("metrics", at[0])
-    columns = _columns(metrics=at, params=("provider", "dtype", "gpu"))
+    shares = [f"{metrics.SHARE}_at_{x}" for x in usual(kernel)[:1]]
+    shown = (*at[:1], *shares, *at[1:])
+    who = ("gpu", "provider", "dtype")
 
     def best(key: str, name: str, of: str = "") -> View:
-        seen = (*columns, _of("tags", "configurations"))
+        seen = _columns(params=who, tags=("configurations",), metrics=shown)
         return View(key, name, f"tags.kind = 'best'{of}", order, seen, lines, bars)
 
     entry = frames.entry_of(kernel)
@@ -153,7 +172,7 @@ def views(kernel: str) -> list[View]:
     for provider in entry.loaded.kernel.providers if entry else ():
         of = f" and params.provider = '{provider.name}'"
         own_line = f" and tags.line = '{usual_line(kernel)}'"
-        tuned = _columns(params=provider.variables())
+        tuned = provider.variables()
         found += [
             best(f"provider-{provider.name}", f"{provider.name} on all GPUs", of),
             View(
@@ -161,7 +180,7 @@ def views(kernel: str) -> list[View]:
                 f"{provider.name}: configurations",
                 f"tags.kind = 'config'{own_line}{of}",
                 order,
-                (*columns, *tuned),
+                _columns(params=(*who, *tuned), metrics=shown),
                 lines,
                 bars,
             ),
@@ -171,7 +190,7 @@ def views(kernel: str) -> list[View]:
 
 def _sweeps() -> View:
     """The history of ad-hoc sweeps."""
-    columns = (*_columns(params=("gpu",), tags=("command", "commit", "changed", "points")), DURATION)
+    columns = (*_columns(tags=("command", "commit", "changed", "points"), params=("gpu",)), DURATION)
     return View(SWEEPS, "Sweeps, newest first", "tags.kind = 'ad_hoc'", "attributes.start_time", columns)
 
 
@@ -198,17 +217,21 @@ def of_sweeps(sweeps: Sequence[LedgerRuns], search: str) -> View:
     children = [run for one in sweeps for run in one.children]
     ids = [one.parent.tags["run"] for one in sweeps]
     rates = sorted({rate for run in children for rate in run.tags["headline"].split(", ")})
-    at = sorted({value.key for run in children for value in run.values if "_at_" in value.key}, key=_natural)
+    names = {value.key for run in children for value in run.values}
+    at = sorted(
+        (name for name in names if name.partition("_at_")[0] in rates and "_at_" in name), key=_natural
+    )
     along = any(len({value.step for value in run.values if value.key in rates}) > 1 for run in children)
     drawn = (*rates, "ceiling_fraction", "median_us")
     shown = _spread(at, 3)
+    shares = [f"{metrics.SHARE}_at_{name.partition('_at_')[2]}" for name in shown[:1]]
     tuned = sorted({name for run in children for name in run.params} - _NOT_TUNED)
     return View(
         key=ids[0] if len(ids) == 1 else f"sweeps-{digest(sorted(ids))}",
         name="",
         search=search,
         order=_of("metrics", shown[0] if shown else rates[0]),
-        columns=_columns(metrics=shown or drawn, params=("provider", "dtype", *tuned)),
+        columns=_columns(params=("gpu", "provider", "dtype", *tuned), metrics=(*shown, *shares) or drawn),
         lines=drawn if along else (),
         bars=() if along else tuple(shown) or drawn,
     )

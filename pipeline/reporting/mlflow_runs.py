@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from colorsys import hls_to_rgb
 
 from kernels.contract import shown
-from pipeline.points.frozen import Values
+from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 from pipeline.reporting import frames, lines
 from pipeline.reporting import mlflow_metrics as metrics
@@ -135,6 +137,7 @@ def run(
         # MLflow's own names: the columns Source and Version.
         "mlflow.source.name": "pipeline.sweep",
         "mlflow.source.git.commit": newest.commit,
+        "mlflow.runColor": colour(kernel, gpu, params, name),
     }
     return Run(
         identity=identity,
@@ -146,6 +149,32 @@ def run(
         params={"kernel": kernel, "gpu": gpu, "workload": workload, **params},
         values=values,
     )
+
+
+def colour(kernel: str, gpu: str, params: Mapping[str, str], name: str) -> str:
+    """The colour of a run's mark and line, ``#rrggbb``: MLflow's own are few, and runs that are compared
+    share them. Providers are turns of the golden angle apart on the colour circle. A GPU turns them further
+    and makes them more or less grey; a dtype makes them lighter, and a configuration a little."""
+    provider, dtype = params.get("provider", ""), params.get("dtype", "")
+    entry = frames.entry_of(kernel)
+    names = [one.name for one in entry.loaded.kernel.providers] if entry else []
+    place = names.index(provider) if provider in names else _part_of_one("provider", provider)
+    hue = (place * GOLDEN + _part_of_one("gpu", gpu)) % 1
+    light = LIGHTNESS.get(dtype, 0.4) + 0.1 * (_part_of_one("name", name) - 0.5)
+    parts = hls_to_rgb(hue, light, 0.5 + 0.5 * _part_of_one("gpu", gpu))
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+LIGHTNESS = {"float32": 0.32, "float16": 0.45, "bfloat16": 0.58}
+"""Of 1; white would be 1, on which nothing lighter can be seen."""
+
+GOLDEN = (3 - math.sqrt(5)) / 2
+"""The golden angle in turns: no few multiples of it are near each other."""
+
+
+def _part_of_one(what: str, text: str) -> float:
+    """A number from 0 to below 1 that stands for a text."""
+    return int(digest([what, text])[:8], 16) / 16**8
 
 
 def _joined(names: Iterable[str]) -> str:

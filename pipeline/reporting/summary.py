@@ -174,14 +174,21 @@ def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
+NONE = "-"
+"""As ``dvc metrics`` itself prints that there is no number."""
+
+
 def headlines(some: Iterable[Summary]) -> dict[str, str]:
     """By machine what ``dvc metrics`` shows of it, as JSON: a number a kernel, how many times as fast as its
-    baseline our fastest is, over all that the overview tells of it."""
+    baseline our fastest is, over all that the overview tells of it. Of a kernel that only other machines have
+    measured it is a dash: a name in one file alone ``dvc exp show`` would print without the machine's."""
     groups: dict[str, dict[str, list[Summary]]] = {}
     for one in some:
         groups.setdefault(one.gpu, {}).setdefault(one.kernel, []).append(one)
+    every = sorted({kernel for kernels in groups.values() for kernel in kernels})
     return {
-        gpu: json.dumps({kernel: _mean(spoken) for kernel, spoken in kernels.items()}, indent=2) + "\n"
+        gpu: json.dumps({one: _mean(kernels[one]) if one in kernels else NONE for one in every}, indent=2)
+        + "\n"
         for gpu, kernels in groups.items()
     }
 
@@ -192,7 +199,9 @@ def is_headline(text: str) -> bool:
         numbers = json.loads(text)
     except ValueError:
         return False
-    return isinstance(numbers, dict) and all(isinstance(one, float) for one in numbers.values())
+    return isinstance(numbers, dict) and all(
+        isinstance(one, float) or one == NONE for one in numbers.values()
+    )
 
 
 def _mean(some: Sequence[Summary]) -> float:

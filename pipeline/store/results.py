@@ -28,6 +28,8 @@ LOCAL = ROOT / "local"
 TRACKED = ("results", "reports")
 """The folders in git, which hold what GPUs gave."""
 
+KINDS = ("build", "ceilings", "codegen", "counters", "environment", "finals", "profile", "timings", "tuned")
+"""The folders of ``results`` that stages of dvc.yaml read and write."""
 
 CURRENT = Path("build/environment.json")
 """The machine at hand as the stage ``environment`` names it, below the repository's root."""
@@ -56,6 +58,16 @@ def asked_for(path: Path) -> None:
             f"no results can be written to {path.parent}: no folder can be made in {there} ({why}); "
             "name another by output=."
         ) from error
+
+
+def make_folders() -> None:
+    """Make what stages of dvc.yaml depend on and git does not hold: DVC runs no stage before it is there.
+    Raises UserError where it can't be made."""
+    for place in (ROOT, LOCAL):
+        for kind in KINDS:
+            asked_for(place / "results" / kind / "any")
+        asked_for(place / "reports/any")
+    (LOCAL / "published").touch()
 
 
 def folders_of(folder: Path, local: bool = True) -> list[Path]:

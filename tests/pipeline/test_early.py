@@ -19,8 +19,10 @@ from tests.project import wait_until
 DVC = """
 stages:
   build:
-    cmd: >-
-      sh -c 'nice >{folder}/niceness; touch {folder}/${{kernels}}'
+    cmd:
+      - >-
+        sh -c 'nice >{folder}/niceness; touch {folder}/${{kernels}}'
+      - exit 1
   codegen:
     cmd: sh -c 'echo $0 >{folder}/begun; sleep 1000'
 """

@@ -476,7 +476,11 @@ def test_numbers_that_are_the_same_are_one_and_problems_without_any_are_shown(tm
     (sweep,) = mlflow_view.read(write_results(tmp_path / "square", square))
     _, child = sweep.children
     assert {value.step for value in child.values if "_at_" not in value.key} == {64, 128}
-    assert {value.key for value in child.values if "_at_" in value.key} == {"gbps_at_m_64", "gbps_at_m_128"}
+    assert re.fullmatch("#[0-9a-f]{6}", child.tags["mlflow.runColor"])
+    rates = {value.key for value in child.values if value.key.startswith("gbps_at_")}
+    assert rates == {"gbps_at_m_64", "gbps_at_m_128"}
+    shares = {value.key for value in child.values if "_at_" in value.key} - rates
+    assert shares == {"ceiling_fraction_at_m_64", "ceiling_fraction_at_m_128"}
     (sweep,) = mlflow_view.read(write_results(tmp_path / "words", [of_problem({"dtype": "float32"})]))
     _, child = sweep.children
     assert ({value.step for value in child.values}, child.name) == ({0}, f"own float32 @ {H200}")
@@ -544,7 +548,7 @@ def test_rates_at_equal_problems_have_the_same_name_and_others_another(tmp_path:
     assert set(of_line) == {"columns", "columns rows=1024", "rows columns=781"}
 
     def at(line: str) -> dict[str, float]:
-        return {value.key: value.value for value in of_line[line].values if "_at_" in value.key}
+        return {value.key: value.value for value in of_line[line].values if value.key.startswith("gbps_at_")}
 
     rates = [row.rate.gbps for row in rows if row.rate]
     assert at("columns") == {"gbps_at_4096": rates[0], "gbps_at_262144": rates[1]}

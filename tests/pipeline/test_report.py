@@ -810,6 +810,19 @@ def test_a_kernel_without_words(report_on, tmp_path):
     assert "NVIDIA H200</text>" in (output / "plots/of_old.svg").read_text()
 
 
+def test_each_gpus_metrics_name_every_kernel_so_that_dvc_tells_whose_they_are(report_on, tmp_path):
+    """A name that is in one file alone ``dvc exp show`` would print without the file's."""
+    rows = grid(gpus=(H100, H200), providers=("torch", "cuda"))
+    square = grid(kernels=["square"], gpus=(H100,), providers=("torch_square", "cuda"))
+    output = report_on(write_results(tmp_path / "results", [*rows, *square]))
+    found = {gpu: json.loads((output / f"metrics/{gpu}.json").read_bytes()) for gpu in (H100, H200)}
+    assert set(found[H100]) == set(found[H200]) == {"softmax", "square"}
+    assert found[H200]["square"] == "-" and isinstance(found[H100]["square"], float)
+    before = (output / f"metrics/{H200}.json").read_bytes()
+    report_on(write_results(tmp_path / "results", [*rows, *square]))
+    assert (output / f"metrics/{H200}.json").read_bytes() == before
+
+
 def dvc(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "dvc", *arguments], cwd=folder, capture_output=True, text=True, check=False
