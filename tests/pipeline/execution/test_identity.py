@@ -379,7 +379,7 @@ MEASURING = {
     "execution/verification.py": ("CHUNK = 1 << 24", "CHUNK = 1 << 20", WAYS),
     "execution/trial.py": ("quantile(ordered, 0.5)", "quantile(ordered, 0.4)", WAYS),
     "execution/judge.py": ("first=0", "first=1", WAYS),
-    "execution/examination.py": ("FACTOR = 4.0", "FACTOR = 40.0", WAYS),
+    "execution/examination.py": ("MOST_EDITIONS = 6", "MOST_EDITIONS = 60", WAYS),
     "execution/plausibility.py": ("GPUS_CEILING = 1.5", "GPUS_CEILING = 15", WAYS),
     "execution/supervisor.py": ("MOST_DELAY = 0.05", "MOST_DELAY = 0.5", WAYS),
     "execution/shared_memory.py": ("offset += sets * apart", "offset += apart", WAYS),
