@@ -13,10 +13,10 @@ from itertools import groupby
 from math import ceil
 from secrets import choice
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Literal
 
-from pipeline.machine.load import Stolen, Threads, scheduled
+from pipeline.machine.load import Scheduled, Stolen, Threads, scheduled
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 
@@ -44,6 +44,13 @@ MOST_DELAY = 0.05
 
 ALL_CORES = 0.9
 """Threads that ran for this share of all cores' time waited for each other, and for nobody else."""
+
+SERIES = 2
+"""Series of tries that all have to say that a time is false: on a CPU whose other core is another's, three
+tries in a row took more than twice as long now and then, with nothing to be seen."""
+
+REST_S = 0.5
+"""Between two series."""
 
 MOST_OTHERS = 0.25
 """Threads of other programs that run at a moment, over the cores of the host: two that share a core's caches
@@ -187,12 +194,13 @@ class Sight:
 
 @dataclass(frozen=True)
 class Outside:
-    """What this process sees of a worker that may use so many ``cores``, and its clock, which counts
-    seconds."""
+    """What this process sees of a worker that may use so many ``cores``, its clock, which counts seconds, and
+    how it lets some pass."""
 
     look: Callable[[], Sight]
     cores: int
     clock: Callable[[], float] = perf_counter
+    rest: Callable[[float], None] = sleep
 
 
 def disturbance(before: Sight, after: Sight, cores: int) -> str | None:
@@ -215,9 +223,10 @@ def disturbance(before: Sight, after: Sight, cores: int) -> str | None:
 
 def ahead_us(before: Sight, after: Sight) -> float:
     """For how long a worker that nobody had asked for anything ran, by its busiest thread: of several that
-    wait for work, each may spin a little."""
-    each = ((one, before.threads.get(thread)) for thread, one in after.threads.items())
-    return max((one.ran_us - (0.0 if then is None else then.ran_us) for one, then in each), default=0.0)
+    wait for work, each may spin a little. A thread that the first look has missed ran no longer than that."""
+    most_us = after.at_us - before.at_us
+    each = ((one, before.threads.get(thread, Scheduled())) for thread, one in after.threads.items())
+    return min(most_us, max((one.ran_us - then.ran_us for one, then in each), default=0.0))
 
 
 class Audited:

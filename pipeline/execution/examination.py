@@ -236,10 +236,15 @@ class Examination:
         self.judge(Fill(), Done)
         self.worker(Arm(shared=shared), Done)
         by_host = self.kind == "cuda" and timing.timer != "graph"
-        tries = audit.Tries(timing.median_us, audit.RULES[self.kind], by_host)
-        self._try(shared)  # the first replay uploads a graph, the first touch of memory maps it
-        while not tries.is_over:
-            tries.add(self._try(shared))
+        for series in range(audit.SERIES):
+            if series:
+                self.outside.rest(audit.REST_S)
+            tries = audit.Tries(timing.median_us, audit.RULES[self.kind], by_host)
+            self._try(shared)  # the first replay uploads a graph, the first touch of memory maps it
+            while not tries.is_over:
+                tries.add(self._try(shared))
+            if not tries.is_false:
+                break
         if tries.is_false:
             cold = "" if self.settings.cache == "cold" else " with a cold cache"
             raise WrongError(

@@ -163,7 +163,7 @@ def test_each_disturbance_is_seen_beyond_its_limit_alone() -> None:
 class Processes:
     """A judge and a worker whose calls take ``us`` by a clock that stands still otherwise. The worker claims
     ``claimed_us``; its empty replay takes as long as it likes, the judge's 200 us. It works for ``ahead_us``
-    while inputs are written."""
+    while inputs are written, and takes what it claims after ``quick_from`` tries."""
 
     claimed_us: float
     us: float
@@ -171,6 +171,7 @@ class Processes:
     timer: str = "graph"
     worker_empty_us: float = 200.0
     ahead_us: float = 0.0
+    quick_from: int | None = None
     wrong_at: int | None = None
     disturbed: Iterator[bool] | None = None
     now_s: float = 0.0
@@ -178,6 +179,7 @@ class Processes:
     asked: list[Record] = field(default_factory=list)
     compared: list[tuple[int, ...]] = field(default_factory=list)
     looks: int = 0
+    rested: list[float] = field(default_factory=list)
 
     def judge(self, request: Record, kind: type[Record]) -> Record:
         self.asked.append(request)
@@ -193,6 +195,8 @@ class Processes:
                 return shared.model_copy(update={"sets": request.sets, "shown": min(4, request.sets)})
             case Empty():
                 self.now_s += 200e-6
+            case Fill():
+                self.now_s += 0.02
             case Check():
                 return right
             case Compare():
@@ -201,7 +205,7 @@ class Processes:
                     return right.model_copy(update={"error": "3 elements are wrong"})
                 return right
             case _:
-                assert isinstance(request, (Offer, Draw, Fill)), request
+                assert isinstance(request, (Offer, Draw)), request
         return Done()
 
     def worker(self, request: Record, kind: type[Record]) -> Record:
@@ -226,6 +230,8 @@ class Processes:
             case Empty():
                 self.now_s += self.worker_empty_us * 1e-6
             case Go():
+                if self.quick_from is not None and len(self.compared) >= self.quick_from:
+                    self.us = self.claimed_us
                 self.now_s += (self.us * self.sets + 200) * 1e-6
             case End():
                 return Ended()
@@ -244,7 +250,7 @@ class Processes:
 
     def outcome(self, is_audited: bool = True, cache: str = "cold") -> Outcome:
         settings = TimingSettings(cache=cache)  # type: ignore[arg-type]
-        outside = Outside(self.look, 2, lambda: self.now_s)
+        outside = Outside(self.look, 2, lambda: self.now_s, self.rested.append)
         made = Examination(
             Ask(self.judge), Ask(self.worker), self.kind, settings, lambda us: is_audited, outside
         )
@@ -296,8 +302,17 @@ def test_an_audit_that_is_disturbed_is_repeated_and_then_said_to_be_none() -> No
     assert (outcome.status, outcome.audit_ratio) == ("ok", None)
     assert outcome.state is not None and not outcome.state.valid
     assert outcome.state.invalid_reason == "not audited: other programs had its cores in 6 tries"
-    again = Processes(10.0, 20.0, disturbed=iter([True, True, True, False, False]))
+    again = Processes(10.0, 20.0, disturbed=iter([True] * 3 + [False] * 9))
     assert again.outcome().status == "incorrect"
+
+
+def test_a_second_series_of_tries_has_to_convict_too() -> None:
+    """Another program that is not seen slows all tries of the first."""
+    first = Processes(10.0, 20.0)
+    outcome = first.outcome()
+    assert (outcome.status, first.rested) == ("incorrect", [audit.REST_S])
+    passing = Processes(10.0, 20.0, quick_from=4)
+    assert (passing.outcome().status, passing.rested) == ("ok", [audit.REST_S])
 
 
 def test_a_hot_time_is_audited_by_a_cold_one_beside_it() -> None:
