@@ -18,7 +18,6 @@ from pipeline.execution.protocol import (
     Begin,
     Check,
     Checked,
-    Compare,
     Done,
     Draw,
     Empty,
@@ -26,6 +25,7 @@ from pipeline.execution.protocol import (
     Ended,
     Fill,
     Go,
+    Inspect,
     Offer,
     Prepare,
     Prepared,
@@ -213,7 +213,7 @@ class Examination:
                 raise WrongError(f"{when}: {error.failed.error}") from error
             raise
 
-    def _right(self, request: Check | Compare, when: str) -> Checked:
+    def _right(self, request: Check | Inspect, when: str) -> Checked:
         checked = self.judge(request, Checked)
         if checked.error is not None:
             raise WrongError(f"{when}: {checked.error}", checked)
@@ -269,7 +269,7 @@ class Examination:
         disturbed = audit.disturbance(before, self.outside.look(), self.outside.cores)
         shown = tuple(secrets.randbelow(shared.sets) for _ in range(min(audit.SHOWN, shared.shown)))
         self.worker(Show(sets=shown), Done)
-        self._right(Compare(sets=shown), "on new inputs")
+        self._right(Inspect(sets=shown), "on new inputs")
         if self.kind == "cpu":
             # What a thread computed while the inputs were written.
             span_us += audit.ahead_us(asleep, before)

@@ -34,7 +34,6 @@ from pipeline.execution.protocol import (
     Begin,
     Check,
     Checked,
-    Compare,
     Done,
     Draw,
     Empty,
@@ -42,6 +41,7 @@ from pipeline.execution.protocol import (
     Ended,
     Fill,
     Go,
+    Inspect,
     Offer,
     Prepare,
     Prepared,
@@ -199,7 +199,7 @@ class Processes:
                 self.now_s += 0.02
             case Check():
                 return right
-            case Compare():
+            case Inspect():
                 self.compared.append(request.sets)
                 if len(self.compared) == self.wrong_at:
                     return right.model_copy(update={"error": "3 elements are wrong"})
@@ -277,7 +277,7 @@ def test_each_set_is_written_anew_for_every_try_and_drawn_ones_are_compared() ->
     kinds = [type(one) for one in processes.asked]
     last = kinds[::-1].index(Arm)
     steps = kinds[len(kinds) - last : -1]
-    assert steps == [Empty, Empty, Draw, Fill, Go, Show, Compare] * 3, "the first try is not counted"
+    assert steps == [Empty, Empty, Draw, Fill, Go, Show, Inspect] * 3, "the first try is not counted"
     shown = [one.sets for one in processes.asked if isinstance(one, Show)]
     assert shown == processes.compared and all(len(sets) == 4 for sets in shown)
     assert len(set(shown)) == 3, "other sets each time"
