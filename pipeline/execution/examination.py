@@ -18,7 +18,6 @@ from pipeline.execution.protocol import (
     Begin,
     Check,
     Checked,
-    Compare,
     Done,
     Draw,
     Empty,
@@ -26,6 +25,7 @@ from pipeline.execution.protocol import (
     Ended,
     Fill,
     Go,
+    Inspect,
     Offer,
     Prepare,
     Prepared,
@@ -213,7 +213,7 @@ class Examination:
                 raise WrongError(f"{when}: {error.failed.error}") from error
             raise
 
-    def _right(self, request: Check | Compare, when: str) -> Checked:
+    def _right(self, request: Check | Inspect, when: str) -> Checked:
         checked = self.judge(request, Checked)
         if checked.error is not None:
             raise WrongError(f"{when}: {checked.error}", checked)
@@ -236,10 +236,15 @@ class Examination:
         self.judge(Fill(), Done)
         self.worker(Arm(shared=shared), Done)
         by_host = self.kind == "cuda" and timing.timer != "graph"
-        tries = audit.Tries(timing.median_us, audit.RULES[self.kind], by_host)
-        self._try(shared)  # the first replay uploads a graph, the first touch of memory maps it
-        while not tries.is_over:
-            tries.add(self._try(shared))
+        for series in range(audit.SERIES):
+            if series:
+                self.outside.rest(audit.REST_S)
+            tries = audit.Tries(timing.median_us, audit.RULES[self.kind], by_host)
+            self.worker(Go(), Done)  # the first replay uploads a graph, the first touch of memory maps it
+            while not tries.is_over:
+                tries.add(self._try(shared))
+            if not tries.is_false:
+                break
         if tries.is_false:
             cold = "" if self.settings.cache == "cold" else " with a cold cache"
             raise WrongError(
@@ -264,7 +269,7 @@ class Examination:
         disturbed = audit.disturbance(before, self.outside.look(), self.outside.cores)
         shown = tuple(secrets.randbelow(shared.sets) for _ in range(min(audit.SHOWN, shared.shown)))
         self.worker(Show(sets=shown), Done)
-        self._right(Compare(sets=shown), "on new inputs")
+        self._right(Inspect(sets=shown), "on new inputs")
         if self.kind == "cpu":
             # What a thread computed while the inputs were written.
             span_us += audit.ahead_us(asleep, before)

@@ -27,12 +27,12 @@ from pipeline.execution.protocol import (
     EDITIONS,
     Check,
     Checked,
-    Compare,
     Done,
     Draw,
     Empty,
     Fill,
     InputValues,
+    Inspect,
     Layout,
     Offer,
     Prepare,
@@ -70,7 +70,7 @@ COMPARE_S = 0.03
 
 MOST_SEED = 1 << 31
 
-REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, Empty, Compare, SetMode, Release)
+REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, Empty, Inspect, SetMode, Release)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Judge:
             Draw: self.draw,
             Fill: self.fill,
             Empty: self.empty,
-            Compare: self.compare,
+            Inspect: self.inspect,
             SetMode: self.set_mode,
             Release: self.release,
         }
@@ -238,7 +238,7 @@ class Judge:
         call_all(lambda *inputs: self._spoilt, [()] * len(self._places), self._places)
         return self._done()
 
-    def compare(self, request: Compare) -> Checked:
+    def inspect(self, request: Inspect) -> Checked:
         """Whether sets hold right answers, and their inputs as they were: the first of them, and those after
         it that ``COMPARE_S`` leaves time for."""
         begin, shared = perf_counter(), self._sets

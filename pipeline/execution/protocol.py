@@ -166,7 +166,7 @@ class Empty(Record):
     replay, or a copy into the place of each output. The judge's spoils what is there. Answered with Done."""
 
 
-class Compare(Record):
+class Inspect(Record):
     """Asks the judge whether these sets have right outputs, in the places that Show names, and their inputs
     as they were; answered with Checked, the first that is wrong."""
 

@@ -20,12 +20,12 @@ from pipeline.execution.protocol import (
     Arm,
     Begin,
     Check,
-    Compare,
     Draw,
     Empty,
     End,
     Fill,
     Go,
+    Inspect,
     Offer,
     Prepare,
     Prepared,
@@ -91,7 +91,7 @@ def test_torch_compile_compiles_once_a_shape(memory: int) -> None:
         trial.arm(Arm(shared=shared))
         trial.go(Go())
         trial.show(Show(sets=(0, 3)))
-        assert judge.compare(Compare(sets=(0, 3))).error is None
+        assert judge.inspect(Inspect(sets=(0, 3))).error is None
     assert counters["stats"]["unique_graphs"] == 2
 
 
@@ -132,16 +132,16 @@ def test_right_outputs_stay_right_through_every_step(memory: int, where: str, po
     judge.draw(Draw())
     judge.fill(Fill())
     trial.arm(Arm(shared=shared))
-    all_sets = Compare(sets=tuple(range(6)))
+    all_sets = Inspect(sets=tuple(range(6)))
     for _ in range(3):
         trial.empty(Empty())
         judge.draw(Draw())
         judge.fill(Fill())
         judge.empty(Empty())
-        assert judge.compare(all_sets).error is not None, "nothing is right before the calls"
+        assert judge.inspect(all_sets).error is not None, "nothing is right before the calls"
         trial.go(Go())
         trial.show(Show(sets=(5, 0)))
-        assert judge.compare(all_sets).error is None
+        assert judge.inspect(all_sets).error is None
     ended = trial.end(End())
     assert (ended.replaced, ended.changed) == ((), ())
 
