@@ -54,7 +54,7 @@ OF_A_GPU = ("results/tuned/",)
 OF_A_START = {"size", "elements", "dtype", "block_size", "num_warps"}
 """What a kernel declares that ``pipeline.new`` wrote."""
 
-OUTSIDE = ("path/to/", "/", "nvidia/", "triton/language/", "Dao-AILab/", "nvidia.com/")
+OUTSIDE = ("path/to/", "/", ".dvc/", "nvidia/", "triton/language/", "Dao-AILab/", "nvidia.com/")
 """How paths begin that are no paths of this repository."""
 
 OF_THE_READER = ("look.py", "kernel.yaml", "add.py")

@@ -63,23 +63,23 @@ class ForkServer:
         self._environment = environment
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._asked: deque[Forked] = deque()
+        self._asked: deque[ForkedWorker] = deque()
         self._lock = Lock()
         self._is_ready = False
 
-    def fork(self, descriptors: Sequence[int], printed: int) -> Forked:
+    def fork(self, descriptors: Sequence[int], printed: int) -> ForkedWorker:
         """Ask for a worker; nothing is waited for. A server that has died is started again."""
         with self._lock:
             if self._server is None or self._server.poll() is not None:
                 self._start(printed)
-            made = Forked(self)
+            made = ForkedWorker(self)
             self._asked.append(made)
             assert self._control is not None
             with suppress(ConnectionError):  # it is dead; who asks for the worker's id is told
                 socket.send_fds(self._control, [b"fork"], [*descriptors, printed])
             return made
 
-    def pid_of(self, one: Forked) -> int:
+    def pid_of(self, one: ForkedWorker) -> int:
         """The id of a worker's warden, once the server has come to it. Raises ChildProcessError where the
         server has died before."""
         with self._lock:
@@ -96,7 +96,7 @@ class ForkServer:
                 raise ChildProcessError("the process that workers are forked from has ended")
             return one.known_pid
 
-    def code_of(self, one: Forked) -> int:
+    def code_of(self, one: ForkedWorker) -> int:
         """The exit code of a worker that has ended, or the server's own where it has."""
         with suppress(ChildProcessError):
             pid = self.pid_of(one)
@@ -109,7 +109,7 @@ class ForkServer:
         assert self._server is not None
         return self._server.wait()
 
-    def terminate(self, one: Forked) -> None:
+    def terminate(self, one: ForkedWorker) -> None:
         """Ask a worker's warden to end all, from any thread. A server that is not ready yet is ended instead:
         what it was asked for does not come to be."""
         if not self._is_ready:
@@ -158,7 +158,7 @@ class ForkServer:
             )
 
 
-class Forked:
+class ForkedWorker:
     """A worker below its warden, forked or about to be."""
 
     def __init__(self, server: ForkServer) -> None:

@@ -196,14 +196,17 @@ def test_work_that_is_skipped_while_it_is_timed_is_seen_from_outside(
     provider: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Timed for eight turns of the ring, so that most calls meet what they know. No try counts as disturbed,
-    whatever else runs."""
+    whatever else runs; where that made the timed calls long and not the audit's, there was nothing to see."""
     monkeypatch.setattr(audit, "disturbance", lambda before, after, cores: None)
     sets = ceil(COLD_FACTOR * last_level_cache(torch.device("cpu")) / (4 * elements))
     settings = TimingSettings(stopping="count", min_samples=8 * sets)
     problem = Values({"elements": elements, "dtype": "float32"})
     point = Point(kernel="cheats", provider=provider, problem=problem)
     with Supervisor(device.cpu(), settings, seed=0, timeout_s=300.0) as worker:
-        outcome = worker.measure(str(PLANTED / "cheats"), point)
+        for _ in range(3):
+            outcome = worker.measure(str(PLANTED / "cheats"), point, is_audited=True)
+            if outcome.status != "ok":
+                break
     assert outcome.status == "incorrect", outcome
     assert re.match(r"timed at \S+ us, but from outside calls on new inputs took", str(outcome.error))
 

@@ -44,7 +44,7 @@ def test_the_regrets_are_those_of_a_ledger_whose_rows_are_old(
     lines = [line.split() for line in out.splitlines() if line.strip().startswith("within")]
     found = {" ".join(line[1:-7]): line[-7:] for line in lines}
     # Left out, 1024 columns get the wide one, which takes 20 % longer there.
-    assert found["rule"] == ["5", "0", "%", "12.0", "%", "20.0", "%"]
+    assert found["rule"] == ["5", "0.0", "%", "12.0", "%", "20.0", "%"]
     assert found["baseline"] == ["5", "100.0", "%", "100.0", "%", "100.0", "%"]
     assert found["best default"] == ["5", "50.0", "%", "50.0", "%", "50.0", "%"]
     assert "rule where it is trusted" not in found

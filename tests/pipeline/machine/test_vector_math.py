@@ -58,18 +58,20 @@ def ask():
     ours.close()
 
 threading.Thread(target=ask, daemon=True).start()
+PREPARED
 MODULE.main(ARGUMENTS)
 """
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments"),
+    ("module", "prepared", "arguments"),
     [
-        ("worker", 'there.detach(), os.memfd_create("test"), False'),
-        ("judging", 'os.getppid(), there.detach(), os.memfd_create("test")'),
+        # In the process that it is forked from.
+        ("worker", 'worker.prepare("cpu")', 'there.detach(), os.memfd_create("test")'),
+        ("judging", "", 'os.getppid(), there.detach(), os.memfd_create("test")'),
     ],
 )
-def test_worker_and_judge_call_them_before_they_answer(module: str, arguments: str) -> None:
-    program = STARTED.replace("MODULE", module).replace("ARGUMENTS", arguments)
+def test_worker_and_judge_call_them_before_they_answer(module: str, prepared: str, arguments: str) -> None:
+    program = STARTED.replace("PREPARED", prepared).replace("MODULE", module).replace("ARGUMENTS", arguments)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["resolved", "ready"], done.stderr

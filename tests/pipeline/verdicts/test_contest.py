@@ -25,8 +25,15 @@ class Counted:
     made: ClassVar[list[Counted]] = []
 
     def __init__(
-        self, device: Device, settings: TimingSettings, seed: int, timeout_s: float, root: Path
+        self,
+        device: Device,
+        settings: TimingSettings,
+        seed: int,
+        timeout_s: float,
+        root: Path,
+        in_turns: bool = False,
     ) -> None:
+        assert in_turns, "providers take turns"
         self.root = root
         self.asked: list[str] = []
         self.told: list[str] = []
@@ -87,7 +94,7 @@ def test_on_a_gpu_the_next_rounds_process_is_launched_while_this_ones_turns_last
 def test_processes_that_were_launched_before_measure_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "made", [])
     monkeypatch.setattr(contest, "Supervisor", Counted)
-    first: Any = Counted(GPU, TimingSettings(), 0, 1.0, Path("tree"))
+    first: Any = Counted(GPU, TimingSettings(), 0, 1.0, Path("tree"), in_turns=True)
     point = Point(kernel="softmax", provider="one", problem=Values({"n": 1}))
     match = Match((Rival(Side("tree", Path("tree"), "softmax"), point, "key"),))
     held = Contest([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
