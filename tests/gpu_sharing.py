@@ -6,7 +6,7 @@ Most run side by side: a process waits for a compiler far longer than for the GP
   before it ends. All of them are one xdist group, the last in the queue.
 - What needs many GiB is in ``much_memory()``, which one process is in at a time.
 
-The first case of each test and provider is ``smoke`` besides, unless it is ``alone``.
+The first case of each test and provider is ``smoke`` besides, unless it is ``alone`` or ``long``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ KEPT_BYTES = 2**29
 MARKERS = (
     "alone: has the GPU to itself, for it times something",
     "builds: needs a kernel's CUDA library",
+    "long: takes most of a minute, too long for a smoke test",
     "smoke: the first case of a test and provider",
 )
 
@@ -72,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in (item for item in items if item.get_closest_marker("gpu")):
         if item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.xdist_group("alone"))
-        elif (one := _about(item)) not in seen:
+        elif not item.get_closest_marker("long") and (one := _about(item)) not in seen:
             seen.add(one)
             item.add_marker("smoke")
     items.sort(key=_rank)

@@ -101,6 +101,7 @@ def test_replays_in_a_cuda_graph(case: Case) -> None:
     case.check(out, case.in_form.expected(problem, others), problem)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", cases(lambda case: on_gpu(case) and case.compiles_slowly, slow=True))
 def test_torch_compile_compiles_every_shape(case: Case) -> None:
     """More shapes than Dynamo's default limit, after which it would run eagerly without a word."""

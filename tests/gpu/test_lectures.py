@@ -15,6 +15,7 @@ from tests.lectures import Command, commands
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [one for one in commands() if one.needs_a_gpu], ids=str)
 def test_a_command_prints_what_its_page_shows(tmp_path: Path, command: Command) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")

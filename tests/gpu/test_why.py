@@ -82,6 +82,7 @@ def test_counters_are_read_or_say_why_not(tmp_path: Path) -> None:
     assert {path.name for path in report.parent.glob("*.ncu-rep")} == {report.name, Path(other).name}
 
 
+@pytest.mark.long
 def test_what_was_profiled_is_not_profiled_again(tmp_path: Path) -> None:
     options = ("kernel=softmax", "provider=[torch,triton_row,cuda]", "size=1024")
     found = rows(tmp_path, "profile", *options)
