@@ -94,6 +94,7 @@ def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Tree, str
     assert measured == {("mul", 256), ("blocks", 256)}, "a wider grid"
 
 
+@pytest.mark.slow
 def test_every_time_is_audited_on_demand_and_else_one_of_each_workload_at_least(swept: Tree) -> None:
     done = swept.sweep("kernel=quick", "audit=all", "output=outputs/all")
     assert (done.returncode, done.stderr) == (0, "")

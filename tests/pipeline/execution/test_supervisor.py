@@ -259,14 +259,14 @@ VANDAL = """
 import gc, resource, signal
 torch.set_num_threads(3)
 torch.set_default_dtype(torch.float64)
-torch.Tensor.mul = lambda *all: time.sleep(9)
+torch.Tensor.mul = lambda *all: time.sleep(0.5)
 library = torch.library.Library("aten", "IMPL")
-library.impl("mul.Tensor", lambda x, y: time.sleep(9), "CPU")
+library.impl("mul.Tensor", lambda x, y: time.sleep(0.5), "CPU")
 os.environ["TRITON_INTERPRET"] = "0"
-gc.callbacks.append(lambda *all: time.sleep(9))
+gc.callbacks.append(lambda *all: time.sleep(0.5))
 sys.setprofile(lambda *all: None)
 resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))
-signal.signal(signal.SIGALRM, lambda *all: time.sleep(9))
+signal.signal(signal.SIGALRM, lambda *all: time.sleep(0.01))
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
 def double(x):
     x.requires_grad_()
@@ -464,8 +464,7 @@ def test_a_time_beside_busy_neighbours_is_marked() -> None:
     core = min(os.sched_getaffinity(0))
     settings = TimingSettings(stopping="budget", max_seconds=0.3, min_samples=3, cache="hot")
     with Supervisor(device.cpu(), settings, seed=0, timeout_s=60.0, heeds_load=True) as worker:
-        worker.start()
-        assert measured(worker, "raises").status == "runtime_error"  # it has started
+        assert measured(worker, "right").status == "ok"
         (pid,) = workers(worker)
         if not load.threads_of(pid):
             pytest.skip("this kernel does not count it")
