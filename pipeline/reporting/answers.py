@@ -12,6 +12,7 @@ import pandas as pd
 
 from pipeline.points.notation import plural
 from pipeline.reporting.content import Content
+from pipeline.reporting.field import HeadToHead
 from pipeline.reporting.gpus import groups
 from pipeline.reporting.gpus_section import alone, left_out
 from pipeline.reporting.losses import ratio
@@ -24,9 +25,9 @@ MOST_LINES = 6
 COMMIT = 7
 """Characters of a commit."""
 
-NOT_COMPARED = (
-    "Not compared: python -m pipeline.compare kernel=NAME a=COMMIT measures two commits side by side."
-)
+COMPARE = "python -m pipeline.compare kernel=NAME a=COMMIT measures two commits side by side."
+NOT_COMPARED = f"Not compared: {COMPARE}"
+LATER = f"Other commits and kernels were not compared: {COMPARE}"
 
 
 THROTTLED = "throttled, so an upper bound"
@@ -46,10 +47,12 @@ class ShortAnswer:
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why some times are not to be trusted as they stand, and how many by kernel and GPU."""
+    """Why some times are not to be trusted as they stand, how many by kernel and GPU, and whether these are
+    all that there are."""
 
     reason: str
     counts: Mapping[tuple[str, str], int]
+    is_of_all: bool = False
 
     @property
     def total(self) -> int:
@@ -79,7 +82,11 @@ def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> list[Doubt]:
     old = timed[timed["stale"].map(bool).astype(bool)]
     found[ONCE] = Counter((one.point.kernel, one.origin.gpu) for one in finals if len(one.rounds_us) == 1)
     found[EARLIER] = Counter(zip(old["kernel"], old["gpu"], strict=True))
-    some = (Doubt(reason, counts) for reason, counts in found.items() if counts)
+    some = (
+        Doubt(reason, counts, reason == EARLIER and len(old) == len(timed))
+        for reason, counts in found.items()
+        if counts
+    )
     return sorted(some, key=lambda one: one.total)
 
 
@@ -123,43 +130,52 @@ def _who_is_faster(content: Content) -> ShortAnswer:
         return ShortAnswer(
             "Who beats us?", [f"Nobody by more than 1 %, at {plural(met, 'problem')} with others."]
         )
-    by = Counter(f"{one.kernel} on {content.machines.get(one.gpu, one.gpu)}" for one in lost)
+    by: dict[tuple[str, str], list[HeadToHead]] = {}
+    for one in lost:
+        by.setdefault((one.kernel, one.gpu), []).append(one)
+    most = sorted(by.items(), key=lambda item: -len(item[1]))
+    machine = content.machines.get(lost[0].gpu, lost[0].gpu)
     found = [
-        f"Another is faster by more than 1 % at {len(lost)} of {plural(met, 'problem')}, most often of "
-        + ", ".join(f"{where} ({count})" for where, count in by.most_common(3))
-        + ". The worst:"
+        f"Another is faster by more than 1 % at {len(lost)} of {plural(met, 'problem')} with others; "
+        f"the worst: {lost[0].kernel} on {machine}, {_worst(lost)}. Most are of:"
     ]
-    for one in lost[: MOST_LINES - 1]:
-        worst = one.rivals[one.lost[0]]
-        machine = content.machines.get(one.gpu, one.gpu)
+    for (kernel, gpu), some in most:
         found.append(
-            f"{one.kernel} {one.where} on {machine}: {worst.time.label} takes {ratio(worst)} of our time."
+            f"{kernel} on {content.machines.get(gpu, gpu)}, {plural(len(some), 'problem')}; the worst: "
+            f"{_worst(some)}."
         )
-    return ShortAnswer("Who beats us?", found, "losses")
+    return ShortAnswer("Who beats us?", _first(found), "losses")
+
+
+def _worst(lost: Sequence[HeadToHead]) -> str:
+    first = lost[0]
+    rival = first.rivals[first.lost[0]]
+    return f"{rival.time.label} takes {ratio(rival)} of our time at {first.where}"
 
 
 def _slowed(content: Content) -> ShortAnswer:
     two = [one for one in content.comparisons if one.kernel in content.about and one.a.commit != one.b.commit]
     newest = sorted(two, key=lambda one: one.at, reverse=True)
-    found = [_compared(one, content.machines) for one in newest]
+    found = [*(_compared(one, content.machines) for one in newest), LATER if newest else NOT_COMPARED]
     more = "history" if content.history else ""
-    return ShortAnswer("Did commits slow anything?", _first(found) or [NOT_COMPARED], more)
+    return ShortAnswer("Did commits slow anything?", _first(found), more)
 
 
 def _compared(one: Comparison, names: Mapping[str, str]) -> str:
     count = Counter(row.verdict for row in one.rows)
+    undecided = f", {count['undecided']} undecided" * bool(count["undecided"])
     sides = " to ".join(side.commit[:COMMIT] if side.commit else side.name for side in (one.a, one.b))
-    decided = [
-        f"{count[verdict]} {verdict}" for verdict in ("slower", "faster", "undecided") if count[verdict]
-    ]
     return (
         f"{one.kernel}, {sides}, on {names.get(one.gpu, one.gpu)}, {one.at:%Y-%m-%d}: "
-        f"{', '.join(decided) or 'none slower, none faster'} of {plural(len(one.rows), 'point')}."
+        f"{count['slower']} slower, {count['faster']} faster{undecided} of {plural(len(one.rows), 'point')}."
     )
 
 
 def _doubted(found: Sequence[Doubt]) -> ShortAnswer:
-    sentences = [f"{plural(one.total, 'time')}: {one.reason}." for one in reversed(found)] or ["Nothing."]
+    sentences = [
+        f"{'All ' * one.is_of_all}{plural(one.total, 'time')}: {one.reason}." for one in reversed(found)
+    ]
+    sentences = sentences or ["Nothing."]
     return ShortAnswer("What is not to be trusted?", _first(sentences), "doubts" if found else "")
 
 

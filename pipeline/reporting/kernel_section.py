@@ -21,6 +21,11 @@ from pipeline.reporting.why import sections
 SIDE_BY_SIDE = {2: 2, 4: 2}
 """How many charts stand side by side, by the number of machines; else three."""
 
+SWEPT_NOTE = (
+    "Times of the sweeps, one measurement a configuration. Where finals measured the best side by side, "
+    "their times are the better ones: the page field has them."
+)
+
 OLD = "†"
 
 OLD_NOTE = (
@@ -81,7 +86,11 @@ def section(content: Content, name: str, machine_names: Mapping[str, str]) -> di
         ],
         "ties": " ".join(
             note
-            for note, told in ((TIE_NOTE, best["tied"].any()), (OLD_NOTE, best["stale"].map(bool).any()))
+            for note, told in (
+                (SWEPT_NOTE, any(one.point.kernel == name for one in content.finals)),
+                (TIE_NOTE, best["tied"].any()),
+                (OLD_NOTE, best["stale"].map(bool).any()),
+            )
             if told
         ),
         "tolerance": _tolerance_used(rows, about),

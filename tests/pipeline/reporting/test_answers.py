@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import report
 from pipeline.command.options import ReportConfig
-from pipeline.reporting.answers import MOST_LINES
+from pipeline.reporting.answers import LATER, MOST_LINES
 from pipeline.store import comparisons
 from pipeline.store.comparisons import ComparedSide, Comparison, ComparisonRow
 from pipeline.store.files import write_atomically
@@ -76,12 +76,16 @@ def test_the_first_screen_answers_from_two_gpus_finals_comparisons_and_doubts(tm
         "Bound by memory, 1 problem: NVIDIA H200 takes 0.50 of NVIDIA H100 80GB HBM3's time"
     )
     assert found[BEATEN][0].startswith("Another is faster by more than 1 % at 2 of ")
-    assert any("torch takes 0.80 of our time" in line for line in found[BEATEN][1:])
+    assert found[BEATEN][1].startswith("softmax on NVIDIA H")
+    assert any("the worst: torch takes 0.80 of our time at " in line for line in found[BEATEN][1:])
     assert found[SLOWED] == [
-        f"softmax, aaaaaaa to bbbbbbb, on NVIDIA H200, {MEASURED_AT:%Y-%m-%d}: 1 slower of 3 points."
+        f"softmax, aaaaaaa to bbbbbbb, on NVIDIA H200, {MEASURED_AT:%Y-%m-%d}: "
+        "1 slower, 0 faster of 3 points.",
+        LATER,
     ]
     answer = " ".join(found[DOUBTED])
     assert "1 time: throttled, so an upper bound." in answer
+    assert re.search(r"All \d+ times: of an earlier source", answer)
     assert "1 time: finals of one round, which decides nothing." in answer
     text = (tmp_path / "reports/report.md").read_text()
     assert "| 1 | throttled, so an upper bound | NVIDIA H200: softmax 1 |" in text
@@ -104,5 +108,5 @@ def test_more_than_there_is_room_for_is_counted(tmp_path: Path, count: int) -> N
     for place in range(count):
         compared(folder, f"a{place}", f"b{place}", "same")
     answer = answered(folder)[SLOWED]
-    assert len(answer) == min(count, MOST_LINES)
-    assert (answer[-1] == f"And {count - MOST_LINES + 1} more.") is (count > MOST_LINES)
+    assert len(answer) == min(count + 1, MOST_LINES)
+    assert (answer[-1] == f"And {count - MOST_LINES + 2} more.") is (count >= MOST_LINES)
