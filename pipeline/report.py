@@ -156,6 +156,7 @@ def compose(
     found = dataclasses.replace(known, measurements=explained_)
     stale = changed_since(measured.examples, found.environments)
     rows["stale"] = [stale[origin] for origin in rows.pop("origin")]
+    rows["old"] = rows["stale"].map(", ".join)
     kernels = sorted(set(rows["kernel"]))
     providers = {name: set(rows.loc[rows["kernel"] == name, "provider"]) for name in kernels}
     for row in everything_held:

@@ -27,7 +27,6 @@ COMMIT = 7
 
 COMPARE = "python -m pipeline.compare kernel=NAME a=COMMIT measures two commits side by side."
 NOT_COMPARED = f"Not compared: {COMPARE}"
-LATER = f"Other commits and kernels were not compared: {COMPARE}"
 
 
 THROTTLED = "throttled, so an upper bound"
@@ -133,13 +132,11 @@ def _who_is_faster(content: Content) -> ShortAnswer:
     by: dict[tuple[str, str], list[HeadToHead]] = {}
     for one in lost:
         by.setdefault((one.kernel, one.gpu), []).append(one)
-    most = sorted(by.items(), key=lambda item: -len(item[1]))
-    machine = content.machines.get(lost[0].gpu, lost[0].gpu)
     found = [
-        f"Another is faster by more than 1 % at {len(lost)} of {plural(met, 'problem')} with others; "
-        f"the worst: {lost[0].kernel} on {machine}, {_worst(lost)}. Most are of:"
+        f"Another is faster by more than 1 % at {len(lost)} of {plural(met, 'problem')} with others. "
+        "By kernel and machine, the worst first:"
     ]
-    for (kernel, gpu), some in most:
+    for (kernel, gpu), some in by.items():
         found.append(
             f"{kernel} on {content.machines.get(gpu, gpu)}, {plural(len(some), 'problem')}; the worst: "
             f"{_worst(some)}."
@@ -156,9 +153,12 @@ def _worst(lost: Sequence[HeadToHead]) -> str:
 def _slowed(content: Content) -> ShortAnswer:
     two = [one for one in content.comparisons if one.kernel in content.about and one.a.commit != one.b.commit]
     newest = sorted(two, key=lambda one: one.at, reverse=True)
-    found = [*(_compared(one, content.machines) for one in newest), LATER if newest else NOT_COMPARED]
+    rest = sorted(set(content.about) - {one.kernel for one in two})
+    found = [_compared(one, content.machines) for one in newest]
+    if found and rest:
+        found.insert(0, f"Not compared at two commits: {', '.join(rest)}; {COMPARE}")
     more = "history" if content.history else ""
-    return ShortAnswer("Did commits slow anything?", _first(found), more)
+    return ShortAnswer("Did commits slow anything?", _first(found) or [NOT_COMPARED], more)
 
 
 def _compared(one: Comparison, names: Mapping[str, str]) -> str:
@@ -183,4 +183,4 @@ def _first(some: Sequence[str]) -> list[str]:
     """As many lines as there is room for; the last says how many more there are."""
     if len(some) <= MOST_LINES:
         return list(some)
-    return [*some[: MOST_LINES - 1], f"And {len(some) - MOST_LINES + 1} more."]
+    return [*some[: MOST_LINES - 1], f"And {len(some) - MOST_LINES + 1} more lines."]

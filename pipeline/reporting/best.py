@@ -39,6 +39,8 @@ def rows(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
     """The rows of the files, of the best configurations of each provider."""
     found = best_providers(best)
     found = found.assign(baseline=found["kernel"].map(baselines), problem=found["extent"])
+    if "old" not in found:  # rows as they were measured just now
+        found = found.assign(old="")
     return found.sort_values(["kernel", "rank", "gpu"])
 
 

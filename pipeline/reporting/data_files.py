@@ -21,9 +21,10 @@ NAMES = {
 }
 """The names of a frame's columns in a file, where they differ."""
 
-MARKS = ("valid", "throttle", "incomparable", "tied", "doubt")
+MARKS = ("valid", "throttle", "old", "incomparable", "tied", "doubt")
 """The columns for what the pages say of a time and its ratio by marks. A time that is not ``valid`` is not to
-be trusted, and with a ``throttle`` it is an upper bound; ``incomparable`` is why no ratio is made of it;
+be trusted, and with a ``throttle`` it is an upper bound; ``old`` names what has changed since:
+the source, the measuring code or the environment; ``incomparable`` is why no ratio is made of it;
 ``tied`` says that the ratio is no difference, and ``doubt`` why it is not to be trusted."""
 
 OF_FRAMES = {name: column for column, name in NAMES.items()}
@@ -52,6 +53,8 @@ def csv(rows: pd.DataFrame, columns: Sequence[str]) -> str:
 def parquet(rows: pd.DataFrame, columns: Sequence[str]) -> bytes:
     """The same rows as Parquet, whole."""
     typed = rows.astype({one: TYPES.get(one, "string") for one in columns})
+    texts = [one for one in columns if one not in TYPES]
+    typed[texts] = typed[texts].replace("", None)
     file = io.BytesIO()
     _named(typed, columns).to_parquet(file, engine="pyarrow", index=False)
     return file.getvalue()
