@@ -147,7 +147,7 @@ def _pair(
                 b_best=theirs["label"],
                 a_us=a_us,
                 b_us=b_us,
-                bound="launch" if min(a_us, b_us) < LAUNCH_US else str(mine["bound"] or "memory"),
+                bound="launch" if min(a_us, b_us) < LAUNCH_US else _bound(mine["bound"]),
                 by_finals=by_finals,
                 by_ceilings=_by_ceilings(a_us, b_us, mine["ceiling_fraction"], theirs["ceiling_fraction"]),
                 a_on_b=a_on_b and a_on_b / b_us,
@@ -155,6 +155,11 @@ def _pair(
             )
         )
     return found, left
+
+
+def _bound(told: object) -> str:
+    """What bounds a problem; of a kernel that is gone nothing is known but its bytes."""
+    return told if isinstance(told, str) else "memory"
 
 
 def groups(some: Iterable[CommonProblem]) -> list[GpuGroup]:
