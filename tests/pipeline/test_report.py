@@ -519,7 +519,7 @@ def test_the_data_of_a_plot_is_a_file(written):
 
 def test_parquet_beside_each_csv_has_the_same_rows_with_types(written):
     texts = {"kernel", "workload", "problem", "words", "gpu", "provider", "configuration", "x_dimension"}
-    texts |= {"headline", "bound", "baseline", "commit", "throttle", "doubt", "incomparable"}
+    texts |= {"headline", "bound", "baseline", "commit", "throttle", "doubt", "incomparable", "old"}
     for file in sorted(written[0].rglob("*.csv")):
         typed = pd.read_parquet(file.with_suffix(".parquet"))
         read = pd.read_csv(file, dtype=dict.fromkeys(texts, "string"))
