@@ -35,8 +35,8 @@ EMPTY_ERROR = 0.25
 """The share of an empty replay by which it may differ from what goes round the calls."""
 
 LAUNCH_US = 200.0
-"""What the host may take for a call on a GPU that is timed by events: no graph holds it, and between events
-only the device's time counts."""
+"""The host's time for a launch on a GPU that is timed by events, at most: no graph holds the call, and only the
+device's time counts between events."""
 
 MOST_DELAY = 0.05
 """The share of the time for which the worker's threads may wait for a core in a try that convicts."""
@@ -69,7 +69,7 @@ LEAD = 0.98
 """A time below this fraction of the best other one at its problem leads it."""
 
 SHARE = 0.2
-"""Of the time of all points, what the audits of those take that lead no problem, at most."""
+"""Audits of points that lead no problem take this share of the time of all points, at most."""
 
 Kind = Literal["cpu", "cuda"]
 
@@ -150,7 +150,7 @@ class Tries:
 
     @property
     def disturbed(self) -> str:
-        """What disturbed the last try that was disturbed."""
+        """The disturbance of the last try that had one."""
         return next(made.disturbed for made in reversed(self.all) if made.disturbed is not None)
 
     @property

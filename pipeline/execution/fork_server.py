@@ -15,6 +15,7 @@ import gc
 import importlib
 import os
 import select
+import signal
 import socket
 import sys
 import traceback
@@ -30,7 +31,7 @@ FIRST_COMPILE = (
     *("torch._inductor.compile_fx", "sympy", "torch.distributed.fsdp", "torch._dynamo"),
     *("torch._functorch.aot_autograd", "torch._inductor.lowering"),
 )
-"""What the first torch.compile would import: seconds, a step at a time."""
+"""The modules that the first torch.compile imports, which takes seconds; one is imported at a time."""
 
 ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -38,7 +39,7 @@ IDLE_S = 0.2
 """Without a request for so long, it has nothing to do."""
 
 MOST_BYTES = 64
-"""Of a request."""
+"""The longest request."""
 
 
 def main(parent: int, fd: int, device: str) -> None:
@@ -52,8 +53,8 @@ def main(parent: int, fd: int, device: str) -> None:
         from pipeline.execution import worker
 
     worker.prepare(device)
-    # What the imports left behind lives as long as the process: no collection need look at it again, and no
-    # worker copies its pages.
+    # The imported objects live as long as the process: the collector need not look at them again, and no
+    # worker copies their pages.
     gc.collect()
     gc.freeze()
     left = list(FIRST_COMPILE) if device == "cuda" else []
@@ -68,8 +69,16 @@ def main(parent: int, fd: int, device: str) -> None:
         if name == "fork":
             control.send(str(_forked(control, descriptors)).encode())
         else:
-            _, status = os.waitpid(int(rest[0]), 0)
-            control.send(str(os.waitstatus_to_exitcode(status)).encode())
+            control.send(str(_code_of(int(rest[0]))).encode())
+
+
+def _code_of(pid: int) -> int:
+    """The exit code of a warden that has ended. A warden of a server that died before this one was killed."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return -signal.SIGKILL
+    return os.waitstatus_to_exitcode(status)
 
 
 def _forked(control: socket.socket, descriptors: list[int]) -> int:

@@ -75,7 +75,7 @@ class ForkServer:
             made = ForkedWorker(self)
             self._asked.append(made)
             assert self._control is not None
-            with suppress(ConnectionError):  # it is dead; who asks for the worker's id is told
+            with suppress(ConnectionError):  # it is dead; the question for the id says so
                 socket.send_fds(self._control, [b"fork"], [*descriptors, printed])
             return made
 
@@ -152,7 +152,7 @@ class ForkServer:
                 cwd=self._root,
                 env=dict(self._environment()),
                 stdin=subprocess.DEVNULL,
-                # What it has to say of its imports, its first worker would have said.
+                # An error of its imports belongs to the worker that needs them.
                 stdout=printed,
                 stderr=printed,
             )

@@ -66,7 +66,7 @@ MOST_KEPT = {"cpu": 1 << 30, "cuda": 8 << 30}
 problems in its turn."""
 
 COMPARE_S = 0.03
-"""What comparing sets of one try takes, unless one takes longer."""
+"""Seconds for comparing sets of one try, unless one set takes longer."""
 
 MOST_SEED = 1 << 31
 
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """What it holds."""
+        """The bytes of its inputs and references."""
         held = (x for one in self.editions.values() for x in (*one.inputs, *one.expected.reference))
         return sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
 
@@ -307,8 +307,12 @@ class Judge:
         return case
 
     def _forget(self) -> None:
-        """Let go of an audit's sets."""
+        """Let go of an audit's sets. A GPU gets the memory of the inputs that were drawn back: the worker may
+        need it."""
+        had = bool(self._drawn)
         self._sets, self._drawn, self._places, self._spoilt = None, (), [], ()
+        if had and self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _edition(self, number: int) -> Edition:
         case = self._case

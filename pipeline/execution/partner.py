@@ -143,6 +143,11 @@ class Partner:
         assert isinstance(answer, kind), "no other kind is received"
         return answer
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs, as far as that was waited for once."""
+        return self.is_running and not (self._ended >= 0 and wait([self._ended], 0.0))
+
     def settle(self) -> None:
         """Wait until it is ready: its start disturbs nothing from here on. One that has died is closed."""
         try:

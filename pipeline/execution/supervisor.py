@@ -129,7 +129,7 @@ class Supervisor:
             made.launch(self._memory)
             return made
 
-        self._workers = Workers(launched, MOST_WAITING if in_turns else 0)
+        self._workers = Workers(launched, MOST_WAITING if in_turns else 0, self._let_go)
         self._memory = -1
         self._quiet: tuple[str, load.Threads, float] | None = None
         self._audited = Audited()
@@ -189,8 +189,8 @@ class Supervisor:
         return found
 
     def launch(self) -> None:
-        """Start the processes of both, which import what they need and touch no device before ``start``:
-        who measures on that is not disturbed."""
+        """Start the judge and a worker, which import what they need and touch no device before ``start``: a
+        measurement that another command makes there is not disturbed."""
         if self._memory < 0:
             self._memory = os.memfd_create("pipeline")
         self._workers.launch()
@@ -257,10 +257,19 @@ class Supervisor:
         for ask in (self._ask_worker, self._ask_judge):
             ask(Release(), Done)
         for worker in self._workers.waiting():
-            try:
-                worker.ask(Release(), Done, self.timeout_s)
-            except (FailedError, GoneError):
-                worker.close()
+            self._released(worker)
+
+    def _let_go(self, worker: Partner) -> None:
+        """Let a worker that will be ended unmap the judge's memory on a GPU. torch keeps memory that is shared
+        by CUDA IPC until a process that mapped it says that it is done. A killed process never does."""
+        if self.device.kind == "cuda":
+            self._released(worker)
+
+    def _released(self, worker: Partner) -> None:
+        try:
+            worker.ask(Release(), Done, self.timeout_s)
+        except (FailedError, GoneError):
+            worker.close()
 
     def _turn_to(self, owner: Owner | None) -> None:
         """Start what is not running, and let the worker be the owner's."""
@@ -299,7 +308,7 @@ class Supervisor:
         return outcome
 
     def _look(self) -> Sight:
-        """What can be seen of the worker and its device now."""
+        """The worker's threads and the load of its device now."""
         threads, at_us = self._workers.now.threads(), perf_counter() * 1e6
         if self.device.uuid is None:
             others = load.others_running(threads) / (os.cpu_count() or 1)

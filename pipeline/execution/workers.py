@@ -12,15 +12,19 @@ Owner = tuple[str, str]
 
 
 class Workers:
-    """Hands out the worker of a provider. ``launched`` makes one whose process has been started.
+    """Hands out the worker of a provider. ``launched`` makes one whose process has been started; ``leave`` is
+    called with each that can be asked for the last time.
 
     A worker whose provider's turn is over is ended, unless the provider is ``kept`` or one of at most
     ``most_waiting`` whose turns are likely to come again. Those that wait do nothing meanwhile.
     """
 
-    def __init__(self, launched: Callable[[], Partner], most_waiting: int) -> None:
+    def __init__(
+        self, launched: Callable[[], Partner], most_waiting: int, leave: Callable[[Partner], None]
+    ) -> None:
         self.kept: Owner | None = None
         self._launched = launched
+        self._leave = leave
         self._most_waiting = most_waiting
         self._now: Partner | None = None
         self._owner: Owner | None = None
@@ -43,7 +47,11 @@ class Workers:
     def launch(self) -> None:
         """Start a worker's process, if there is none; nothing is waited for."""
         if not self.is_running:
-            self._now, self._spare, self._owner = self._spare or self._made(), None, None
+            spare, self._spare = self._spare, None
+            if spare is not None and not spare.is_alive:
+                spare.close()
+                spare = None
+            self._now, self._owner = spare or self._made(), None
 
     def turn_to(self, owner: Owner | None) -> None:
         """Let the worker be one in which no other provider's code has run; of None, no provider's at all."""
@@ -113,6 +121,7 @@ class Workers:
             self._end(self._waiting.pop(one))
 
     def _end(self, one: Partner) -> None:
+        self._leave(one)
         one.end()
         self._ending.append(one)
 

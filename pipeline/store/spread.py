@@ -20,7 +20,7 @@ OF_95 = 1.645 / 1.960
 """The half-width of a 90 % interval over that of a 95 % one, of normal errors."""
 
 SHARE = 0.9
-"""Of times that lie in their intervals."""
+"""The share of times that lie in their intervals."""
 
 FEWEST = 10
 """Pairs of times that a class takes to tell how far nine of ten are apart."""

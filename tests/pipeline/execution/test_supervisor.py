@@ -522,6 +522,18 @@ def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor)
     assert measured(worker, "right").status == "ok"
 
 
+def test_the_process_that_workers_are_forked_from_is_started_again_when_it_dies() -> None:
+    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
+        assert measured(made, "right").status == "ok"
+        assert made._server._server is not None
+        made._server._server.kill()
+        wait_until(lambda: not workers(made))
+        outcome = measured(made, "right")
+        assert (outcome.status, outcome.error) == ("runtime_error", "the worker was killed by SIGKILL")
+        for provider in ("right", "talkative", "right"):
+            assert measured(made, provider).status == "ok"
+
+
 def test_a_worker_that_hangs_is_given_up(
     worker: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
