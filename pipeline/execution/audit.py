@@ -35,8 +35,8 @@ EMPTY_ERROR = 0.25
 """The share of an empty replay by which it may differ from what goes round the calls."""
 
 LAUNCH_US = 200.0
-"""The host's time for a launch on a GPU that is timed by events, at most: no graph holds the call, and only the
-device's time counts between events."""
+"""The host's time for a launch on a GPU that is timed by events, at most: no graph holds the call, and
+between events the device's time alone counts."""
 
 MOST_DELAY = 0.05
 """The share of the time for which the worker's threads may wait for a core in a try that convicts."""

@@ -260,8 +260,8 @@ class Supervisor:
             self._released(worker)
 
     def _let_go(self, worker: Partner) -> None:
-        """Let a worker that will be ended unmap the judge's memory on a GPU. torch keeps memory that is shared
-        by CUDA IPC until a process that mapped it says that it is done. A killed process never does."""
+        """Let a worker that will be ended unmap the judge's memory on a GPU. torch keeps memory that it
+        shares by CUDA IPC until a process that mapped it says that it is done. A killed process never does."""
         if self.device.kind == "cuda":
             self._released(worker)
 
