@@ -261,7 +261,7 @@ class Supervisor:
 
     def _let_go(self, worker: Partner) -> None:
         """Let a worker that will be ended unmap the judge's memory on a GPU. torch keeps memory that it
-        shares by CUDA IPC until a process that mapped it says that it is done. A killed process never does."""
+        shares by CUDA IPC until a process that mapped it is done. A killed process never says so."""
         if self.device.kind == "cuda":
             self._released(worker)
 
