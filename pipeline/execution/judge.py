@@ -53,9 +53,9 @@ from pipeline.timing.timers import spoil_one
 MOST_SPREAD = {"cpu": 1 << 30, "cuda": 20 << 30}
 """Bytes of the sets of an audit by kind of device, at most, unless two sets take more."""
 
-SPREAD_OF_FREE = 3
+SPREAD_OF_FREE = 4
 """They are no more than one part in so many of the memory that is free: as much again holds the inputs before
-they are written."""
+they are written, and the worker's outputs and the comparison need some, too."""
 
 DRAW_S = 0.1
 """What making the sets of an audit may take where each is made by the kernel's own inputs, at most, unless
@@ -184,6 +184,8 @@ class Judge:
         case = self._case
         assert case is not None, "a problem is prepared before it is spread"
         on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.empty_cache()  # earlier comparisons took many times the outputs' bytes
         one = sum(x.nbytes for x in self._edition(0).inputs) + _bytes(case.declared)
         bytes_ = min(MOST_SPREAD[self.device.type], memory_available(self.device) // SPREAD_OF_FREE)
         most = bytes_ // max(1, one)

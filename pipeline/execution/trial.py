@@ -258,11 +258,12 @@ class Trial:
         if not armed.outputs or self._now.in_place:
             return Done()
         declared = self._now.found.loaded.outputs(self._now.found.problem)
-        for place, index in zip(armed.places, request.sets, strict=False):
+        for number, index in enumerate(request.sets):
             outputs = armed.outputs[index]
             assert outputs is not None, "a ring holds outputs for each set"
             if fault := verification.fault(outputs, declared, armed.rotation.inputs[index], False):
                 raise FaultyError("incorrect", fault)
+            place = armed.places[armed.shared.place_of(number, index)]
             with torch.no_grad():
                 for one, out in zip(place, outputs, strict=True):
                     one.copy_(out)
