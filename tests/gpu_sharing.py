@@ -97,10 +97,14 @@ def _rank(item: pytest.Item) -> int:
     if not item.get_closest_marker("gpu"):
         return 0
     if item.get_closest_marker("alone"):
-        return 4
+        return 5
     if item.get_closest_marker("builds"):
+        return 4
+    provider = getattr(_parameters(item).get("case"), "provider", None)
+    if getattr(provider, "extension", None):
         return 3
-    return 2 if getattr(getattr(_parameters(item).get("case"), "provider", None), "extension", None) else 1
+    # torch's autotuning compiles for minutes: in one process, while the others have their work.
+    return 1 if "autotune" in getattr(provider, "name", "") else 2
 
 
 @pytest.hookimpl(wrapper=True)

@@ -185,7 +185,7 @@ class Judge:
         assert case is not None, "a problem is prepared before it is spread"
         on_gpu = self.device.type == "cuda"
         if on_gpu:
-            torch.cuda.empty_cache()  # earlier comparisons took many times the outputs' bytes
+            _give_back()  # earlier comparisons took many times the outputs' bytes
         one = sum(x.nbytes for x in self._edition(0).inputs) + _bytes(case.declared)
         bytes_ = min(MOST_SPREAD[self.device.type], memory_available(self.device) // SPREAD_OF_FREE)
         most = bytes_ // max(1, one)
@@ -270,7 +270,7 @@ class Judge:
         self._memory.release()
         gc.collect()
         if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+            _give_back()
         return Done()
 
     def _turned_to(self, key: tuple[str, Values]) -> Case | None:
@@ -314,7 +314,7 @@ class Judge:
         had = bool(self._drawn)
         self._sets, self._drawn, self._places, self._spoilt = None, (), [], ()
         if had and self.device.type == "cuda":
-            torch.cuda.empty_cache()
+            _give_back()
 
     def _edition(self, number: int) -> Edition:
         case = self._case
@@ -392,6 +392,13 @@ class Judge:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return Done()
+
+
+def _give_back() -> None:
+    """Give the GPU the memory back that torch keeps: for its next tensors, and until every process has
+    unmapped memory that was shared with it."""
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
 
 
 def _case_of(loaded: kernels.Loaded, problem: Any, key: tuple[str, Values]) -> Case:

@@ -260,8 +260,8 @@ class Supervisor:
             self._released(worker)
 
     def _let_go(self, worker: Partner) -> None:
-        """Let a worker that will be ended unmap the judge's memory on a GPU. torch keeps memory that it
-        shares by CUDA IPC until a process that mapped it is done. A killed process never says so."""
+        """Let a worker that will be ended or waits unmap the judge's memory on a GPU. torch keeps memory that
+        it shares by CUDA IPC until a process that mapped it is done. A killed process never says so."""
         if self.device.kind == "cuda":
             self._released(worker)
 

@@ -13,7 +13,7 @@ Owner = tuple[str, str]
 
 class Workers:
     """Hands out the worker of a provider. ``launched`` makes one whose process has been started; ``leave`` is
-    called with each that can be asked for the last time.
+    called with each that can be asked for the last time, and with the kept one when its turn is over.
 
     A worker whose provider's turn is over is ended, unless the provider is ``kept`` or one of at most
     ``most_waiting`` whose turns are likely to come again. Those that wait do nothing meanwhile.
@@ -115,6 +115,9 @@ class Workers:
         if owner is None or not (owner == self.kept or self._most_waiting):
             self._end(before)
             return
+        if not self._most_waiting:
+            # Memory that it maps can't be freed, and of the next points' audits each maps more.
+            self._leave(before)
         self._waiting[owner] = before
         others = [one for one in self._waiting if one != self.kept]
         for one in others[: max(0, len(others) - self._most_waiting)]:

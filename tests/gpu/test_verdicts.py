@@ -56,6 +56,18 @@ def test_a_kernel_that_compares_by_itself(tmp_path: Path) -> None:
     assert found["twice_the_first", "bfloat16"] == ("incorrect", "first call: some places are named twice")
 
 
+def test_calls_of_which_an_audit_makes_few_are_audited(tmp_path: Path) -> None:
+    """Three and four sets: fewer than outputs may be shown."""
+    tree = Tree(tmp_path)
+    tree.know_ceilings(device.resolve("cuda"))
+    options = ("size=4096", "dtype=float32", "provider=[torch,triton_naive]", "audit=all")
+    done = tree.sweep("kernel=matmul", "device=cuda", "preset=quick", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    for row in tree.rows("matmul"):
+        assert (row.outcome.status, row.outcome.error) == ("ok", None)
+        assert row.outcome.audit_ratio is not None
+
+
 @pytest.mark.parametrize("sets", [2, 3, 300, 5000])
 def test_a_ring_that_the_kernel_makes_has_no_equal_neighbours(sets: int) -> None:
     where, cuda = str(PLANTED / "top"), torch.device("cuda")

@@ -142,6 +142,13 @@ def test_right_outputs_stay_right_through_every_step(memory: int, where: str, po
         trial.go(Go())
         trial.show(Show(sets=(5, 0)))
         assert judge.inspect(all_sets).error is None
+    if shared.outputs:
+        armed = trial._armed
+        armed.outputs = [tuple(x.clone() for x in place) for place in armed.places]
+        judge.empty(Empty())
+        trial.show(Show(sets=(5, 0, 0)))  # as on a GPU, where calls leave their outputs elsewhere
+        assert judge.inspect(Inspect(sets=(5, 0, 0))).error is None
+        assert judge.inspect(Inspect(sets=(1,))).error is not None
     ended = trial.end(End())
     assert (ended.replaced, ended.changed) == ((), ())
 

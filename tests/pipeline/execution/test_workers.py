@@ -103,6 +103,16 @@ def test_the_kept_provider_and_the_last_that_wait_keep_theirs() -> None:
     assert some.now is made[4], "a process of its own again"
 
 
+def test_the_kept_worker_lets_go_of_memory_while_others_have_their_turns() -> None:
+    some, made = workers()
+    some.kept = owner("baseline")
+    some.turn_to(owner("baseline"))
+    some.turn_to(owner("a"))
+    assert made[0].calls == ["begin", "leave"]
+    some.turn_to(owner("baseline"))
+    assert some.now is made[0]
+
+
 def test_all_that_there_are_end_and_those_that_are_started_later_are_abandoned_too() -> None:
     some, made = workers(most_waiting=5)
     for name in "abc":
