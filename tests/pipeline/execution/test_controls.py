@@ -189,6 +189,8 @@ def test_three_times_make_a_noise_floor_and_two_none() -> None:
     times = [Control(us, Stolen(), 0) for us in (10.0, 13.0, 11.0)]
     assert beside(*times).noise_floor == pytest.approx(3.0 / 11.0)
     assert beside(*times[:2]).noise_floor is None
+    more = [Control(us, Stolen(), 0) for us in (15.0, 10.0, 14.0, 11.0, 12.0)]
+    assert beside(*more).noise_floor == pytest.approx(5.0 / 12.0), "over the middle one"
 
 
 def test_who_else_computes_is_asked_of_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
