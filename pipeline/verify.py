@@ -10,7 +10,8 @@ only if it is fresh: its key is the one that its point would have now. The other
 changed since. It is said how many times come out within the margin, and how many in the 90 % interval of
 their row. Nothing is written to results; with note=true what another process, GPU or host adds to a time is
 noted with the ceilings there, and is in the interval of every row from then on. Exits with 1 if a smaller
-share of the sample than ``share`` is reproduced, and with 2 if no row can be verified.
+share of the sample than ``share`` is reproduced, and with 2 if no row can be verified. Stopped, it says the
+same of the rows that it came to.
 """
 
 from __future__ import annotations
@@ -132,22 +133,41 @@ def run(config: VerifyConfig) -> None:
         if not stock.fresh:
             raise UserError(nothing_to_verify(stock, folder, chosen))
         drawn = sample(stock.fresh, config.points, config.sample_seed)
-        found = measure(drawn, chosen, environment, folder, config)
-    show(found, config, f"{len(stock.fresh)} fresh rows of {chosen.slug}", monotonic() - begin)
-    if left_out := stock.left_out():
-        say(f"{left_out}, and could not be verified.")
-    count = sum(one.is_reproduced(config.margin) for one in found)
-    added = {} if ceilings is None else ceilings.spread
-    inside = sum(one.is_in_interval(added) for one in found)
-    say(
-        f"reproduced: {count} of {len(found)} within {percent_of(config.margin)}, "
-        f"{inside} in the 90 % interval of their row; {whose(found, chosen)}."
-    )
+        found: list[RemeasuredRow] = []
+        added = {} if ceilings is None else ceilings.spread
+
+        def tell() -> int:
+            show(found, config, f"{len(stock.fresh)} fresh rows of {chosen.slug}", monotonic() - begin)
+            if left_out := stock.left_out():
+                say(f"{left_out}, and could not be verified.")
+            return reproduced(found, config.margin, added, chosen)
+
+        try:
+            measure(drawn, chosen, environment, folder, config, found)
+        except KeyboardInterrupt:
+            if found:
+                tell()
+            raise
+    count = tell()
     if config.note and ceilings is not None:
         note(found, ceilings, path)
     if count < config.share * len(found):
         warn(f"That is less than share={config.share:g} of the sample.")
         sys.exit(1)
+
+
+def reproduced(
+    found: Sequence[RemeasuredRow], margin: float, added: Mapping[str, float], chosen: Device
+) -> int:
+    """How many times came out the same within the margin; it is said, and how many did within their
+    intervals."""
+    count = sum(one.is_reproduced(margin) for one in found)
+    inside = sum(one.is_in_interval(added) for one in found)
+    say(
+        f"reproduced: {count} of {len(found)} within {percent_of(margin)}, "
+        f"{inside} in the 90 % interval of their row; {whose(found, chosen)}."
+    )
+    return count
 
 
 def whose(found: Sequence[RemeasuredRow], chosen: Device) -> str:
@@ -217,10 +237,14 @@ def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:
 
 
 def measure(
-    drawn: Sequence[Candidate], chosen: Device, environment: Environment, folder: Path, config: VerifyConfig
-) -> list[RemeasuredRow]:
-    """Measure the points of the rows again, each as its row was measured."""
-    found = []
+    drawn: Sequence[Candidate],
+    chosen: Device,
+    environment: Environment,
+    folder: Path,
+    config: VerifyConfig,
+    found: list[RemeasuredRow],
+) -> None:
+    """Measure the points of the rows again, each as its row was measured, and add them to what was found."""
     by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
     for one in sorted(drawn, key=by_provider):
         by_settings[one.timing, one.seed].append(one)
@@ -241,7 +265,6 @@ def measure(
                     outcome = outcome or worker.measure(one.entry.loaded.where, point)
                     found.append(RemeasuredRow(one, outcome))
                     progress.advance(str(point))
-    return found
 
 
 def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, seconds: float) -> None:

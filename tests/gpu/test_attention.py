@@ -154,7 +154,9 @@ def test_cuda_flash_tiles(
         if FLASH.provider.fits(problem, parameters, gpu()) is None:
             flash(problem, (block_m, block_n, stages), inputs, expected)
             tried += 1
-    assert tried >= len(CUDA_TILES[head_dim])
+    # A tile larger than the problem is not tried.
+    are_all = min(problem.seq_q, problem.seq_k) >= max(map(max, CUDA_TILES[head_dim]))
+    assert tried >= (len(CUDA_TILES[head_dim]) if are_all else 1)
 
 
 def between(x: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ def test_wide_rows(case: MatrixCase, columns: int, dtype: torch.dtype) -> None:
     case.compare(case.run(*inputs, num_warps=32), *inputs)
 
 
-@pytest.mark.parametrize("case", matrix_cases(on_gpu, slow=True))
+@pytest.mark.parametrize("case", matrix_cases(lambda case: on_gpu(case) and case.is_own))
 def test_more_elements_than_32_bits_count(case: MatrixCase) -> None:
     """Past element 2**31, and two rows that are further apart than that."""
     with much_memory():

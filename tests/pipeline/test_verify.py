@@ -73,6 +73,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+STOPPED = -1.0
+"""In place of a factor: Ctrl-C."""
+
+
 class Planted:
     """A worker for which a point takes so many times as long as its row says, or fails."""
 
@@ -101,6 +105,8 @@ class Planted:
         factor = next(self.left)
         if isinstance(factor, Outcome):
             return factor
+        if factor == STOPPED:
+            raise KeyboardInterrupt
         outcome = self.rows[point].outcome
         assert outcome.timing is not None
         timing = factory.timing(outcome.timing.median_us * factor)
@@ -165,6 +171,19 @@ def test_what_was_not_reproduced_is_listed_and_too_much_of_it_is_exit_code_1(
     assert "timeout: no answer in 1 s" in out
     assert run(folder, monkeypatch, 1.5, failed, 1.0, share=0.3) == 0
     assert run(folder, monkeypatch, 1.5, 1.4, 1.3, margin=0.6) == 0
+
+
+def test_stopped_it_says_what_it_found_until_then(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, monkeypatch, 1.5, 1.0, STOPPED, note=True)
+    out = capsys.readouterr().out
+    assert "2 of 3 fresh rows of nvidia-h200 were measured again" in out
+    assert "reproduced: 1 of 2 within 2 %, " in out
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, monkeypatch, STOPPED)
+    assert "reproduced" not in capsys.readouterr().out
 
 
 def test_a_time_now_that_is_not_to_be_trusted_reproduces_nothing(
