@@ -27,13 +27,14 @@ COLUMNS = [
     *("key", "kernel", "provider", "problem", "parameters", "workload"),
     *("extent", "words", "configuration", "label", "x", "headline", "rank"),
     *OUTCOME,
-    *("incomparable", "source", "environment", "earlier_us"),
+    *("incomparable", "source", "measurement", "environment", "earlier_us"),
     *(name for group in GROUPS.values() for name in group.model_fields),
 ]
 """The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and
 ``words`` are the problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which
 rate people compare, ``rank`` its problem's place among all of the frame, ``earlier_us`` the time before its
-source was edited, ``environment`` the digest of what of it is in the key."""
+source was edited, ``measurement`` the version of the measuring code, ``environment`` the digest of what of it
+is in the key."""
 
 USUAL_TIMERS = ("graph", "event", "perf_counter")
 """How a device is timed unless somebody asks for another way: on a GPU a graph, or events where one can't be
@@ -125,7 +126,7 @@ def flat(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
         row |= one.outcome.model_dump(mode="json", include=set(OUTCOME))
         row |= {"incomparable": one.outcome.incomparable, "source": one.parts.source}
         row["earlier_us"] = None if one.earlier is None else one.earlier.median_us
-        row["environment"] = one.parts.environment
+        row |= {"measurement": one.parts.measurement, "environment": one.parts.environment}
         parts = {
             "timing": one.outcome.timing,
             "rate": one.rate,
@@ -159,6 +160,7 @@ def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
         | one.origin.model_dump(mode="json")
         | {
             "source": one.parts.source,
+            "measurement": one.parts.measurement,
             "status": "ok",
             "valid": True,
             "median_us": one.median_us,
@@ -203,6 +205,9 @@ def place(point: Point) -> tuple[object, ...]:
 def best_configurations(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``ranking.best_configurations``, of a table that may have millions."""
     timed = table[table["status"].eq("ok")]
+    versions = timed["measurement"].map(ranking.version_of).astype(float)
+    newest = versions.groupby([timed[name] for name in ranking.PLACE], dropna=False).transform("max")
+    timed = timed[versions.eq(newest)]
     return _first_of_each(timed, ["provider"], ["provider", "distrusted", "median_us"])
 
 

@@ -14,7 +14,7 @@ NO_REASON = "no reason was recorded"
 PLACE = ("kernel", "gpu", "words", "extent")
 """The columns that name where providers meet."""
 
-RANKED = (*PLACE, "rank", "provider", "status", "valid", "throttle", "median_us")
+RANKED = (*PLACE, "rank", "provider", "status", "valid", "throttle", "median_us", "measurement")
 """The columns that decide what is best."""
 
 COMPARED = (
@@ -29,9 +29,15 @@ def best_configurations(rows: Sequence[Row]) -> list[int]:
     timed rows only.
 
     A throttled time is an upper bound and may win. Another timing not to be trusted is taken only where the
-    provider has no other.
+    provider has no other. Times of two versions of the measuring code are not compared: where a later one
+    has timed a problem, times of earlier ones are left out.
     """
     timed = [i for i, row in enumerate(rows) if row["status"] == "ok"]
+    newest: dict[tuple[Any, ...], float] = {}
+    for i in timed:
+        place, version = _place(rows[i]), version_of(rows[i]["measurement"])
+        newest[place] = max(version, newest.get(place, version))
+    timed = [i for i in timed if version_of(rows[i]["measurement"]) == newest[_place(rows[i])]]
     return _first_of_each(rows, timed, ("provider",), ("provider", "distrusted", "median_us"))
 
 
@@ -39,6 +45,12 @@ def best_providers(rows: Sequence[Row]) -> list[int]:
     """Where the fastest of the best configurations at each kernel, GPU and problem stands, again not one
     that is not to be trusted, if there is any other."""
     return _first_of_each(rows, range(len(rows)), (), ("distrusted", "median_us", "provider"))
+
+
+def version_of(measurement: str) -> float:
+    """A number that grows with the version of the measuring code; that of a tree whose measuring code is
+    edited is the greatest."""
+    return float(measurement) if measurement.isdecimal() else math.inf
 
 
 def is_bound(row: Mapping[Any, Any]) -> bool:

@@ -180,6 +180,7 @@ def _of_origins(examples: Sequence[Measurement]) -> dict[str, list[Any]]:
         "run": [origin.run for origin in origins],
         "command": [origin.command for origin in origins],
         "source": [row.parts.source for row in examples],
+        "measurement": [row.parts.measurement for row in examples],
         "environment": [row.parts.environment for row in examples],
     }
 

@@ -84,6 +84,33 @@ def test_a_timing_not_to_be_trusted_is_best_only_without_another():
     assert list(best_providers(best)["provider"]) == ["cuda"]
 
 
+def test_times_of_two_versions_of_the_measuring_code_are_not_compared():
+    def of_version(version, **values):
+        row = measurement(**values)
+        return row.model_copy(update={"parts": row.parts.model_copy(update={"measurement": version})})
+
+    rows = [
+        of_version("2", provider="torch", size=256, median_us=10.0),
+        of_version("2", provider="cuda", size=256, median_us=9.0),
+        of_version("0", provider="cuda", size=256, median_us=8.0, block_size=64),
+        of_version("0", provider="cpp", size=256, median_us=7.0),
+        of_version("0", provider="cpp", size=512, median_us=6.0),
+        of_version("10", provider="cpp", size=1024, median_us=6.0),
+        of_version("2", provider="cuda", size=1024, median_us=5.0),
+        of_version("edited 0123", provider="cuda", size=2048, median_us=6.0),
+        of_version("10", provider="cpp", size=2048, median_us=5.0),
+    ]
+    best = best_configurations(frame(rows))
+    found = {(row["x"], row["provider"]): row["median_us"] for row in best.to_dict("records")}
+    assert found == {
+        (256, "torch"): 10.0,
+        (256, "cuda"): 9.0,
+        (512, "cpp"): 6.0,
+        (1024, "cpp"): 6.0,
+        (2048, "cuda"): 6.0,
+    }
+
+
 def test_speedup_is_against_the_same_gpu_and_problem():
     rows = [
         measurement(provider="torch", size=256, median_us=10.0),
