@@ -27,6 +27,9 @@ class Process(Protocol):
     def terminate(self) -> None:
         """Ask it to end, with all that it has started."""
 
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal, if it is known that it has ended."""
+
     def wait(self) -> int:
         """Wait for its end. Returns its exit code, negative for a signal."""
 
@@ -72,7 +75,8 @@ class ForkServer:
         with self._lock:
             if self._server is None or self._server.poll() is not None:
                 self._start(printed)
-            made = ForkedWorker(self)
+            assert self._server is not None
+            made = ForkedWorker(self, self._server)
             self._asked.append(made)
             assert self._control is not None
             with suppress(ConnectionError):  # it is dead; the question for the id says so
@@ -161,8 +165,9 @@ class ForkServer:
 class ForkedWorker:
     """A worker below its warden, forked or about to be."""
 
-    def __init__(self, server: ForkServer) -> None:
+    def __init__(self, server: ForkServer, parent: subprocess.Popen[bytes]) -> None:
         self._server = server
+        self._parent = parent
         self.known_pid: int | None = None
         self._code: int | None = None
 
@@ -175,6 +180,11 @@ class ForkedWorker:
         """Ask the warden to end all, or the server where it has not come to this one."""
         if self._code is None:
             self._server.terminate(self)
+
+    def poll(self) -> int | None:
+        """The code of a worker that was waited for, or that of the process that it was forked from: with that
+        it ends."""
+        return self._code if self._code is not None else self._parent.poll()
 
     def wait(self) -> int:
         """Wait for the warden's end."""

@@ -146,7 +146,9 @@ class Partner:
     @property
     def is_alive(self) -> bool:
         """Whether its process runs, as far as that was waited for once."""
-        return self.is_running and not (self._ended >= 0 and wait([self._ended], 0.0))
+        if self._process is None or self._process.poll() is not None:
+            return False
+        return not (self._ended >= 0 and wait([self._ended], 0.0))
 
     def settle(self) -> None:
         """Wait until it is ready: its start disturbs nothing from here on. One that has died is closed."""
