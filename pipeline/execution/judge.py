@@ -397,7 +397,7 @@ class Judge:
 def _give_back() -> None:
     """Give the GPU the memory back that torch keeps: for its next tensors, and until every process has
     unmapped memory that was shared with it."""
-    torch.cuda.ipc_collect()
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
     torch.cuda.empty_cache()
 
 
