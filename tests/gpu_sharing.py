@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in (item for item in items if item.get_closest_marker("gpu")):
         if item.get_closest_marker("alone"):
             item.add_marker(pytest.mark.xdist_group("alone"))
-        elif not item.get_closest_marker("long") and (one := _about(item)) not in seen:
+        elif not _is_long(item) and (one := _about(item)) not in seen:
             seen.add(one)
             item.add_marker("smoke")
     items.sort(key=_rank)
@@ -93,18 +93,25 @@ def _about(item: pytest.Item) -> tuple[str, ...]:
     return test, *(str(getattr(one, "name", one)) for one in (kernel, provider))
 
 
+def _provider(item: pytest.Item) -> Any:
+    return getattr(_parameters(item).get("case"), "provider", None)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """Whether it takes most of a minute, as torch's autotuning does."""
+    return bool(item.get_closest_marker("long")) or "autotune" in getattr(_provider(item), "name", "")
+
+
 def _rank(item: pytest.Item) -> int:
     if not item.get_closest_marker("gpu"):
         return 0
     if item.get_closest_marker("alone"):
         return 5
+    if _is_long(item):
+        return 1  # in one process each, while the others have their work
     if item.get_closest_marker("builds"):
         return 4
-    provider = getattr(_parameters(item).get("case"), "provider", None)
-    if getattr(provider, "extension", None):
-        return 3
-    # torch's autotuning compiles for minutes: in one process, while the others have their work.
-    return 1 if "autotune" in getattr(provider, "name", "") else 2
+    return 3 if getattr(_provider(item), "extension", None) else 2
 
 
 @pytest.hookimpl(wrapper=True)

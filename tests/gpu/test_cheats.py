@@ -17,7 +17,6 @@ from tests.planted.tree import Tree
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.alone,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 
@@ -48,14 +47,23 @@ ON_A_GPU = {
 out; a graph can't be captured over a stream that does not join."""
 
 
-BY_ITS_CALLS = {
-    *("honest", "by_pointer", "first_call_only", "one_call_in_eight", "idle_when_hurried"),
-    *("finishes_later", "queues_its_work", "on_a_side_stream", "leaves_a_stream", "nothing_in_a_graph"),
-    *("stops_the_clocks", "slows_the_clocks", "divides_the_samples"),
-    *("patches_elapsed_time", "patches_replay", "patches_synchronize", "honest_at_the_end"),
+BY_TIME = {
+    *("honest", "by_contents", "by_pointer", "first_call_only", "one_call_in_eight", "idle_when_hurried"),
+    *("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_the_cores_busy", "works_ahead"),
+    *("finishes_later", "queues_its_work", "on_a_side_stream", "leaves_a_stream"),
+    *("computes_in_a_graph", "fingerprint_in_a_graph", "third_in_a_graph", "nothing_in_a_graph"),
+    *("stops_the_clocks", "slows_the_clocks", "divides_the_samples", "edits_the_reply"),
+    *("patches_elapsed_time", "patches_replay", "patches_synchronize"),
+    *("keeps_the_cache", "honest_at_the_end"),
 }
-"""Cheats with calls, streams and clocks. What becomes of the others is decided before anything is timed, or
-by the answer alone, whatever the timer."""
+"""Cheats with calls, streams and clocks: these have the GPU to themselves. The verdict on all others rests on
+their outputs."""
+
+BY_ANY_TIMER = {
+    *("honest", "one_call_in_eight", "finishes_later", "queues_its_work", "on_a_side_stream"),
+    *("slows_the_clocks", "divides_the_samples", "patches_elapsed_time", "honest_at_the_end"),
+}
+"""Cheats with a timer that calls the provider while it is timed, which the replay of a graph does not."""
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +80,24 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("timer", ["auto", "event", "wall"])
-def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree, timer: str) -> None:
-    """By each timer: only the graph's replays call nothing."""
-    output = f"outputs/{timer}"
-    fates = {name: fate for name, fate in ON_A_GPU.items() if timer == "auto" or name in BY_ITS_CALLS}
+def check(tree: Tree, names: set[str], timer: str, output: str) -> None:
+    """Sweep cheats by a timer: none gets a time, and nothing of them is left."""
+    fates = {name: fate for name, fate in ON_A_GPU.items() if name in names}
     options = ("size=16777216", f"provider=[{','.join(fates)}]", "point_timeout_s=60")
     done = tree.sweep("kernel=cheats", "device=cuda", *options, f"timing.timer={timer}", f"output={output}")
     assert (done.returncode, done.stderr) == (0, "")
     rows = {row.point.provider: row for row in tree.rows("cheats", output)}
     found = wrong_fates(rows, fates)
     assert tree.workers() == []
-    assert left_over(tree) == [], "what a provider started ends with the sweep"
+    assert left_over(tree) == [], "the sweep ends every process that a provider started"
     assert not found, "\n".join(found)
+
+
+def test_no_wrong_output_passes_and_later_providers_are_unharmed(tree: Tree) -> None:
+    check(tree, set(ON_A_GPU) - BY_TIME, "auto", "outputs/beside")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("timer", ["auto", "event", "wall"])
+def test_no_cheat_with_calls_streams_or_clocks_gets_a_time(tree: Tree, timer: str) -> None:
+    check(tree, BY_TIME if timer == "auto" else BY_ANY_TIMER, timer, f"outputs/{timer}")

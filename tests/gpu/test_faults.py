@@ -50,17 +50,11 @@ def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -
 
 
 @pytest.mark.smoke
-def test_what_the_gpus_memory_cannot_hold_is_said_before_it_is_allocated(tmp_path: Path) -> None:
+def test_a_problem_that_memory_cannot_hold_is_left_out_before_it_is_allocated(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "gpu_faults")
     tree.know_ceilings(device.resolve("cuda"))
-    far_too_large = 10**14
-    sizes = f"size=[65536,{far_too_large}]"
-    done = tree.sweep("kernel=gpu_faults", "device=cuda", sizes, "provider=[right,right_at_the_end]")
+    done = tree.sweep("kernel=gpu_faults", "device=cuda", "size=[65536,100000000000000]", "provider=right")
     assert done.returncode == 0, done.stderr
-    statuses = {(row.point.provider, size(row.point)): row.outcome.status for row in tree.rows("gpu_faults")}
-    assert statuses == {
-        ("right", 65536): "ok",
-        ("right", far_too_large): "out_of_memory",
-        ("right_at_the_end", 65536): "ok",
-        ("right_at_the_end", far_too_large): "out_of_memory",
-    }
+    assert "too large to be verified here" in done.stdout
+    (row,) = tree.rows("gpu_faults")
+    assert (size(row.point), row.outcome.status) == (65536, "ok")

@@ -31,6 +31,7 @@ def statuses(tree: Tree, kernel: str) -> dict[tuple[str, str], tuple[str, str | 
     }
 
 
+@pytest.mark.long
 def test_right_is_right_and_wrong_is_wrong_in_every_dtype(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "kinds")
     tree.know_ceilings(device.resolve("cuda"))
@@ -45,6 +46,7 @@ def test_right_is_right_and_wrong_is_wrong_in_every_dtype(tmp_path: Path) -> Non
         assert found["real_alone", dtype][0] == real
 
 
+@pytest.mark.long
 def test_a_kernel_that_compares_by_itself(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "top")
     tree.know_ceilings(device.resolve("cuda"))
@@ -56,6 +58,7 @@ def test_a_kernel_that_compares_by_itself(tmp_path: Path) -> None:
     assert found["twice_the_first", "bfloat16"] == ("incorrect", "first call: some places are named twice")
 
 
+@pytest.mark.alone
 def test_calls_of_which_an_audit_makes_few_are_audited(tmp_path: Path) -> None:
     """Three and four sets: fewer than outputs may be shown."""
     tree = Tree(tmp_path)
