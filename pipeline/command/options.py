@@ -357,12 +357,6 @@ class MergeConfig(Record):
     write: bool
 
 
-class MigrateConfig(Record):
-    """conf/migrate.yaml."""
-
-    input: Place
-
-
 def _named(value: Any) -> Any:
     if not value:
         raise ValueError("is missing; write kernel=NAME, or kernel=FOLDER/NAME outside of the repository")

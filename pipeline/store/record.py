@@ -56,9 +56,6 @@ NINE_OF_TEN = 1.645
 LAUNCH_US = 5.0
 """What the ceilings allow less than these microseconds for is bound by what a launch costs."""
 
-OLD_MEASUREMENT = "0"
-"""The version of the measuring code of rows from before it had versions."""
-
 NOTHING_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 FLOOR_DIGITS = 3
@@ -165,7 +162,7 @@ class Launch(Record):
 
 class Parts(Record):
     """What a key is made of: the point; the definitions that the provider runs; the version of the code that
-    times and verifies, ``OLD_MEASUREMENT`` before there were versions, or ``edited`` and the code's digest;
+    times and verifies, ``0`` before there were versions, or ``edited`` and the code's digest;
     the environment as far as it changes this provider's code or speed; the timing's settings and the seed.
     All but the version are digests.
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError, create_model
 
-from pipeline import UserError, as_typed
+from pipeline import UserError
 from pipeline.points.frozen import Record, digest
 from pipeline.points.limits import Count, NotNegative, Text
 from pipeline.store import provenance
@@ -103,8 +103,10 @@ class Reader:
             # Python reads some that pydantic's parser does not, as half a character of UTF-16.
             content = json.loads(line)
             if is_earlier(content):
-                migrate = as_typed("migrate", f"input={folder_of(self.path)}")
-                raise UserError(f"{self.path} is of an earlier format: run {migrate}.") from None
+                raise UserError(
+                    f"{self.path} is of an earlier format, which is not read any more: move it away and "
+                    "measure again."
+                ) from None
             found = self._form.model_validate(content)
         run = self.runs.get(found.run)
         if run is None:
@@ -168,8 +170,3 @@ SOME_TIME = datetime.fromisoformat("2000-01-01T00:00:00Z")
 def is_earlier(content: Any) -> bool:
     """Whether a line is a row of the format before this one, which held in each row what its run shares."""
     return isinstance(content, dict) and isinstance(content.get("origin"), dict)
-
-
-def folder_of(path: Path) -> Path:
-    """The folder of results that a file of rows lies in."""
-    return path.parent.parent if path.parent.name == "runs" else provenance.beside(path).parents[1]

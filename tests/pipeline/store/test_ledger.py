@@ -50,6 +50,13 @@ def test_reads_back_what_was_appended_the_newest_of_each_point(tmp_path: Path) -
     assert len(path.read_bytes().splitlines()) == len({row.point for row in rows})
 
 
+def test_a_row_of_the_first_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(factory.measurement().model_dump_json().encode() + b"\n")
+    with pytest.raises(UserError, match="is of an earlier format, which is not read any more"):
+        read_rows(path, silent)
+
+
 def test_compaction_keeps_what_another_version_wrote_and_drops_what_is_torn(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     row = factory.measurement()
