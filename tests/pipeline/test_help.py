@@ -254,7 +254,7 @@ def test_an_experiment_pins_what_is_measured_and_a_page_tells_of_it(
         assert config.preset.name in ("cpu", "quick"), "an experiment names its preset"
         pinned = {*config.pin} - {"size"}
         assert all({point.problem[pin] for point in points} == {*config.pin[pin]} for pin in pinned)
-    assert f"`{name}`" in (ROOT / "README.md").read_text()
+    assert f"`{name}`" in (ROOT / "docs" / "sweeps.md").read_text()
 
 
 def test_experiments_and_kernels_run_one_after_another_and_yield_to_options(
