@@ -340,20 +340,14 @@ class CompareConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
 
-class PruneConfig(Record):
-    """conf/prune.yaml. ``parts`` are those of a key, by which a row may be old."""
+class ResultsConfig(Record):
+    """conf/results.yaml. ``parts`` are those of a key, by which a row may be old."""
 
-    kernel: str
-    input: Place
-    parts: Several[Literal["point", "source", "measurement", "environment", "settings"]]
-    remove: bool
-
-
-class MergeConfig(Record):
-    """conf/merge.yaml."""
-
+    action: Literal["merge", "prune"] | None
     source: Place | None
     output: Place
+    kernel: str
+    parts: Several[Literal["point", "source", "measurement", "environment", "settings"]]
     write: bool
 
 

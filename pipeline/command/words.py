@@ -77,6 +77,15 @@ def read(words: Sequence[str], schema: type[Record]) -> CommandLine:
     )
 
 
+def positional(words: Sequence[str], *names: str) -> list[str]:
+    """The words, with ``NAME=`` before each that stands alone: the first one is of the first name."""
+    left = list(names)
+    return [
+        f"{left.pop(0)}={word}" if left and not word.startswith("-") and "=" not in word else word
+        for word in words
+    ]
+
+
 def flags_first(words: Sequence[str]) -> list[str]:
     """The same words, flags before options: Hydra takes them in no other order."""
     is_flag = [

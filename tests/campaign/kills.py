@@ -188,7 +188,7 @@ STAGES = (
     ),
     Stage("report", 10, lambda turn: ("device=cpu",), report_undone, remove_reports),
     Stage("publish", 10, lambda turn: (), publish_undone),
-    Stage("prune", 8, lambda turn: ("input=results", "remove=true"), prune_undone, plant_old),
+    Stage("results", 8, lambda turn: ("prune", "write=true"), prune_undone, plant_old),
 )
 
 

@@ -101,7 +101,7 @@ ABOUT_KERNELS = [
         "codegen",
         "compare",
     ),
-    *("counters", "finals", "profile", "prune", "publish", "sanitize", "search_replay", "sweep", "timers"),
+    *("counters", "finals", "profile", "publish", "results", "sanitize", "search_replay", "sweep", "timers"),
     *("tune_replay", "ui", "verify"),
 ]
 

@@ -14,8 +14,9 @@ import pytest
 
 import kernels
 from kernels.ops import native
-from pipeline import UserError, merge, prune
-from pipeline.command.options import MergeConfig, PruneConfig
+from pipeline import UserError
+from pipeline import results as command
+from pipeline.command.options import ResultsConfig
 from pipeline.execution import identity
 from pipeline.machine import lock
 from pipeline.points import catalog, written
@@ -168,10 +169,11 @@ def test_yaml_that_is_not_plain_is_skipped_by_merge_and_prune(
     for folder in (here, there):
         results.config_path(folder, "softmax", H200).write_text(told + text)
     before = results.config_path(here, "softmax", H200).read_bytes()
-    merge.run(MergeConfig(source=there, output=here, write=True))
+    fixed = {"output": here, "kernel": "softmax", "parts": ["settings"]}
+    command.run(ResultsConfig(action="merge", source=there, write=True, **fixed))
     assert "does not tell how a sweep timed; skipped." in " ".join(capsys.readouterr().out.split())
     assert results.config_path(here, "softmax", H200).read_bytes() == before
-    prune.run(PruneConfig(kernel="softmax", input=here, parts=["settings"], remove=False))
+    command.run(ResultsConfig(action="prune", source=None, write=False, **fixed))
     assert identity.settings_beside(results.ledger_path(here, "softmax", H200)) is None
 
 

@@ -70,7 +70,7 @@ def test_nothing_else_is_refused_early(words: tuple[str, ...]) -> None:
     misspelt.refuse("sweep", words)
 
 
-@pytest.mark.parametrize("name", ["new", "prune", "publish"])
+@pytest.mark.parametrize("name", ["new", "results", "publish"])
 def test_a_command_about_kernels_that_need_not_be_there_takes_any_name(name: str) -> None:
     misspelt.refuse(name, ["kernel=no_such"])
 

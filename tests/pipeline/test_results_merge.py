@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from pipeline import UserError, merge
-from pipeline.command.options import MergeConfig
-from pipeline.store import ledger, merging, results, runs
+from pipeline import UserError
+from pipeline import results as command
+from pipeline.command.options import ResultsConfig
+from pipeline.command.words import positional
+from pipeline.store import clone, ledger, merging, results, runs
 from pipeline.store.evidence import ProfileRow, write_lines
 from pipeline.store.record import Measurement
 from pipeline.store.rows import encode
@@ -28,7 +30,11 @@ LATER = factory.MEASURED_AT + timedelta(hours=1)
 
 
 def merged(source: Path, output: Path, *, write: bool = True) -> None:
-    merge.run(MergeConfig(source=source, output=output, write=write))
+    command.run(
+        ResultsConfig(
+            action="merge", source=source, output=output, kernel="all", parts=("source",), write=write
+        )
+    )
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -230,9 +236,9 @@ def test_a_cpus_results_stay_on_its_host(there: Path, capsys: pytest.CaptureFixt
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pipeline import merge
-from pipeline.command.options import MergeConfig
-from pipeline.store import files
+from pipeline.store import clone, files
+from pipeline.execution.identity import settings_beside
+from pipeline.toolchain.resources import BuildReport
 left = int(sys.argv[3])
 replace = Path.replace
 def counted(self, target):
@@ -242,7 +248,7 @@ def counted(self, target):
         os.kill(os.getpid(), signal.SIGKILL)
     return replace(self, target)
 Path.replace = counted
-merge.run(MergeConfig(source=sys.argv[1], output=sys.argv[2], write=True))
+clone.Merge(Path(sys.argv[1]), Path(sys.argv[2]), True, BuildReport, settings_beside).all()
 """
 """A merge that is killed when it is about to put a file in its place."""
 
@@ -265,22 +271,33 @@ def test_a_merge_that_was_killed_is_completed_by_the_same_command(
         assert files(killed) == files(whole), f"killed before file {left}"
 
 
-def test_a_folder_is_written_without_the_name_of_its_option() -> None:
-    assert merge.with_source(["there/", "write=true"]) == ["source=there/", "write=true"]
-    assert merge.with_source(["write=true", "--help"]) == ["write=true", "--help"]
-    assert merge.with_source(["a", "b"]) == ["source=a", "b"], "the second is a mistake, and is said"
+def test_an_action_and_a_folder_are_written_without_the_names_of_their_options() -> None:
+    for words, read in (
+        (["merge", "there/", "write=true"], ["action=merge", "source=there/", "write=true"]),
+        (["write=true", "--help"], ["write=true", "--help"]),
+        (["merge", "a", "b"], ["action=merge", "source=a", "b"]),
+    ):
+        assert positional(words, "action", "source") == read
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "source is missing: write python -m pipeline.merge FOLDER with the results of another clone."),
-        (["nowhere"], "source=nowhere is not a folder with results."),
-        (["results", "output=results"], "source=results is output=results; name another clone's folder."),
+        ([], "write python -m pipeline.results merge FOLDER, or python -m pipeline.results prune."),
+        (
+            ["merge"],
+            "source is missing: write python -m pipeline.results merge FOLDER with the results of another "
+            "clone.",
+        ),
+        (["merge", "nowhere"], "source=nowhere is not a folder with results."),
+        (
+            ["merge", "results", "output=results"],
+            "source=results is output=results; name another clone's folder.",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(words: list[str], sentence: str) -> None:
-    command = [sys.executable, "-m", "pipeline.merge", *words]
+    command = [sys.executable, "-m", "pipeline.results", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, f"error: {sentence}\n")
 
@@ -299,7 +316,7 @@ def test_new_rows_of_a_file_are_added_at_its_end(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl"
     write_lines(ours, [profile(made[1], "b")])
     write_lines(theirs, [profile(made[0], "a"), profile(made[1], "b")])
-    kind = merge.of_code("profile", ProfileRow)
+    kind = clone.of_code("profile", ProfileRow)
     kind = merging.Kind(kind.pattern, kind.model, kind.slot, lambda row, path: True, kind.encode)
     found = merging.merge_rows(kind, theirs, ours, True, pytest.fail)
     assert (found.new, found.same) == (1, 1)

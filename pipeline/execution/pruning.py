@@ -1,30 +1,17 @@
-"""Remove rows that are old from ledgers, when told to; else say which are old, and by what.
-
-    python -m pipeline.prune kernel=softmax
-    python -m pipeline.prune kernel=softmax input=outputs
-    python -m pipeline.prune kernel=all parts=[point,source] remove=true
-
-A row is old by a part of its key that is not what it would be now: the kernel has no such point any more, its
-provider runs another source, another version of the measuring code times and verifies, or the machine has
-another environment. No other command removes a row for being old. With rows go the lines of runs that no row
-names any more.
-"""
+"""Which rows of a ledger are old, and by which parts of their keys; and their removal."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import get_args
 
 import kernels
-from pipeline import UserError
-from pipeline.command.options import PruneConfig
-from pipeline.command.run import run_stage, say, warn
 from pipeline.execution import changes, identity, versions
 from pipeline.execution.changes import OldRows
-from pipeline.points import catalog, problems
+from pipeline.points import problems
 from pipeline.points.frozen import digest
 from pipeline.store import provenance, results
 from pipeline.store.environment import Environment
@@ -33,54 +20,32 @@ from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
 
-ALL = "all"
+Say = Callable[[str], None]
 
 
-def run(config: PruneConfig) -> None:
-    """Say what is old, and remove it when told to."""
-    if not config.input.is_dir():
-        raise UserError(f"input={config.input} is not a folder with results.")
-    name = config.kernel if config.kernel == ALL else catalog.find(config.kernel).name
-    folders = results.folders_of(config.input)
-    found = [path for folder in folders for path in sorted((folder / "timings").glob("*/*.jsonl"))]
-    paths = [path for path in found if name in (ALL, path.parent.name)]
-    if not paths:
-        raise UserError(f"{' and '.join(map(str, folders))}: no ledger of kernel={config.kernel} is there.")
-    total = 0
-    for path in paths:
-        if config.kernel == ALL and path.parent.name not in kernels.names():
-            say(f"{path} is left alone: no kernel here has its name. Write kernel=FOLDER/{path.parent.name}.")
-            continue
-        where = path.parent.name if config.kernel == ALL else config.kernel
-        total += prune(path, Today(path, catalog.find(where).loaded), config)
-    if config.remove:
-        dropped = sum(prune_runs(folder) for folder in folders)
-        say(f"{total} rows removed, and the lines of {dropped} runs that no row names.")
-    else:
-        say(f"{total} rows are old. Write remove=true to remove them." if total else "No row is old.")
-
-
-def prune(path: Path, today: Today, config: PruneConfig) -> int:
-    """Say which rows of a ledger are old, and remove them when told to; how many they are."""
+def prune_ledger(today: Today, parts: Sequence[str], is_written: bool, say: Say, warn: Say) -> int:
+    """Say which rows of a ledger are old by one of the parts, and with ``is_written`` remove them; how many
+    they are."""
+    path = today.path
     ledger = Ledger(path, warn)
     count = len(ledger)
     reasons: defaultdict[str, OldRows] = defaultdict(OldRows)
     runs = provenance.read(provenance.beside(path))
 
     def current(row: Measurement) -> Measurement | None:
-        old = [part for part in today.changed(row) if part in config.parts]
+        old = [part for part in today.changed(row) if part in parts]
         if not old:
             return row
         reasons[row.point.provider].add(today.told(row, old, runs.get(row.origin.run)))
         return None
 
     left = [current(row) for row in ledger.rows()]
-    if config.remove and None in left:
+    if is_written and None in left:
         reasons.clear()
         ledger.compact(current)  # of the rows as they are by then
     total = sum(old.count for old in reasons.values())
     if total:
-        say(f"{path}: {total} of {count} rows {'were' if config.remove else 'are'} old")
+        say(f"{path}: {total} of {count} rows {'were' if is_written else 'are'} old")
         for provider, old in sorted(reasons.items()):
             say(f"  {provider}: {old.said()}")
     return total
@@ -166,7 +131,3 @@ class Today:
 def settings_digest(timing: TimingSettings, seed: int) -> str:
     """As ``parts.settings`` of a row."""
     return digest([timing.model_dump(), seed])
-
-
-if __name__ == "__main__":
-    run_stage("prune", PruneConfig, run)

@@ -11,8 +11,8 @@ import pytest
 
 import kernels
 from pipeline.execution import identity, versions
+from pipeline.execution.pruning import settings_digest
 from pipeline.points.frozen import Values, digest
-from pipeline.prune import settings_digest
 from pipeline.store import ledger, results
 from pipeline.store.record import Measurement
 from pipeline.store.rows import encode
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 def prune(folder: Path, *options: str) -> list[str]:
     """The lines that the command prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.prune", f"input={folder}", *options],
+        [sys.executable, "-m", "pipeline.results", "prune", f"output={folder}", *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -110,15 +110,15 @@ def test_what_is_old_is_told_with_its_reason_and_removed_when_told_to(folder: Pa
         assert reason in told
     alone = "is left alone: no kernel here has its name. Write kernel=FOLDER/elsewhere."
     assert f"{other} {alone}" in said
-    assert said[-1] == "6 rows are old. Write remove=true to remove them."
+    assert said[-1] == "6 rows are old. Write write=true to remove them."
     assert path.read_bytes() == before, "it was not told to"
 
-    said = prune(folder, "kernel=softmax", "parts=[point,environment]", "remove=true")
+    said = prune(folder, "kernel=softmax", "parts=[point,environment]", "write=true")
     assert said[-1] == "3 rows removed, and the lines of 0 runs that no row names."
     kept = [one for reason, one in OLD.items() if not reason.endswith(("point", "environment"))]
     assert keys(path) == {one.key for one in [*CURRENT, *kept]}
 
-    said = prune(folder, "remove=true", "parts=[settings,source,measurement]")
+    said = prune(folder, "write=true", "parts=[settings,source,measurement]")
     assert any("torch: 2 rows are old: " in line and "settings" in line for line in said)
     assert said[-1].startswith("4 rows removed, and the lines of ")
     assert keys(path) == {one.key for one in CURRENT if one.parts.settings == NOW}

@@ -1,22 +1,11 @@
-"""Merge the results of another clone into those here, when told to; else say what that would do.
-
-    python -m pipeline.merge results-from-elsewhere/
-    python -m pipeline.merge results-from-elsewhere/ write=true
-    python -m pipeline.merge source=../other/outputs output=outputs write=true
-
-Takes ledgers, finals, comparisons, profiles, counters, generated code, build reports, environments, ceilings
-and the records of ad-hoc sweeps. Of a point that both have measured by the same settings the newer row
-counts, and each file says in what such rows differ. Where no time tells which is newer, the rows here stay.
-Merging twice changes nothing, and a merge that was killed is completed by the same command.
+"""The results of another clone, brought beside those that are here.
 
 All is read as data: each row has to be a whole one of this version whose digests fit, and is written anew.
-Links, plots, listings and traces are left out. A CPU's results stay on its host.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -26,9 +15,6 @@ import yaml
 from pydantic import ValidationError
 
 from pipeline import UserError
-from pipeline.command.options import MergeConfig
-from pipeline.command.run import run_stage, say
-from pipeline.execution import identity
 from pipeline.points.frozen import Record
 from pipeline.points.point import order
 from pipeline.store import comparisons, evidence, files, plain_yaml, provenance, results, runs
@@ -42,10 +28,6 @@ from pipeline.store.record import Measurement
 from pipeline.store.rows import encode
 from pipeline.store.sanitizer import SanitizerRow
 from pipeline.store.turns import Turn
-from pipeline.toolchain.resources import BuildReport
-
-MOST_WARNINGS = 20
-"""Past this, sentences about what was skipped are counted and not printed."""
 
 MOST_YAML = 1 << 16
 """Bytes of a sweep's configuration; a larger one is none."""
@@ -53,28 +35,26 @@ MOST_YAML = 1 << 16
 R = TypeVar("R", bound=Record)
 
 
-def run(config: MergeConfig) -> None:
-    """Say what would be taken, and take it when told to."""
-    if config.source is None:
-        raise UserError(
-            "source is missing: write python -m pipeline.merge FOLDER with the results of another clone."
-        )
-    if not config.source.is_dir():
-        raise UserError(f"source={config.source} is not a folder with results.")
-    if config.source.resolve() == config.output.resolve():
-        raise UserError(f"source={config.source} is output={config.output}; name another clone's folder.")
-    merge = Merge(config.source, config.output, config.write)
-    merge.all()
-    merge.show()
-
-
 class Merge:
-    """One merge of a folder into another; with ``is_written`` it is done, else only counted."""
+    """One merge of a folder into another; with ``is_written`` it is done, else only counted.
 
-    def __init__(self, source: Path, output: Path, is_written: bool) -> None:
+    ``report`` is the type of a kernel's build report, and ``settings`` reads the configuration beside a
+    ledger, None where there is none.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        output: Path,
+        is_written: bool,
+        report: type[Record],
+        settings: Callable[[Path], object],
+    ) -> None:
         self.source = source
         self.output = output
         self.is_written = is_written
+        self._report = report
+        self._settings_of = settings
         self.left_out: list[str] = []
         self.merged: list[Merged] = []
         self.files: list[tuple[Path, str]] = []
@@ -83,9 +63,11 @@ class Merge:
     def all(self) -> None:
         """Everything below the source. What lies beside a ledger is written before it: whether it is theirs
         that counts, the ledgers tell, and a merge that was killed between the two finds them as they were."""
-        for pattern, model, is_theirs in DOCUMENTS:
+        for pattern, model in DOCUMENTS:
             for theirs in self._files(pattern):
-                self._document(theirs, model, is_theirs)
+                self._document(theirs, model, lambda one: one.gpu, theirs.stem)
+        for theirs in self._files("build/*/*.json"):
+            self._document(theirs, self._report, lambda one: one.kernel, theirs.parent.name)
         for theirs in self._files(f"{provenance.FOLDER}/*.jsonl"):
             self._provenance(theirs)
         for theirs in self._files("timings/*/*.yaml"):
@@ -98,25 +80,20 @@ class Merge:
                 self.merged.append(found)
         self._records()
 
-    def show(self) -> None:
-        """Say what was done, or what would be."""
-        for sentence in self.left_out[:MOST_WARNINGS]:
-            say(sentence, style="yellow")
-        if (more := len(self.left_out) - MOST_WARNINGS) > 0:
-            say(f"{more} more were skipped.", style="yellow")
-        for path, what in self.files:
-            say(f"{path}: {what}")
-        for one in self.merged:
-            if line := told(one):
-                say(f"{one.path}: {line}")
-        rows = sum(one.taken for one in self.merged)
-        taken = sum(what.startswith(TAKEN) for _, what in self.files)
-        if not rows and not taken:
-            say(f"Nothing of {self.source} is new to {self.output}.")
-        elif self.is_written:
-            say(f"{rows} rows and {taken} files taken.")
-        else:
-            say(f"{rows} rows and {taken} files would be taken. Write write=true to take them.")
+    @property
+    def rows(self) -> int:
+        """How many rows were taken, or would be."""
+        return sum(one.taken for one in self.merged)
+
+    @property
+    def documents(self) -> int:
+        """How many files were taken, or would be."""
+        return sum(why.startswith(TAKEN) for _, why in self.files)
+
+    def lines(self) -> list[str]:
+        """A line for each file with something new or different."""
+        of_rows = ((one.path, told(one)) for one in self.merged)
+        return [f"{path}: {line}" for path, line in (*self.files, *of_rows) if line]
 
     def _files(self, pattern: str) -> Iterator[Path]:
         own = results.folder_for(self.output, "cpu")
@@ -131,12 +108,14 @@ class Merge:
     def _place(self, theirs: Path) -> Path:
         return self.output / theirs.relative_to(self.source)
 
-    def _document(self, theirs: Path, model: type[Record], is_theirs: Callable[[Any, Path], bool]) -> None:
+    def _document(
+        self, theirs: Path, model: type[Record], name_of: Callable[[Any], str], expected: str
+    ) -> None:
         """A file of one record: taken if there is none here, or if theirs is of the newer rows."""
         found = self._whole(theirs, model)
         if found is None:
             return
-        if not is_theirs(found, theirs):
+        if name_of(found) != expected:
             self.left_out.append(f"{theirs} is of another kernel or machine than its name; skipped.")
             return
         ours = self._place(theirs)
@@ -165,7 +144,7 @@ class Merge:
 
     def _settings(self, theirs: Path) -> None:
         """The configuration of the sweep that last wrote a ledger, as data and without tags of YAML's."""
-        if theirs.stat().st_size > MOST_YAML or identity.settings_beside(theirs) is None:
+        if theirs.stat().st_size > MOST_YAML or self._settings_of(theirs) is None:
             self.left_out.append(f"{theirs} does not tell how a sweep timed; skipped.")
             return
         found = plain_yaml.load(theirs.read_text())
@@ -338,20 +317,8 @@ KINDS = (
 )
 """Ledgers come last: what explains a row is there before it."""
 
-DOCUMENTS: tuple[tuple[str, type[Record], Callable[[Any, Path], bool]], ...] = (
-    ("environment/*.json", Environment, lambda one, path: one.gpu == path.stem),
-    ("ceilings/*.json", Ceilings, lambda one, path: one.gpu == path.stem),
-    ("build/*/*.json", BuildReport, lambda one, path: one.kernel == path.parent.name),
+DOCUMENTS: tuple[tuple[str, type[Record]], ...] = (
+    ("environment/*.json", Environment),
+    ("ceilings/*.json", Ceilings),
 )
-
-
-def with_source(words: list[str]) -> list[str]:
-    """A command line whose folder is an option: the first word that is none stands for ``source=``."""
-    is_folder = [not word.startswith("-") and "=" not in word for word in words]
-    place = is_folder.index(True) if True in is_folder else len(words)
-    return [f"source={word}" if number == place else word for number, word in enumerate(words)]
-
-
-if __name__ == "__main__":
-    sys.argv[1:] = with_source(sys.argv[1:])
-    run_stage("merge", MergeConfig, run)
+"""Files about one GPU, which they are named after."""

@@ -1,0 +1,107 @@
+"""Take the results of another clone, or remove old rows; without write=true say what that would do.
+
+    python -m pipeline.results merge results-from-elsewhere/ write=true
+    python -m pipeline.results merge source=../other/outputs output=outputs
+    python -m pipeline.results prune kernel=softmax
+    python -m pipeline.results prune kernel=all parts=[point,source] write=true
+
+``merge`` takes ledgers, finals, comparisons, profiles, counters, generated code, build reports, environments,
+ceilings and the records of ad-hoc sweeps. Of a point that both have measured by the same settings the newer
+row counts, and each file says in what such rows differ. Where no time tells which is newer, the rows here
+stay. Merging twice changes nothing, and a merge that was killed is completed by the same command. All is read
+as data: each row has to be a whole one of this version whose digests fit, and is written anew. Links, plots,
+listings and traces are left out. A CPU's results stay on its host.
+
+``prune`` removes rows that are old by a part of their key that is not what it would be now: the kernel has no
+such point any more, its provider runs another source, another version of the measuring code times and
+verifies, or the machine has another environment. No other command removes a row for being old. With rows go
+the lines of runs that no row names any more.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import kernels
+from pipeline import UserError
+from pipeline.command.options import ResultsConfig
+from pipeline.command.run import run_stage, say, warn
+from pipeline.command.words import positional
+from pipeline.execution.identity import settings_beside
+from pipeline.execution.pruning import Today, prune_ledger, prune_runs
+from pipeline.points import catalog
+from pipeline.store import results
+from pipeline.store.clone import Merge
+from pipeline.toolchain.resources import BuildReport
+
+ALL = "all"
+
+MOST_WARNINGS = 20
+"""Past this, sentences about what was skipped are counted and not printed."""
+
+
+def run(config: ResultsConfig) -> None:
+    """Merge or prune. Raises UserError without one of the two."""
+    if config.action is None:
+        raise UserError("write python -m pipeline.results merge FOLDER, or python -m pipeline.results prune.")
+    if config.action == "merge":
+        merge(config)
+    else:
+        prune(config)
+
+
+def merge(config: ResultsConfig) -> None:
+    """Say what would be taken, and take it when told to."""
+    if config.source is None:
+        raise UserError(
+            "source is missing: write python -m pipeline.results merge FOLDER with the results of another "
+            "clone."
+        )
+    if not config.source.is_dir():
+        raise UserError(f"source={config.source} is not a folder with results.")
+    if config.source.resolve() == config.output.resolve():
+        raise UserError(f"source={config.source} is output={config.output}; name another clone's folder.")
+    done = Merge(config.source, config.output, config.write, BuildReport, settings_beside)
+    done.all()
+    for sentence in done.left_out[:MOST_WARNINGS]:
+        say(sentence, style="yellow")
+    if (more := len(done.left_out) - MOST_WARNINGS) > 0:
+        say(f"{more} more were skipped.", style="yellow")
+    for line in done.lines():
+        say(line)
+    if not done.rows and not done.documents:
+        say(f"Nothing of {config.source} is new to {config.output}.")
+    elif config.write:
+        say(f"{done.rows} rows and {done.documents} files taken.")
+    else:
+        say(f"{done.rows} rows and {done.documents} files would be taken. Write write=true to take them.")
+
+
+def prune(config: ResultsConfig) -> None:
+    """Say what is old, and remove it when told to."""
+    if not config.output.is_dir():
+        raise UserError(f"output={config.output} is not a folder with results.")
+    name = config.kernel if config.kernel == ALL else catalog.find(config.kernel).name
+    folders = results.folders_of(config.output)
+    found = [path for folder in folders for path in sorted((folder / "timings").glob("*/*.jsonl"))]
+    paths = [path for path in found if name in (ALL, path.parent.name)]
+    if not paths:
+        raise UserError(f"{' and '.join(map(str, folders))}: no ledger of kernel={config.kernel} is there.")
+    total = 0
+    for path in paths:
+        if config.kernel == ALL and path.parent.name not in kernels.names():
+            say(f"{path} is left alone: no kernel here has its name. Write kernel=FOLDER/{path.parent.name}.")
+            continue
+        where = path.parent.name if config.kernel == ALL else config.kernel
+        today = Today(path, catalog.find(where).loaded)
+        total += prune_ledger(today, config.parts, config.write, say, warn)
+    if config.write:
+        dropped = sum(prune_runs(folder) for folder in folders)
+        say(f"{total} rows removed, and the lines of {dropped} runs that no row names.")
+    else:
+        say(f"{total} rows are old. Write write=true to remove them." if total else "No row is old.")
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = positional(sys.argv[1:], "action", "source")
+    run_stage("results", ResultsConfig, run)
