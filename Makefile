@@ -147,7 +147,7 @@ pin: ## Write today's digests of the base images into docker/, as the registries
 	@docker/pin
 
 wheelhouse: $(READY) ## Gather the locked packages in wheelhouse/, for a host that reaches no package index
-	@python -m pipeline.wheelhouse wheelhouse $(if $(HOST_PYTHON),--python $(HOST_PYTHON)) \
+	@python locks/wheelhouse.py wheelhouse $(if $(HOST_PYTHON),--python $(HOST_PYTHON)) \
 		$(if $(filter no,$(TORCH)),--without-torch)
 
 server: ## Start the team's tracking server of docker/compose.yaml

@@ -26,7 +26,7 @@ from pipeline.points.plan import Target
 from tests.project import python
 
 COMMANDS = sorted(explanation.commands())
-CONFIGURED = [name for name in COMMANDS if name not in ("repro", "wheelhouse")]
+CONFIGURED = [name for name in COMMANDS if name != "repro"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -147,7 +147,7 @@ def test_help_of_a_kernel_is_there_before_what_a_command_imports() -> None:
     assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow", "hydra", "rich"} == set()
 
 
-@pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new"), ("pipeline.wheelhouse",)])
+@pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new")])
 def test_a_command_without_what_it_needs_prints_its_help_and_says_so(command: tuple[str, ...]) -> None:
     done = python("-m", *command)
     name = command[-1].removeprefix("pipeline.")

@@ -1,12 +1,10 @@
 """Gather the locked packages, for a host that reaches no package index, as ``make wheelhouse`` does.
 
-    python -m pipeline.wheelhouse wheelhouse
-    python -m pipeline.wheelhouse wheelhouse --python 3.12
-    python -m pipeline.wheelhouse wheelhouse --without-torch
+    python locks/wheelhouse.py wheelhouse --python 3.12 --without-torch
 
-Fills a folder with a file for each
-pin of the locks that this Python on x86-64 Linux needs. Each is taken by its hash, here and again where
-``make setup WHEELHOUSE=FOLDER`` installs it. What is published as source alone is built there.
+Fills a folder with a file for each pin of the locks that this Python on x86-64 Linux needs. Each is taken by
+its hash, here and again where ``make setup WHEELHOUSE=FOLDER`` installs it. A package that is published as
+source alone is built there.
 """
 
 from __future__ import annotations
@@ -28,11 +26,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-from pipeline import ROOT, UserError
-from pipeline.command import explanation
-from pipeline.command.sentences import fail
-
-LOCKS = ROOT / "locks"
+LOCKS = Path(__file__).resolve().parent
 
 GLIBC = range(39, 16, -1)
 """Minor versions of the glibc 2 that a wheel may ask for: a host of today has any of these."""
@@ -49,13 +43,17 @@ PLATFORMS = [
 VERSIONS = ("3.11", "3.12", "3.13")
 
 Pins = Mapping[str, str]
-"""What a lock says, by ``NAME==VERSION``: the pin with its hashes, as pip reads it."""
+"""A lock's pins with their hashes, as pip reads them, by ``NAME==VERSION``."""
+
+
+class DownloadError(Exception):
+    """A package can't be downloaded; the text says why."""
 
 
 def gather(folder: Path, python: str, with_torch: bool) -> int:
     """Fill the folder, and remove what no lock names; returns how many packages it then holds.
 
-    Raises UserError when a package is not to be had, or not with its hash.
+    Raises DownloadError when a package is not to be had, or not with its hash.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted: dict[str, str] = {}
@@ -115,7 +113,7 @@ def _download_torch(folder: Path, python: str) -> Pins:
     return cuda
 
 
-class NotInIndexError(UserError):
+class NotInIndexError(DownloadError):
     """No index of pip's has a package."""
 
     def __init__(self, pin: str) -> None:
@@ -126,7 +124,7 @@ class NotInIndexError(UserError):
 
 
 def _download(folder: Path, wanted: Pins, python: str) -> None:
-    """Have the file of each pin in the folder. Raises UserError when one is not to be had."""
+    """Have the file of each pin in the folder. Raises DownloadError when one is not to be had."""
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     target = ("--implementation=cp", f"--python-version={python}", *platforms)
     checks = ("--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517")
@@ -147,8 +145,8 @@ def _download(folder: Path, wanted: Pins, python: str) -> None:
         raise NotInIndexError(absent[1])
     changed = re.search(r"^    (\S+) from .*:$", done.stderr, re.MULTILINE)
     if "DO NOT MATCH THE HASHES" in done.stderr and changed:
-        raise UserError(f"{changed[1]} is not the file that the lock names: its hash is another")
-    raise UserError(
+        raise DownloadError(f"{changed[1]} is not the file that the lock names: its hash is another")
+    raise DownloadError(
         f"pip can't download the packages: {(done.stderr.strip() or 'it says nothing').splitlines()[-1]}"
     )
 
@@ -167,20 +165,15 @@ def _pin_of(path: Path) -> str | None:
 
 def main() -> None:
     """The command line."""
-    if not sys.argv[1:]:
-        print(explanation.of_command("wheelhouse"))
-        fail("the folder is missing: write python -m pipeline.wheelhouse FOLDER.")
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.wheelhouse", description=__doc__.split("\n\n")[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", choices=VERSIONS, default=".".join(platform.python_version_tuple()[:2]))
     parser.add_argument("--without-torch", action="store_true", help="for a host that has it")
     arguments = parser.parse_args()
     try:
         count = gather(arguments.folder, arguments.python, not arguments.without_torch)
-    except UserError as error:
-        fail(str(error))
+    except DownloadError as error:
+        sys.exit(f"error: {error}")
     size = sum(path.stat().st_size for path in arguments.folder.iterdir()) / 1e6
     print(f"{arguments.folder} holds {count} packages for Python {arguments.python}, {size:.0f} MB.")
 

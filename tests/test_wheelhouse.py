@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ROOT, wheelhouse
-from pipeline.wheelhouse import NotInIndexError, UserError, gather, pins
+from locks import wheelhouse
+from locks.wheelhouse import DownloadError, NotInIndexError, gather, pins
 from tests.test_locks import lock_of, wheel
+
+LOCKS = Path(__file__).parents[1] / "locks"
 
 LOCK = r"""old==1.0 ; python_full_version < '3.12' and sys_platform == 'linux' \
     --hash=sha256:aa \
@@ -27,7 +29,7 @@ def test_the_pins_are_those_of_the_hosts_python_with_their_hashes() -> None:
 
 def test_no_pin_is_for_some_releases_of_one_python_alone() -> None:
     """A wheelhouse is gathered for Python 3.11, and a host may have any release of that."""
-    for lock in sorted((ROOT / "locks").glob("*.lock")):
+    for lock in sorted((LOCKS).glob("*.lock")):
         patch = re.findall(r"^.*python_full_version\D+\d+\.\d+\.\d.*$", lock.read_text(), re.MULTILINE)
         assert not patch, f"{lock.name}: {patch}; hold the package back in pyproject.toml's tool.uv"
 
@@ -36,7 +38,7 @@ def test_no_pin_is_for_some_releases_of_one_python_alone() -> None:
 def test_no_package_of_the_locks_is_wanted_twice(python: str) -> None:
     found = {}
     for name in ("runtime", "dev", "torch-cuda"):
-        found |= pins((ROOT / "locks" / f"{name}.lock").read_text(), python)
+        found |= pins((LOCKS / f"{name}.lock").read_text(), python)
     names = [pin.partition("==")[0] for pin in found]
     assert len(names) == len(set(names)) > 150
     assert {"torch", "setuptools", "nvidia-cublas"} <= set(names)
@@ -72,5 +74,5 @@ def test_a_file_is_taken_by_its_hash_and_what_no_lock_names_goes(
     with pytest.raises(NotInIndexError, match=r"has first==1\.0"):
         gather(folder, "3.12", with_torch=False)
     wheel(served, "first", "1.0", first="import os  # not what was locked")
-    with pytest.raises(UserError, match=r"first==1\.0 is not the file that the lock names"):
+    with pytest.raises(DownloadError, match=r"first==1\.0 is not the file that the lock names"):
         gather(folder, "3.12", with_torch=False)
