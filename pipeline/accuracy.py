@@ -36,9 +36,9 @@ import kernels
 from pipeline import UserError, as_typed
 from pipeline.command.options import AccuracyConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
+from pipeline.execution import sidecar_files
+from pipeline.execution.compile_pool import built
 from pipeline.execution.identity import Identity, settings_beside
-from pipeline.execution.libraries import built
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.device import Device
@@ -263,7 +263,7 @@ def measured(
             with ahead as worker:
                 if canary is None and chosen.kind == "cuda":
                     output = results.folder_for(config.output.parent, chosen.kind)
-                    canary = calibration.canary_for(worker, environment, output)
+                    canary = sidecar_files.canary_for(worker, environment, output)
                 worker.canary = canary
                 for place, one in enumerate(todo):
                     if place == len(todo) // 2 and turn + 1 < len(missing):

@@ -22,7 +22,7 @@ from rich.table import Table
 from pipeline import UserError
 from pipeline.command.options import BenchInputsConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
+from pipeline.execution import sidecar_files
 from pipeline.execution.protocol import InputValues
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
@@ -69,7 +69,7 @@ def run(config: BenchInputsConfig) -> None:
             )
             for kind in KINDS
         }
-        canary = calibration.canary_for(workers["normal"], fingerprint(chosen), output)
+        canary = sidecar_files.canary_for(workers["normal"], fingerprint(chosen), output)
         for worker in workers.values():
             worker.canary = canary
         for point in points:

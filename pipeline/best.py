@@ -22,7 +22,7 @@ from kernels.contract import shown
 from pipeline import UserError, unknown
 from pipeline.command.options import BestConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution.changes import OldRows
+from pipeline.execution.old_rows import OldRows
 from pipeline.inspection.occupancy import limits_of
 from pipeline.machine import device
 from pipeline.points import notation, plan

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pipeline.command.options import CeilingsConfig
 from pipeline.command.run import run_stage, say, warn
-from pipeline.execution import calibration
+from pipeline.execution import sidecar_files
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
@@ -35,10 +35,10 @@ def run(config: CeilingsConfig) -> None:
         Supervisor(chosen, TimingSettings(), seed=0, timeout_s=TIMEOUT_S) as worker,
     ):
         environment = fingerprint(chosen)
-        if config.remeasure or any(one.is_disturbed for one in calibration.known([path])):
-            ceilings = calibration.measured(worker, environment, path)
+        if config.remeasure or any(one.is_disturbed for one in sidecar_files.known([path])):
+            ceilings = sidecar_files.measured(worker, environment, path)
         else:
-            ceilings = calibration.known_or_measured(worker, environment, [path], path)
+            ceilings = sidecar_files.known_or_measured(worker, environment, [path], path)
     if ceilings.is_disturbed:
         warn(DISTURBED)
     say(f"{ceilings.gpu}: copy {ceilings.copy_gbps:.0f} GB/s")

@@ -31,7 +31,7 @@ from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import CompareConfig, Engine
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
+from pipeline.execution import sidecar_files
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
@@ -204,7 +204,7 @@ class Compare:
         folders = [results.folder_for(config.output, self.device.kind), repository]
         paths = [results.ceilings_path(folder, self.device.slug) for folder in folders]
         with Supervisor(self.device, config.timing, config.seed, config.point_timeout_s) as worker:
-            self.ceilings = calibration.known_or_measured(worker, self.environment, paths, paths[0])
+            self.ceilings = sidecar_files.known_or_measured(worker, self.environment, paths, paths[0])
         self.ceilings_path = paths[0]
 
     def hold(self, matches: Sequence[Match]) -> None:

@@ -30,10 +30,10 @@ from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import Engine, FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration, origins
-from pipeline.execution.changes import OldRows, reasons
-from pipeline.execution.finalist import Extra
+from pipeline.execution import identity, sidecar_files
+from pipeline.execution.extra_readings import Extra
 from pipeline.execution.identity import Identity
+from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
@@ -136,7 +136,7 @@ class Finals:
         repository = results.folder_for(ROOT / "results", self.device.kind)
         paths = [results.ceilings_path(folder, self.slug) for folder in (self.output, repository)]
         with Supervisor(self.device, config.timing, config.seed, config.point_timeout_s) as worker:
-            self.ceilings = calibration.known_or_measured(worker, self.environment, paths, paths[0])
+            self.ceilings = sidecar_files.known_or_measured(worker, self.environment, paths, paths[0])
 
     def choose(self) -> None:
         """Find who meets where, by the ledgers. Raises UserError if nobody does."""
@@ -276,9 +276,9 @@ class Finals:
         """What all rows of this run share."""
         timing, seed = self.config.timing, self.config.seed
         identities = [Identity(entry.loaded, self.environment, timing, seed) for entry in self.entries]
-        for why in origins.unknown_commits(identities):
+        for why in identity.unknown_commits(identities):
             warn(why)
-        return origins.run_here(self.run, self.command, self.environment, [self.device], identities)
+        return identity.run_here(self.run, self.command, self.environment, [self.device], identities)
 
     def _origin(self, entry: Entry) -> Origin:
         return self.provenance.origin(entry.name, datetime.now(UTC), str(self.device))

@@ -28,7 +28,7 @@ from pipeline.command.options import ResultsConfig
 from pipeline.command.run import run_stage, say, warn
 from pipeline.command.words import positional
 from pipeline.execution.identity import settings_beside
-from pipeline.execution.pruning import Today, prune_ledger, prune_runs
+from pipeline.execution.old_rows import Today, prune_ledger, prune_runs
 from pipeline.points import catalog
 from pipeline.store import results
 from pipeline.store.clone import Merge

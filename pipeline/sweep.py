@@ -32,15 +32,15 @@ from typing import TYPE_CHECKING
 from pipeline import ROOT, UserError
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
-from pipeline.execution import controls, debugging, origins, room
+from pipeline.execution import controls, debugging, identity, memory_limit
 from pipeline.execution.agenda import Agenda
 from pipeline.execution.audit import drawn
-from pipeline.execution.beside import Beside
 from pipeline.execution.controls import Steadiness
-from pipeline.execution.plausibility import judged
 from pipeline.execution.schedule import Schedule
+from pipeline.execution.sidecar_files import Beside
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here, Team
+from pipeline.execution.verification import judged
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
@@ -109,7 +109,7 @@ def run(configs: Sequence[SweepConfig]) -> None:
         sweeps = [Sweep(config, team, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
             sweep.prepare()
-        for why in origins.unknown_commits([one.identity for one in sweeps if one.provenance is not None]):
+        for why in identity.unknown_commits([one.identity for one in sweeps if one.provenance is not None]):
             warn(why)
         for sweep in sweeps:
             sweep.hold()
@@ -143,7 +143,7 @@ def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
         def say_unknown_commits(one: Sweep) -> None:
             """Each sentence once, for all models measure the same tree."""
             with saying:
-                for why in origins.unknown_commits([one.identity] if one.provenance is not None else []):
+                for why in identity.unknown_commits([one.identity] if one.provenance is not None else []):
                     if why not in said:
                         said.add(why)
                         warn(why)
@@ -263,7 +263,7 @@ class Sweep:
             if not known.keys() >= set(self.plan.points):
                 self.team.begin()  # it imports torch; so does a look at large problems, here
             memory = self.environment.memory_mib << 20
-            self.plan = room.within(self.plan, self.loaded, memory, known)
+            self.plan = memory_limit.within(self.plan, self.loaded, memory, known)
         self.agenda = self.missing()
         if self.agenda.is_empty:
             return
@@ -275,7 +275,7 @@ class Sweep:
 
     def note_run(self) -> None:
         """Note what all rows of this run share, its commit among it."""
-        self.provenance = origins.run_here(
+        self.provenance = identity.run_here(
             self.run, self.command, self.environment, self.devices, [self.identity]
         )
 

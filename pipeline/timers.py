@@ -22,7 +22,7 @@ from rich.table import Table
 
 from pipeline.command.options import TimersConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
+from pipeline.execution import sidecar_files
 from pipeline.execution.protocol import TimerName
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
@@ -81,7 +81,7 @@ def run(config: TimersConfig) -> None:
         DeviceLock(chosen, config.wait_s, warn),
         Supervisor(chosen, config.timing, config.seed, config.point_timeout_s) as worker,
     ):
-        worker.canary = calibration.canary_for(worker, fingerprint(chosen), output)
+        worker.canary = sidecar_files.canary_for(worker, fingerprint(chosen), output)
         for point in points:
             rows += measured(config, point, worker)
     show(rows, f"{config.entry.name}/{points[0].provider} on {chosen.slug}")

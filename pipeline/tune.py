@@ -24,8 +24,8 @@ from kernels.ops.tuned import rule_digest
 from pipeline import UserError, unknown
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution.changes import OldRows, reasons
 from pipeline.execution.identity import Identity
+from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog, problems

@@ -31,10 +31,10 @@ import kernels
 from pipeline import UserError, as_typed, unknown
 from pipeline.command.options import VerifyConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
-from pipeline.execution.changes import OldRows, reasons
+from pipeline.execution import sidecar_files
+from pipeline.execution.compile_pool import built
 from pipeline.execution.identity import Identity, settings_beside
-from pipeline.execution.libraries import built
+from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.device import Device
@@ -258,7 +258,7 @@ def measure(
                 known = results.ceilings_path(folder, chosen.slug)
                 # Ceilings that are not known are measured for the canary, and kept nowhere.
                 unkept = results.ceilings_path(Path(scratch), chosen.slug)
-                worker.canary = calibration.known_or_measured(worker, environment, [known], unkept).canary
+                worker.canary = sidecar_files.known_or_measured(worker, environment, [known], unkept).canary
                 for one in some:
                     point = one.row.point
                     outcome = broken.get((one.entry.name, point.provider))

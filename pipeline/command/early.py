@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 
 import yaml
 
-from pipeline.execution.libraries import NICENESS
+from pipeline.execution.compile_pool import NICENESS
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.process import under_warden
 

@@ -27,7 +27,6 @@ import kernels
 from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.process import die_with
-from pipeline.machine.torch import quick_import
 from pipeline.points import problems
 from pipeline.points.point import Point
 
@@ -134,9 +133,8 @@ def main(fd: int, capability: int, jobs: int) -> None:
     """Compile what is asked for until the other end closes."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     connection = Connection(fd)
-    with quick_import():
-        compile_for(capability)
-        only_compile(_build_launcher)
+    compile_for(capability)
+    only_compile(_build_launcher)
     compilers = CompileForks(connection, jobs)
     while True:
         try:

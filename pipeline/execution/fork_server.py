@@ -24,7 +24,6 @@ from functools import partial
 from typing import NoReturn
 
 from pipeline.machine.process import die_with
-from pipeline.machine.torch import quick_import
 from pipeline.machine.warden import call_it, guard
 
 FIRST_COMPILE = (
@@ -49,8 +48,7 @@ def main(parent: int, fd: int, device: str) -> None:
     # A context of CUDA's driver survives no fork: whether there is a GPU, torch asks NVML, in this process.
     os.environ[ASK_NVML] = "1"
     control = socket.socket(fileno=fd)
-    with quick_import():
-        from pipeline.execution import worker
+    from pipeline.execution import worker
 
     worker.prepare(device)
     # The imported objects live as long as the process: the collector need not look at them again, and no

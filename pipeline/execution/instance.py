@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 import kernels
-from kernels import Tensors
+from kernels import Tensors, as_tuple
 from kernels.contract import Provider
 from pipeline.execution import interpreter
+from pipeline.execution.protocol import InputValues
 from pipeline.points import problems
 from pipeline.points.point import Point
 from pipeline.timing.stopwatch import Another
@@ -77,3 +78,49 @@ def of(where: str, point: Point, interpreted: bool = False) -> Instance:
         library = extension.load(Place.of(loaded), provider.extension)
     call = partial(loaded.entry(provider), **loaded.arguments(problem), **point.parameters)
     return Instance(loaded, provider, problem, call, library)
+
+
+def _integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """From -4 to 4, which every floating-point dtype holds."""
+    return torch.randint(-4, 5, x.shape, generator=generator, device=x.device, dtype=torch.float32)
+
+
+def _zeros(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.zeros(x.shape, device=x.device)
+
+
+KINDS: Mapping[InputValues, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "integers": _integers,
+    "zeros": _zeros,
+}
+
+
+def fill(inputs: Tensors, kind: InputValues, seed: int) -> None:
+    """Write values of a kind into those inputs that hold floating-point numbers; ``normal`` leaves what the
+    kernel made."""
+    if kind == "normal":
+        return
+    generator = torch.Generator(inputs[0].device).manual_seed(seed)
+    for x in inputs:
+        if x.is_floating_point():
+            x.copy_(KINDS[kind](x, generator))
+
+
+def call_all(call: Callable[..., Any], sets: Sequence[Tensors], places: Sequence[Tensors]) -> None:
+    """Call on each set, and copy the outputs into its places at once: the next call gets the same memory for
+    its own, as it does where calls are timed. A call that writes over its inputs has no places."""
+    for inputs, of_set in zip(sets, places, strict=True):
+        if of_set:
+            # No name here holds an output while the next call looks for memory.
+            _copy(of_set, as_tuple(call(*inputs)))
+        else:
+            call(*inputs)
+
+
+def _copy(places: Tensors, outputs: Tensors) -> None:
+    for place, out in zip(places, outputs, strict=True):
+        if out.requires_grad:
+            with torch.no_grad():
+                place.copy_(out)
+        else:
+            place.copy_(out)

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Self
 
 from pipeline import ROOT, UserError
-from pipeline.execution import files_read, finalist, readings
+from pipeline.execution import extra_readings, files_read
 from pipeline.execution.audit import Audited, Outside, Sight
-from pipeline.execution.examination import Ask, Examination
-from pipeline.execution.finalist import Extra
+from pipeline.execution.child_process import FailedError, GoneError, Partner
+from pipeline.execution.extra_readings import Extra, Readings
 from pipeline.execution.forks import ForkServer, by_command
-from pipeline.execution.partner import FailedError, GoneError, Partner
+from pipeline.execution.point_audit import Ask, Examination
 from pipeline.execution.protocol import (
     Done,
     Echo,
@@ -38,7 +38,6 @@ from pipeline.execution.protocol import (
     Timed,
     TimerName,
 )
-from pipeline.execution.readings import Readings
 from pipeline.execution.workers import Owner, Workers
 from pipeline.machine import load
 from pipeline.machine.device import Device
@@ -118,7 +117,7 @@ class Supervisor:
         self._server = ForkServer(device.kind, root, lambda: _environment(device))
         # Threads that spin when they have nothing to do would take the worker's cores.
         quiet = by_command(
-            [sys.executable, "-m", "pipeline.execution.judging", str(os.getpid())],
+            [sys.executable, "-m", "pipeline.execution.verifier_process", str(os.getpid())],
             root,
             lambda: _environment(device) | {"OMP_WAIT_POLICY": "passive"},
         )
@@ -160,7 +159,7 @@ class Supervisor:
         """What finals ask of a point that was measured. A worker that does not survive it gives nothing."""
         self._turn_to((where, point.provider))
         try:
-            found, ended = finalist.ask(
+            found, ended = extra_readings.ask(
                 Ask(self._ask_judge), Ask(self._ask_worker), where, point, self.canary, seconds
             )
         except GoneError:
@@ -178,7 +177,7 @@ class Supervisor:
         self._turn_to((where, point.provider))
         judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
         try:
-            found, ended = readings.read(
+            found, ended = extra_readings.read(
                 judge, worker, where, point, self.canary, timers, repeats, is_stamped
             )
         except GoneError as error:

@@ -26,10 +26,10 @@ from pipeline.points.limits import Text
 FILE = Path(__file__).with_suffix(".yaml")
 
 MEASURING = (
-    ("execution/trial.py", "Trial"),
-    ("execution/judge.py", "Judge"),
-    ("execution/examination.py", "Examination"),
-    ("execution/plausibility.py", "judged"),
+    ("execution/provider_runner.py", "Trial"),
+    ("execution/verifier.py", "Judge"),
+    ("execution/point_audit.py", "Examination"),
+    ("execution/verification.py", "judged"),
     ("execution/supervisor.py", "Supervisor"),
 )
 """The definitions that time and verify, below ``pipeline/``; with all that they reach."""
@@ -37,8 +37,8 @@ MEASURING = (
 NOT_MEASURING = (
     *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
     *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
-    *("pipeline.execution.partner", "pipeline.execution.process_state", "pipeline.execution.finalist"),
-    *("pipeline.execution.readings", "pipeline.execution.forks", "pipeline.execution.workers"),
+    *("pipeline.execution.child_process", "pipeline.execution.process_state", "pipeline.execution.forks"),
+    *("pipeline.execution.extra_readings", "pipeline.execution.workers"),
 )
 """Records, planning, building and messages decide no number once a call and its inputs are there."""
 

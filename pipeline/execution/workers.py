@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.execution.partner import Partner
+from pipeline.execution.child_process import Partner
 
 Owner = tuple[str, str]
 """A kernel's address and the name of its provider."""

@@ -22,7 +22,7 @@ from kernels.ops import rule, tuned
 from kernels.ops.table import Table, TunedRegion
 from kernels.ops.tuned import Choice
 from pipeline import UserError
-from pipeline.execution import changes
+from pipeline.execution import old_rows
 from pipeline.execution.identity import Identity
 from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry
@@ -283,7 +283,7 @@ class KernelOnMachine:
         if provider.requires is not None:
             felt = {provider.name: row.parts.environment}
             identity = Identity(self.entry.loaded, self.environment, TimingSettings(), 0, felt)
-        return changes.reasons(row, identity, self._runs, any_settings=True)
+        return old_rows.reasons(row, identity, self._runs, any_settings=True)
 
     @cached_property
     def _identity(self) -> Identity:

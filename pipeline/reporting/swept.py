@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipeline.execution.changes import OldRows, reasons
 from pipeline.execution.identity import Identity
+from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.points import notation
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Plan

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 
-from pipeline.execution.finalist import Extra
+from pipeline.execution.extra_readings import Extra
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
 from pipeline.points.point import Point

@@ -13,8 +13,8 @@ from pipeline import bench_inputs
 from pipeline.bench_inputs import KINDS
 from pipeline.command.options import BenchInputsConfig
 from pipeline.command.run import run_stage
+from pipeline.execution.instance import fill
 from pipeline.execution.protocol import InputValues
-from pipeline.execution.values import fill
 
 Tensors = tuple[torch.Tensor, ...]
 

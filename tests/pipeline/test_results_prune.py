@@ -11,7 +11,7 @@ import pytest
 
 import kernels
 from pipeline.execution import identity, versions
-from pipeline.execution.pruning import settings_digest
+from pipeline.execution.old_rows import settings_digest
 from pipeline.points.frozen import Values, digest
 from pipeline.store import ledger, results
 from pipeline.store.record import Measurement

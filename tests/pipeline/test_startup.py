@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
 import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +15,6 @@ from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_each
 from pipeline.execution import supervisor
 from pipeline.machine import device
-from pipeline.machine.torch import quick_import
 from tests.project import python
 
 WORDS = ("kernel=softmax", "prvider=torch")
@@ -112,30 +107,3 @@ def test_a_sweep_here_imports_nothing_of_clusters() -> None:
     imported = json.loads(python("-c", program).stdout)
     assert "pipeline.execution.team" in imported
     assert [name for name in imported if name.startswith("pipeline.cluster")] == []
-
-
-def here() -> ModuleType | None:
-    return inspect.getmodule(sys._getframe())
-
-
-def test_a_frame_says_its_module_without_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = inspect.getmodule
-    resolved: list[object] = []
-    realpath = os.path.realpath
-
-    def noted(path: str, **options: bool) -> str:
-        resolved.append(path)
-        return realpath(path, **options)
-
-    monkeypatch.setattr(os.path, "realpath", noted)
-    monkeypatch.setattr(inspect, "modulesbyfile", {})
-    monkeypatch.setattr(inspect, "_filesbymodname", {})
-    with quick_import():
-        assert here() is sys.modules[__name__]
-        assert inspect.getmodule(Path) is sys.modules[Path.__module__]
-        assert resolved == []
-    assert here() is sys.modules[__name__]
-    assert resolved, "that is what is left out"
-    with pytest.raises(ZeroDivisionError), quick_import():
-        1 / 0  # noqa: B018
-    assert inspect.getmodule is before

@@ -13,7 +13,7 @@ import pytest
 from pipeline import sweep
 from pipeline.cluster import sweeping
 from pipeline.cluster.team import ClusterTeam
-from pipeline.execution import origins
+from pipeline.execution import identity
 from pipeline.store import results
 from pipeline.store.ceilings import Rates
 from pipeline.store.ledger import read_rows
@@ -67,7 +67,7 @@ def test_every_model_measures_all_points_into_a_ledger_of_its_own(
 def test_a_sweep_says_once_why_its_rows_name_no_commit(
     stations: list[Rated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(origins.commit, "unreadable", lambda root: "git is not installed")
+    monkeypatch.setattr(identity.commit, "unreadable", lambda root: "git is not installed")
     config = parsed([*OPTIONS, f"output={tmp_path}", "tracking=none"], monkeypatch)
     sentence = "Rows don't say which commit they are of: git is not installed."
     sweep.run([config])

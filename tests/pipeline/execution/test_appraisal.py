@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pipeline.execution.appraisal import ulps
+from pipeline.execution.verifier_process import ulps
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

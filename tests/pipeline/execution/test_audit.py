@@ -22,7 +22,7 @@ from pipeline.execution.audit import (
     Tries,
     Try,
 )
-from pipeline.execution.examination import Ask, Examination
+from pipeline.execution.point_audit import Ask, Examination
 from pipeline.execution.protocol import (
     Again,
     Arm,

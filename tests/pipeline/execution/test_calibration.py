@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.execution.calibration import known_or_measured, measured
+from pipeline.execution.sidecar_files import known_or_measured, measured
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.store import results

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import kernels
-from pipeline.execution.changes import OldRows, of_environment, of_measurement, reasons
 from pipeline.execution.identity import Identity
+from pipeline.execution.old_rows import OldRows, of_environment, of_measurement, reasons
 from pipeline.store.provenance import run_of
 from pipeline.timing.settings import TimingSettings
 from tests import factory

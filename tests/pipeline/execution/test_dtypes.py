@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline.execution.faults import FaultyError
-from pipeline.execution.judge import Judge
 from pipeline.execution.protocol import Begin, Check, Checked, Offer, Prepare
-from pipeline.execution.trial import Trial
+from pipeline.execution.provider_runner import Trial
+from pipeline.execution.verifier import Judge
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.timing.settings import TimingSettings

@@ -12,8 +12,7 @@ import pytest
 
 import kernels
 from pipeline import UserError
-from pipeline.execution.compile_pool import Ahead, Compilers
-from pipeline.execution.libraries import NICENESS, Libraries
+from pipeline.execution.compile_pool import NICENESS, Ahead, Compilers, Libraries
 from pipeline.points import plan as plans
 from pipeline.points.catalog import find
 from pipeline.points.point import Point

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import ROOT
+from pipeline.execution.child_process import MOST_MODES, GoneError, Partner
 from pipeline.execution.forks import by_command
-from pipeline.execution.partner import MOST_MODES, GoneError, Partner
 from pipeline.execution.protocol import Echo, Echoed, Setup
 from pipeline.timing.settings import TimingSettings
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pipeline import UserError
-from pipeline.execution import forks, partner
+from pipeline.execution import child_process, forks
 from pipeline.execution.audit import Sight
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, OWN, Supervisor
@@ -79,7 +79,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert first.status == "ok"
     assert first.timing is not None
     assert (first.timing.timer, first.timing.n_samples) == ("perf_counter", 3)
-    (pid,), (judge,) = workers(worker), processes("pipeline.execution.judging")
+    (pid,), (judge,) = workers(worker), processes("pipeline.execution.verifier_process")
     where = r"tests/planted/faulty/torch\.py:\d+: "
     seen = {pid}
     for provider, status, error in (
@@ -100,7 +100,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
             assert re.match(str(error), str(outcome.error)), outcome.error
             seen |= set(workers(worker))
     assert len(seen) == 7, "each provider has a process, and keeps it as long as it survives"
-    assert processes("pipeline.execution.judging") == [judge]
+    assert processes("pipeline.execution.verifier_process") == [judge]
     assert worker.changes == {}
 
 
@@ -198,7 +198,7 @@ def test_a_provider_that_prints_without_end_fills_no_disk(worker: Supervisor, tm
     )
     assert outcome.status == "ok", outcome.error
     (pid,) = workers(worker)
-    assert Path(f"/proc/{pid}/fd/1").stat().st_size <= partner.MOST_PRINTED
+    assert Path(f"/proc/{pid}/fd/1").stat().st_size <= child_process.MOST_PRINTED
 
 
 CHANGES = {
@@ -513,7 +513,7 @@ def test_a_machine_that_a_providers_own_threads_keep_busy_is_its_fault(tmp_path:
 
 def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor) -> None:
     measured(worker, "right")
-    (judge,) = processes("pipeline.execution.judging")
+    (judge,) = processes("pipeline.execution.verifier_process")
     os.kill(judge, signal.SIGKILL)
     while Path(f"/proc/{judge}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         sleep(0.01)  # it is gone before it is asked

@@ -14,7 +14,6 @@ from torch._dynamo.utils import counters
 from kernels.contract import Tolerance
 from pipeline.execution import judge as judging
 from pipeline.execution.faults import FaultyError
-from pipeline.execution.judge import Judge
 from pipeline.execution.protocol import (
     Again,
     Arm,
@@ -33,7 +32,8 @@ from pipeline.execution.protocol import (
     Spread,
     Time,
 )
-from pipeline.execution.trial import Trial
+from pipeline.execution.provider_runner import Trial
+from pipeline.execution.verifier import Judge
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.timing.settings import TimingSettings

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from pipeline.execution import instance
-from pipeline.execution.judge import Judge
 from pipeline.execution.protocol import Draw, Fill, Prepare, Spread
 from pipeline.execution.shared_memory import SharedMemory
 from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.verifier import Judge
 from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.frozen import Values

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.execution import origins
+from pipeline.execution import identity
 from pipeline.execution.identity import Identity
 from pipeline.points import catalog
 from pipeline.store import commit
@@ -90,18 +90,18 @@ def test_without_git(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sweep_says_why_its_rows_name_no_commit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = outside.write(root)
-    monkeypatch.setattr(origins, "ROOT", root)
+    monkeypatch.setattr(identity, "ROOT", root)
     loaded = catalog.find(str(made)).loaded
-    identity = Identity(loaded, factory.environment(), TimingSettings(), 0)
-    (said,) = origins.unknown_commits([identity])
+    keys = Identity(loaded, factory.environment(), TimingSettings(), 0)
+    (said,) = identity.unknown_commits([keys])
     assert said.startswith(f"Rows don't say which commit they are of: {root} is in no git repository: ")
-    assert origins.unknown_commits([]) == [], "no new rows"
+    assert identity.unknown_commits([]) == [], "no new rows"
     git(made, "init", "--quiet")
-    _, of_kernel = origins.unknown_commits([identity])
+    _, of_kernel = identity.unknown_commits([keys])
     assert of_kernel.startswith(f"Rows of double don't say which commit it is of: the repository of {made} ")
     committed(made)
     committed(root)
-    assert origins.unknown_commits([identity]) == []
+    assert identity.unknown_commits([keys]) == []
 
 
 @pytest.mark.slow

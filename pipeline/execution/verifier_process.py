@@ -1,16 +1,36 @@
-"""How right outputs are: their distance from the reference, and whether a second call gives the
-same bits. Finals ask for it."""
+"""The process that verifies: it owns the inputs and imports no provider.
+
+Started by ``supervisor`` as ``python -m pipeline.execution.verifier_process PARENT FD MEMORY``; FD is its end
+of a socket pair, MEMORY the descriptor of the shared memory of a CPU."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from math import log2
+from multiprocessing.connection import Connection
 
 import torch
 
 import kernels
 from kernels import Tensors
-from pipeline.execution.judge import Judge
-from pipeline.execution.protocol import Appraise, Appraised, Prepare, Prepared, Release, Repeat, Repeated
+from pipeline.execution import verification, verifier
+from pipeline.execution.faults import failed
+from pipeline.execution.protocol import (
+    Appraise,
+    Appraised,
+    Prepare,
+    Prepared,
+    Release,
+    Repeat,
+    Repeated,
+    Setup,
+    receive,
+    serve,
+)
+from pipeline.execution.verifier import Judge
+from pipeline.machine import vector_math
+from pipeline.machine.process import die_with
 from pipeline.points.frozen import Record
 
 CHUNK = 1 << 24
@@ -89,3 +109,28 @@ def ulps(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
+
+
+def main(parent: int, fd: int, memory: int) -> None:
+    """Answer requests until the other end closes."""
+    die_with(parent)
+    connection = Connection(fd)
+    setup = receive(connection, Setup)
+    appraiser = Appraiser(setup.device, setup.seed, memory, setup.values)
+    if appraiser.device.type == "cpu":
+        vector_math.resolve()
+    verification.warm_up(appraiser.device)
+    gc.collect()
+    gc.freeze()
+
+    def answer(request: Record) -> Record:
+        try:
+            return appraiser.answer(request)
+        except Exception as error:
+            return failed(error)
+
+    serve(connection, answer, *verifier.REQUESTS, *REQUESTS)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

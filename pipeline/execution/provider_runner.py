@@ -14,10 +14,9 @@ import torch
 
 from kernels import Tensors
 from pipeline.execution import instance, interpreter, verification
-from pipeline.execution.batch import call_all
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
-from pipeline.execution.instance import Instance
+from pipeline.execution.instance import Instance, call_all, fill
 from pipeline.execution.launch_recorder import recorded
 from pipeline.execution.process_state import ProcessState
 from pipeline.execution.protocol import (
@@ -42,7 +41,6 @@ from pipeline.execution.protocol import (
     Timed,
 )
 from pipeline.execution.shared_memory import SharedMemory, like
-from pipeline.execution.values import fill
 from pipeline.points.frozen import Record
 from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.ceilings import Rates

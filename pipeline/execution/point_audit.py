@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pipeline.execution import audit
 from pipeline.execution.audit import Kind, Outside, Try
-from pipeline.execution.partner import FailedError
+from pipeline.execution.child_process import FailedError
 from pipeline.execution.protocol import (
     EDITIONS,
     Again,

@@ -18,11 +18,11 @@ import torch
 import kernels
 from kernels import Tensors
 from kernels.contract import Tolerance
-from pipeline.execution import values, verification
+from pipeline.execution import instance, verification
 from pipeline.execution.audit import SHOWN
-from pipeline.execution.batch import call_all
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
+from pipeline.execution.instance import call_all
 from pipeline.execution.protocol import (
     EDITIONS,
     Check,
@@ -332,7 +332,7 @@ class Judge:
         case = self._case
         assert case is not None, "a problem is prepared before its inputs are made"
         made = case.loaded.inputs(case.problem, self.device, seed)
-        values.fill(made, self._values, seed)
+        instance.fill(made, self._values, seed)
         if case.editions and not like_the_first(made, case.editions[0].inputs):
             function = case.loaded.module(case.loaded.kernel.reference).inputs
             where = author.said_of(function, "gives")
