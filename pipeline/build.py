@@ -25,14 +25,14 @@ from pipeline import UserError
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import console, for_each, run_each, say
 from pipeline.machine import device
-from pipeline.machine.compilers import find_cxx, find_nvcc
-from pipeline.machine.torch import installed_torch
+from pipeline.machine.environment import find_cxx, find_nvcc
+from pipeline.machine.torch_install import installed_torch
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.files import write_atomically
-from pipeline.toolchain import extension, inductor, ninja_build, reported
+from pipeline.toolchain import extension, inductor, ninja_build, resources
 from pipeline.toolchain.extension import Place, is_cuda
-from pipeline.toolchain.resources import BuildReport, FunctionResources, resources
+from pipeline.toolchain.resources import BuildReport, FunctionResources
 
 
 def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str] | None) -> BuildReport:
@@ -60,7 +60,7 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
         cxx=find_cxx().version if wanted else None,
         architectures=tuple(dict.fromkeys(a for library in cuda.values() for a in library.architectures)),
         remarks=tuple(remarks),
-        functions=tuple(row for name in cuda for row in resources(place, name)),
+        functions=tuple(row for name in cuda for row in resources.resources(place, name)),
         made_of={name: extension.made_of(place, name) for name in libraries},
     )
 
@@ -123,8 +123,8 @@ def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[
         loaded = config.entry.loaded
         place, sources = Place.of(loaded), extension.sources(loaded)
         try:
-            known = reported.report_at(report_path(config, chosen)) if config.lazily else None
-            if known is not None and reported.is_of_today(place, sources, known, config.architectures):
+            known = resources.report_at(report_path(config, chosen)) if config.lazily else None
+            if known is not None and resources.is_of_today(place, sources, known, config.architectures):
                 place.output.mkdir(parents=True, exist_ok=True)
                 return known
             return build_kernel(place, sources, config.architectures)

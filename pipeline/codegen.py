@@ -40,7 +40,7 @@ from pipeline.points.problems import SIZE
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 from pipeline.store.evidence import CodeRow, committed, read_lines, write_lines
-from pipeline.toolchain import reported
+from pipeline.toolchain import resources
 from pipeline.toolchain.extension import WITHOUT_GPU
 
 
@@ -100,7 +100,7 @@ class Codegen:
             wait_s=config.wait_s,
             shows=config.provider is not None and len(config.provider) == 1,
             offline=config.offline,
-            built=reported.report_at(results.build_path(output, self.loaded.name, self.device.slug)),
+            built=resources.report_at(results.build_path(output, self.loaded.name, self.device.slug)),
         )
         self.scope.folder.parent.mkdir(parents=True, exist_ok=True)
         known = self.known()

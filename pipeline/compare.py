@@ -47,11 +47,11 @@ from pipeline.store.comparisons import Comparison
 from pipeline.store.files import write_atomically
 from pipeline.store.turns import Turn
 from pipeline.toolchain.extension import WITHOUT_GPU
-from pipeline.verdicts import code, opponents, self_test
-from pipeline.verdicts.contest import Contest, Match, Rival, RoundLimits
+from pipeline.verdicts import code, opponents, rounds
+from pipeline.verdicts.intervals import Rule
 from pipeline.verdicts.opponents import TREE, Named, Pair
+from pipeline.verdicts.rounds import Contest, Match, Rival, RoundLimits
 from pipeline.verdicts.sides import Answer, Question
-from pipeline.verdicts.statistics import Rule
 
 
 def run(config: CompareConfig) -> None:
@@ -164,7 +164,7 @@ class Compare:
         noise = {} if self.ceilings is None else self.ceilings.noise
         matches = []
         for one, other in pairs:
-            kind = self_test.class_of(self.entry, one.point, self.ceilings)
+            kind = rounds.class_of(self.entry, one.point, self.ceilings)
             rivals = Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)
             matches.append(Match(rivals, noise.get(kind, 0.0), kind))
         return matches
@@ -295,11 +295,11 @@ class Compare:
             return []
         found = [compared.summary(rows)]
         if self.config.self_test:
-            found += self_test.sentences([(row.estimate, row.verdict) for row in rows], self._noise(contest))
+            found += rounds.sentences([(row.estimate, row.verdict) for row in rows], self._noise(contest))
         return found
 
-    def _noise(self, contest: Contest) -> self_test.Noise:
-        return self_test.noise(contest, self.entry, self.ceilings)
+    def _noise(self, contest: Contest) -> rounds.Noise:
+        return rounds.noise(contest, self.entry, self.ceilings)
 
 
 def publish(config: CompareConfig) -> None:

@@ -54,10 +54,10 @@ from pipeline.store.turns import Turn
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 from pipeline.verdicts import finalists
-from pipeline.verdicts.contest import Contest, Match, Rival, RoundLimits
 from pipeline.verdicts.finalists import Finalists, NobodyError
-from pipeline.verdicts.standings import Standings
-from pipeline.verdicts.statistics import Rule
+from pipeline.verdicts.intervals import Rule
+from pipeline.verdicts.ranking import Standings
+from pipeline.verdicts.rounds import Contest, Match, Rival, RoundLimits
 
 WORK_S = 2.0
 """Of the same work before a sustained time: so long an H200's power limit takes to hold its clock down."""

@@ -30,7 +30,7 @@ from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage, say
 from pipeline.execution import identity, versions
 from pipeline.machine import device
-from pipeline.machine.process import die_with
+from pipeline.machine.reaper import die_with
 from pipeline.reporting import (
     best,
     closing,

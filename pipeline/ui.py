@@ -30,9 +30,8 @@ from pipeline import ROOT, UserError
 from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
-from pipeline.machine import own
-from pipeline.machine.lock import runtime_folder
-from pipeline.machine.process import under_warden
+from pipeline.machine.lock import own_file, runtime_folder
+from pipeline.machine.reaper import under_reaper
 from pipeline.publish import files_of, tracker_of
 from pipeline.reporting import mlflow_address, mlflow_guard, mlflow_publish
 from pipeline.reporting.mlflow_connection import OFFLINE
@@ -93,7 +92,7 @@ def claimed_port() -> Iterator[int]:
     moment, has chosen for its server."""
     folder = runtime_folder()
     for port in PORTS:
-        with own.file(folder / f"ui-{port}.lock") as lock:
+        with own_file(folder / f"ui-{port}.lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -133,7 +132,7 @@ class _Server:
         env |= {**OFFLINE, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # jobs are for language models
         self._output: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            under_warden(command), env=os.environ | env, stdout=self._output, stderr=self._output
+            under_reaper(command), env=os.environ | env, stdout=self._output, stderr=self._output
         )
         return self
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pipeline.machine import vector_math
+from pipeline.machine import torch_install
 from pipeline.machine.lock import runtime_folder
-from pipeline.machine.process import INTERPRETERS
+from pipeline.machine.reaper import INTERPRETERS
 
 if TYPE_CHECKING:
     from tests.project import Project
 
-vector_math.resolve()
+torch_install.resolve_vector_math()
 
 if not torch.cuda.is_available():
     os.environ.update(INTERPRETERS)

@@ -18,7 +18,7 @@ from pipeline import ROOT
 from pipeline.cluster.messages import Errand, News
 from pipeline.cluster.tree import REPOSITORY
 from pipeline.machine.device import Device
-from pipeline.machine.process import under_warden
+from pipeline.machine.reaper import under_reaper
 
 LINES = ".jsonl"
 """What a file is named that is only ever appended to: its end alone goes back."""
@@ -54,7 +54,7 @@ class RunningErrand:
             del environment["CUDA_VISIBLE_DEVICES"]
         told = errand.model_dump() | {"options": {**errand.options, "device": str(device)}}
         self._process = subprocess.Popen(
-            under_warden([sys.executable, "-m", MODULE]),
+            under_reaper([sys.executable, "-m", MODULE]),
             cwd=root,
             env=environment,
             stdin=subprocess.PIPE,

@@ -34,7 +34,7 @@ from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import built
-from pipeline.machine import device, environment, own
+from pipeline.machine import device, environment, lock
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.point import Point
 from pipeline.store.files import write_atomically
@@ -207,7 +207,7 @@ def keep_builds(root: Path) -> None:
     """Let what is built outlast the copy of the tree at ``root``, so that a host builds a source once. A
     library is used only where its manifest fits."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = own.folder(cache / "kernel-pipeline", "libraries in it are loaded; remove it") / "build"
+    kept = lock.own_folder(cache / "kernel-pipeline", "libraries in it are loaded; remove it") / "build"
     kept.mkdir(exist_ok=True)
     with suppress(FileExistsError):  # another device's station was first
         (root / "build").symlink_to(kept, target_is_directory=True)

@@ -22,7 +22,7 @@ import yaml
 
 from pipeline.execution.compile_pool import NICENESS
 from pipeline.machine.device import cpu_threads
-from pipeline.machine.process import under_warden
+from pipeline.machine.reaper import under_reaper
 
 BESIDE = {
     "ceilings": ("build",),
@@ -61,7 +61,7 @@ class Early:
         command += words
         self._log.write(f"Beside {name}: {shlex.join(command)}\n")
         process = subprocess.Popen(
-            under_warden([program, "-n", str(NICENESS), *command]),
+            under_reaper([program, "-n", str(NICENESS), *command]),
             cwd=self._root,
             stdin=subprocess.DEVNULL,
             # DVC's own run of it says the same again.

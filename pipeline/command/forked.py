@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, TypeVar
 
 from pipeline import UserError
-from pipeline.machine.process import die_with
+from pipeline.machine.reaper import die_with
 
 C = TypeVar("C")
 

@@ -29,7 +29,7 @@ from pipeline.execution.protocol import (
     send,
 )
 from pipeline.machine.load import Threads, threads_of
-from pipeline.machine.warden import children
+from pipeline.machine.reaper import children
 from pipeline.points.frozen import Record
 from pipeline.store.record import Status
 

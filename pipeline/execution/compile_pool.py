@@ -21,7 +21,7 @@ from kernels.contract import Provider
 from pipeline import UserError
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
-from pipeline.machine.process import WITHOUT_PLUGINS, under_warden
+from pipeline.machine.reaper import WITHOUT_PLUGINS, under_reaper
 from pipeline.points.point import Point
 from pipeline.store.credentials import without_tracker
 from pipeline.store.record import Outcome
@@ -44,7 +44,7 @@ class CompilePool:
         words = [fd, capability.replace(".", ""), jobs]
         # Through a warden: an assembler that a compiler has started would outlive a pool that is killed.
         self._process = subprocess.Popen(
-            under_warden([sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)]),
+            under_reaper([sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)]),
             pass_fds=[fd],
             env=WITHOUT_PLUGINS | without_tracker(os.environ) | inductor.caches(),
             stdin=subprocess.DEVNULL,

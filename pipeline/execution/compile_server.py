@@ -26,7 +26,7 @@ from typing import Any
 import kernels
 from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
-from pipeline.machine.process import die_with
+from pipeline.machine.reaper import die_with
 from pipeline.points import problems
 from pipeline.points.point import Point
 

@@ -7,7 +7,7 @@ import os
 import traceback
 
 from pipeline.machine.device import Device
-from pipeline.machine.process import INTERPRETERS
+from pipeline.machine.reaper import INTERPRETERS
 from pipeline.points.point import Point
 from pipeline.store.credentials import withdraw
 from pipeline.store.record import Outcome

@@ -23,8 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from pipeline.machine.process import die_with
-from pipeline.machine.warden import call_it, guard
+from pipeline.machine.reaper import die_with, guard, name_process
 
 FIRST_COMPILE = (
     *("torch._inductor.compile_fx", "sympy", "torch.distributed.fsdp", "torch._dynamo"),
@@ -44,7 +43,7 @@ MOST_BYTES = 64
 def main(parent: int, fd: int, device: str) -> None:
     """Answer requests until the other end closes."""
     die_with(parent)
-    call_it("fork-server")
+    name_process("fork-server")
     # A context of CUDA's driver survives no fork: whether there is a GPU, torch asks NVML, in this process.
     os.environ[ASK_NVML] = "1"
     control = socket.socket(fileno=fd)
@@ -104,7 +103,7 @@ def _work(connection: int, memory: int) -> NoReturn:
 
     code = 1
     try:
-        call_it("worker")
+        name_process("worker")
         worker.main(connection, memory)
         code = 0
     except BaseException:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pipeline.machine.warden import children
+from pipeline.machine.reaper import children
 
 TENSOR_METHODS = (
     *("copy_", "clone", "fill_", "view", "as_strided", "contiguous", "data_ptr", "expand", "repeat"),

@@ -41,7 +41,7 @@ from pipeline.execution.protocol import (
 from pipeline.execution.workers import Owner, Workers
 from pipeline.machine import load
 from pipeline.machine.device import Device
-from pipeline.machine.process import INTERPRETERS, WITHOUT_PLUGINS
+from pipeline.machine.reaper import INTERPRETERS, WITHOUT_PLUGINS
 from pipeline.points.frozen import Record, Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary, Rates

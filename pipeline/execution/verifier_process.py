@@ -29,8 +29,8 @@ from pipeline.execution.protocol import (
     serve,
 )
 from pipeline.execution.verifier import Judge
-from pipeline.machine import vector_math
-from pipeline.machine.process import die_with
+from pipeline.machine import torch_install
+from pipeline.machine.reaper import die_with
 from pipeline.points.frozen import Record
 
 CHUNK = 1 << 24
@@ -118,7 +118,7 @@ def main(parent: int, fd: int, memory: int) -> None:
     setup = receive(connection, Setup)
     appraiser = Appraiser(setup.device, setup.seed, memory, setup.values)
     if appraiser.device.type == "cpu":
-        vector_math.resolve()
+        torch_install.resolve_vector_math()
     verification.warm_up(appraiser.device)
     gc.collect()
     gc.freeze()

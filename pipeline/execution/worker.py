@@ -38,14 +38,13 @@ from pipeline.execution.protocol import (
     serve,
 )
 from pipeline.execution.provider_runner import Trial
-from pipeline.machine import vector_math
-from pipeline.machine.process import die_with
+from pipeline.machine import torch_install
+from pipeline.machine.reaper import die_with
 from pipeline.points.frozen import Record
 from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.turns import Sustained
-from pipeline.timing.energy import Energy, counter
 from pipeline.timing.launch_gap import SetMode
-from pipeline.timing.monitor import Monitor
+from pipeline.timing.monitor import Energy, Monitor, counter
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
 from pipeline.timing.timers import Rotation
@@ -142,7 +141,7 @@ def healthy(device: str) -> bool:
 def prepare(device: str) -> None:
     """Do what each worker on such a device would else do for itself, as far as it touches no device."""
     if device == "cpu":
-        vector_math.resolve()
+        torch_install.resolve_vector_math()
     else:
         provider_runner.load_triton()
 

@@ -22,7 +22,7 @@ from pipeline.store.files import write_atomically
 from pipeline.store.record import Launch
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
-from pipeline.toolchain.reported import made_today
+from pipeline.toolchain.resources import made_today
 
 
 class CudaCode:

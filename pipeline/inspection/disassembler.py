@@ -22,7 +22,7 @@ from pipeline import UserError
 from pipeline.inspection import sass
 from pipeline.inspection.lines import REPOSITORY, Sources
 from pipeline.inspection.occupancy import RESERVED_SHARED
-from pipeline.machine.compilers import SYSTEM_CUDA, find_nvcc
+from pipeline.machine.environment import SYSTEM_CUDA, find_nvcc
 from pipeline.points.frozen import Record
 
 NO_TOOLS = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from pipeline.machine.process import INTERPRETERS
+from pipeline.machine.reaper import INTERPRETERS
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Read as Triton's own functions are imported.

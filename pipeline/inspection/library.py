@@ -15,13 +15,12 @@ from pipeline.inspection.disassembler import Analysis, Resources, find_tools
 from pipeline.inspection.lines import Sources
 from pipeline.inspection.ptx import PtxFunction, parse
 from pipeline.inspection.sass import mix
-from pipeline.machine.compilers import find_nvcc
+from pipeline.machine.environment import find_nvcc
 from pipeline.points.frozen import digest
 from pipeline.store.evidence import Mix
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Made, Place
-from pipeline.toolchain.reported import made_today
-from pipeline.toolchain.resources import BuildReport, resources, short
+from pipeline.toolchain.resources import BuildReport, made_today, resources, short
 
 USUAL_THREADS = 256
 """Threads of a block that a function is taken to have which was compiled for any number of them."""

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from pipeline import UserError
-from pipeline.machine.compilers import find_nvcc
+from pipeline.machine.environment import find_nvcc
 from pipeline.points.point import Point
 
 NO_PTXAS = "neither a CUDA toolkit nor Triton brought ptxas, which assembles what Numba compiles."

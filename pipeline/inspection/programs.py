@@ -25,7 +25,7 @@ from pipeline.inspection import numba_code
 from pipeline.inspection.disassembler import Analysis, analyse_bytes
 from pipeline.inspection.lines import Sources
 from pipeline.machine.device import cpu_threads
-from pipeline.machine.process import INTERPRETERS, die_with
+from pipeline.machine.reaper import INTERPRETERS, die_with
 from pipeline.points import author
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point

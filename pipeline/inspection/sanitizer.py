@@ -16,7 +16,7 @@ from importlib import util
 from pathlib import Path
 
 from pipeline import UserError
-from pipeline.machine.compilers import SYSTEM_CUDA
+from pipeline.machine.environment import SYSTEM_CUDA
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 

@@ -1,4 +1,4 @@
-"""The fingerprint of the machine at hand: what its results depend on and the commit does not hold."""
+"""The machine and its software: its compilers, and the environment that results depend on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,35 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+from kernels import toolchain
+from kernels.toolchain import SYSTEM_CUDA, Cxx, NoCompilerError, Nvcc, demangle
 from pipeline import UserError
-from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
 from pipeline.machine.device import Device, capabilities, cpu, cpu_threads, told_of
-from pipeline.machine.torch import installed_torch
+from pipeline.machine.torch_install import installed_torch
 from pipeline.store import files, variables
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.results import LOCAL
+
+__all__ = ["SYSTEM_CUDA", "Cxx", "Nvcc", "demangle", "find_cxx", "find_nvcc"]
+
+
+def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = SYSTEM_CUDA) -> Nvcc:
+    """The CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI. Raises
+    UserError when there is none."""
+    try:
+        return toolchain.find_nvcc(environment, system_cuda)
+    except NoCompilerError as error:
+        raise UserError(str(error)) from None
+
+
+def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
+    """The C++ compiler to use: ``$CXX``, or the first of c++, g++ and clang++. Raises UserError when there
+    is none."""
+    try:
+        return toolchain.find_cxx(environment)
+    except NoCompilerError as error:
+        raise UserError(str(error)) from None
 
 
 def fingerprint(device: Device) -> Environment:

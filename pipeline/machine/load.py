@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynvml
 
-from pipeline.machine.warden import children
+from pipeline.machine.reaper import children
 
 STAT = Path("/proc/stat")
 

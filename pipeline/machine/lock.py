@@ -1,21 +1,60 @@
-"""One measuring command a device at a time, across the processes of a user. What times nothing may share."""
+"""One measuring command a device at a time, across the processes of a user: what times nothing may share; and
+folders and files of this user alone, where other accounts may write beside them."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
 from typing import IO, Self
 
 from pipeline import UserError
-from pipeline.machine import own
 from pipeline.machine.device import Device
 from pipeline.points.limits import visible
+
+
+def own_folder(path: Path, mend: str) -> Path:
+    """Make a folder that only this user can write, unless it is there, and give its path.
+
+    Raises UserError when it can't be made, or is a link, somebody else's, or for others to write; ``mend``
+    says what it is for and what to do.
+    """
+    try:
+        with suppress(FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+    except OSError as error:
+        raise UserError(f"can't make {path}: {error.strerror}; {mend}.") from error
+    others = stat.S_IWGRP | stat.S_IWOTH
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
+        raise UserError(f"{path} is not a folder of this user alone, and {mend}.")
+    return path
+
+
+def own_file(path: Path) -> IO[str]:
+    """A file to read and write, made where there is none. No link is followed, and no pipe is waited for.
+
+    Raises UserError when it can't be opened, or is not a file of this user alone.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise UserError(f"can't lock {path}: {error.strerror}; remove it.") from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(descriptor)
+        raise UserError(f"can't lock {path}: it is not a file of this user alone; remove it.")
+    return os.fdopen(descriptor, "r+", errors="replace")
+
 
 POLL_S = 0.2
 
@@ -79,7 +118,7 @@ class DeviceLock:
             self._file.close()
 
     def _open(self) -> IO[str]:
-        return own.file(self.path)
+        return own_file(self.path)
 
 
 def runtime_folder() -> Path:
@@ -88,7 +127,7 @@ def runtime_folder() -> Path:
 
     Raises UserError when it is somebody else's, or can't be made.
     """
-    return own.folder(
+    return own_folder(
         Path(tempfile.gettempdir(), f"kernel-pipeline-{os.geteuid()}"),
         "locks are kept there; remove it, or set TMPDIR to a folder of yours that nobody else can write",
     )

@@ -11,7 +11,7 @@ from pipeline.points import notation
 from pipeline.reporting.ratios import Compared
 from pipeline.store.comparisons import ComparisonRow
 from pipeline.store.record import Launch
-from pipeline.verdicts.contest import Contest, Rival, medians
+from pipeline.verdicts.rounds import Contest, Rival, medians
 
 
 def rows(contest: Contest) -> list[Compared]:

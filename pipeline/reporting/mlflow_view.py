@@ -38,7 +38,7 @@ from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
 from pipeline.store.results import Results
 from pipeline.store.runs import Heading, is_ad_hoc
-from pipeline.verdicts.verdict import Verdict
+from pipeline.verdicts.intervals import Verdict
 
 MOST_NOTED = 20
 """Rows of a comparison in its description, which a tag has to take; the others are in its files."""

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pipeline.reporting.numbers import number
 from pipeline.store.comparisons import ComparisonRow
-from pipeline.verdicts.verdict import Estimate, Verdict
+from pipeline.verdicts.intervals import Estimate, Verdict
 
 HEADINGS = ("problem", "a", "b", "a us", "b us", "b / a", "90 %", "b is")
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.machine.device import cpu_threads
-from pipeline.machine.process import die_with
+from pipeline.machine.reaper import die_with
 from pipeline.points.point import Point
 from pipeline.reporting.frames import USUAL_TIMERS
 from pipeline.store.ledger import NOT_A_ROW

@@ -12,8 +12,8 @@ import torch
 from pipeline.store.ceilings import Rates
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopping import Either
-from pipeline.timing.stopping.budget import Budget
-from pipeline.timing.stopping.count import Count
+from pipeline.timing.stopping_budget import Budget
+from pipeline.timing.stopping_count import Count
 from pipeline.timing.timers import Rotation, Samples, Timer
 from pipeline.timing.timers.cpu import CpuTimer
 from pipeline.timing.timers.event import EventTimer

@@ -24,8 +24,8 @@ from kernels import toolchain
 from kernels.toolchain import CXX_FLAGS, NVCC_FLAGS
 from pipeline import ROOT, UserError
 from pipeline.machine import device
-from pipeline.machine.compilers import Cxx, Nvcc, find_cxx, find_nvcc
-from pipeline.machine.torch import Torch, installed_torch
+from pipeline.machine.environment import Cxx, Nvcc, find_cxx, find_nvcc
+from pipeline.machine.torch_install import Torch, installed_torch
 from pipeline.points.frozen import Record
 from pipeline.store.files import write_atomically
 from pipeline.toolchain.ninja_build import LibraryBuild, compile_all

@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline import UserError
-from pipeline.machine import own
-from pipeline.machine.compilers import find_cxx
+from pipeline.machine import lock
+from pipeline.machine.environment import find_cxx
 from pipeline.machine.lock import runtime_folder
-from pipeline.machine.process import under_warden
-from pipeline.machine.torch import installed_torch
+from pipeline.machine.reaper import under_reaper
+from pipeline.machine.torch_install import installed_torch
 from pipeline.points.frozen import digest
 from pipeline.store.results import LOCAL
 
@@ -73,7 +73,7 @@ def caches() -> dict[str, str]:
     if CACHE not in os.environ:
         found[CACHE] = str(cache())
     if TRITON_CACHE not in os.environ:
-        found[TRITON_CACHE] = str(own.folder(runtime_folder() / "triton", MEND))
+        found[TRITON_CACHE] = str(lock.own_folder(runtime_folder() / "triton", MEND))
     return found
 
 
@@ -86,8 +86,8 @@ def cache() -> Path:
     except (KeyError, OSError):  # an account without a name
         user = f"uid_{os.getuid()}"
     user = re.sub(r'[\\/:*?"<>|]', "_", user)
-    own.folder(Path(tempfile.gettempdir(), f"torchinductor_{user}"), MEND)
-    return own.folder(runtime_folder() / "inductor", MEND)
+    lock.own_folder(Path(tempfile.gettempdir(), f"torchinductor_{user}"), MEND)
+    return lock.own_folder(runtime_folder() / "inductor", MEND)
 
 
 def is_tried() -> bool:
@@ -100,7 +100,7 @@ def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
     """Try the instruction sets in a process of its own meanwhile, and note it if the best passes. Left by an
     exception, it waits for nothing."""
     process = subprocess.Popen(
-        under_warden([sys.executable, "-c", TRIAL]),
+        under_reaper([sys.executable, "-c", TRIAL]),
         env={CACHE: str(cache()), **(os.environ if environment is None else environment), **COMPILES_ALONE},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ import ninja
 from ninja.ninja_syntax import Writer, escape
 
 from pipeline import UserError
-from pipeline.machine.process import under_warden
+from pipeline.machine.reaper import under_reaper
 from pipeline.store.credentials import masked
 
 
@@ -84,7 +84,7 @@ def stop() -> None:
 def _run(command: Sequence[str], working_directory: Path) -> tuple[int, str]:
     """The exit status of a command and what it printed. No compiler outlives this process, or Ctrl-C."""
     with subprocess.Popen(
-        under_warden(command),
+        under_reaper(command),
         cwd=working_directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import Field
 
-from pipeline.machine.compilers import demangle, find_nvcc
+from pipeline.machine.environment import demangle, find_nvcc
+from pipeline.machine.torch_install import installed_torch
 from pipeline.points.frozen import Record
+from pipeline.store import results
+from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Made, Place
 
 
@@ -108,3 +113,31 @@ def short(demangled: str) -> str:
             break
     # c++filt spells a bool argument (bool)1 and an int one 4; cu++filt spells both with their type.
     return re.sub(r"\((?:unsigned )?(?:int|bool|long)\)", "", demangled[start:end])
+
+
+def report_at(path: Path) -> BuildReport | None:
+    """The report that is there; None where there is none. Raises UserError for one that can't be read."""
+    return results.read(BuildReport, path) if path.is_file() else None
+
+
+def is_of_today(
+    place: Place, sources: Sequence[str], known: BuildReport, architectures: Sequence[str] | None
+) -> bool:
+    """Whether a report says what a build of these sources would say now. One with remarks may not: what was
+    left out may be there now. Raises what ``extension.build`` raises before it compiles anything."""
+    if known.remarks or not sources or set(known.made_of) != set(sources):
+        return False
+    return known.torch == installed_torch().version and all(
+        made_today(place, source, known, architectures) is not None for source in sources
+    )
+
+
+def made_today(
+    place: Place, source: str, known: BuildReport, architectures: Sequence[str] | None = None
+) -> Made | None:
+    """What the library of a source is made of, if a build now would make it of what the report names; else
+    None. Raises what ``extension.build`` raises before it compiles anything."""
+    made = known.made_of.get(source)
+    if made is None or not extension.would_be_made_of(place, source, made, architectures):
+        return None
+    return made

@@ -20,7 +20,7 @@ from pipeline import UserError
 from pipeline.points import notation, problems
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
-from pipeline.verdicts.contest import Contest, Match, Rival
+from pipeline.verdicts.rounds import Contest, Match, Rival
 
 LANGUAGES = ("triton", "gluon", "numba", "cuda")
 """Whose compiled code has numbers."""

@@ -17,8 +17,8 @@ from pipeline.points.plan import Plan
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import By, How, written_by
 from pipeline.store.record import Measurement, noise_class
-from pipeline.verdicts.contest import Match, Rival, Side
-from pipeline.verdicts.dispatch import Caller, Dispatched
+from pipeline.verdicts.rounds import Match, Rival, Side
+from pipeline.verdicts.tuning import Caller, Dispatched
 
 TREE = "tree"
 """The name of the only side: all finalists are of this repository."""

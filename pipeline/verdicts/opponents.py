@@ -17,7 +17,7 @@ from pipeline.points.frozen import Values
 from pipeline.points.notation import Variant
 from pipeline.points.point import Point
 from pipeline.store import commit
-from pipeline.verdicts.contest import Side
+from pipeline.verdicts.rounds import Side
 from pipeline.verdicts.sides import SOURCES, Answer, Planned, Question, answer, ask, folder_of, tree_of
 
 TREE = "tree"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.machine.compilers import find_cxx
+from pipeline.machine.environment import find_cxx
 
 
 def library(source: str, include: Path, folder: Path) -> ctypes.CDLL:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kernels
-from pipeline.machine.compilers import find_cxx
+from pipeline.machine.environment import find_cxx
 
 SOURCE = r"""
 #include "launch_record.h"

@@ -19,7 +19,7 @@ from kernels.matmul import Problem
 from kernels.rows import Matrix
 from kernels.threads import Threads
 from pipeline.inspection import programs
-from pipeline.machine.process import INTERPRETERS
+from pipeline.machine.reaper import INTERPRETERS
 from pipeline.points.point import Point
 from tests.kernels.kernel_cases import EVERY_KERNEL, ON_GPU
 

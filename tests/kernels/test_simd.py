@@ -12,8 +12,8 @@ import torch
 
 import kernels
 from kernels.toolchain import CXX_FLAGS
-from pipeline.machine.compilers import find_cxx
-from pipeline.machine.torch import installed_torch
+from pipeline.machine.environment import find_cxx
+from pipeline.machine.torch_install import installed_torch
 
 SETS = ("baseline", "avx2", "avx512")
 

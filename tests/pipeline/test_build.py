@@ -15,8 +15,8 @@ from kernels import toolchain
 from pipeline import ROOT, UserError, build
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import run_each
-from pipeline.machine import compilers, device
-from pipeline.toolchain import extension, reported
+from pipeline.machine import device, environment
+from pipeline.toolchain import extension, resources
 from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import BuildReport
 from tests.pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
@@ -33,7 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def test_what_came_of_it_is_the_same_where_there_is_nothing_to_compile(project: Place) -> None:
     first = build.build_kernel(project, [CPP], ["80"])
-    assert first.cxx == compilers.find_cxx().version
+    assert first.cxx == environment.find_cxx().version
     assert (first.nvcc, first.architectures, first.functions) == (None, (), ())
     assert build.build_kernel(project, [CPP], ["80"]) == first
 
@@ -42,22 +42,24 @@ def test_a_report_of_these_sources_needs_no_build(project: Place) -> None:
     report = build.build_kernel(project, [CPP], None)
     made = report.made_of[CPP]
     assert set(made.inputs) == {"kernels/include/value.h", "kernels/tiny/cpp.cpp"}
-    assert reported.is_of_today(project, [CPP], report, None)
+    assert resources.is_of_today(project, [CPP], report, None)
     assert BuildReport.model_validate_json(report.model_dump_json()) == report
     # What it says of other sources, or with another compiler, nobody knows.
-    assert not reported.is_of_today(project, [CPP, "more.cpp"], report, None)
+    assert not resources.is_of_today(project, [CPP, "more.cpp"], report, None)
     elsewhere = made.model_copy(update={"recipe": made.recipe.model_copy(update={"compilers": ("other",)})})
-    assert not reported.is_of_today(
+    assert not resources.is_of_today(
         project, [CPP], report.model_copy(update={"made_of": {CPP: elsewhere}}), None
     )
-    assert not reported.is_of_today(project, [CPP], report.model_copy(update={"torch": "0.1"}), None)
-    assert not reported.is_of_today(project, [CPP], report.model_copy(update={"remarks": ("no nvcc",)}), None)
-    assert not reported.is_of_today(project, [CPP], report.model_copy(update={"made_of": {}}), None), (
+    assert not resources.is_of_today(project, [CPP], report.model_copy(update={"torch": "0.1"}), None)
+    assert not resources.is_of_today(
+        project, [CPP], report.model_copy(update={"remarks": ("no nvcc",)}), None
+    )
+    assert not resources.is_of_today(project, [CPP], report.model_copy(update={"made_of": {}}), None), (
         "an older one"
     )
     header = project.root / "kernels/include/value.h"
     header.write_text(header.read_text() + "// other\n")
-    assert not reported.is_of_today(project, [CPP], report, None)
+    assert not resources.is_of_today(project, [CPP], report, None)
 
 
 @needs_nvcc
@@ -68,14 +70,14 @@ def test_an_architecture_that_this_nvcc_does_not_know_is_left_out(project: Place
         ("tiny::add<float>", "sm_80"),
         ("tiny::add<float>", "sm_90"),
     ]
-    assert report.nvcc == compilers.find_nvcc().version
+    assert report.nvcc == environment.find_nvcc().version
     assert report.remarks == (f"sm_9999 was left out: nvcc {report.nvcc} does not know it.",)
 
 
 def test_without_a_gpu_cuda_is_left_out_where_there_is_no_nvcc(
     project: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_nvcc() -> compilers.Nvcc:
+    def no_nvcc() -> environment.Nvcc:
         raise UserError(toolchain.NO_NVCC)
 
     monkeypatch.setattr(build, "find_nvcc", no_nvcc)

@@ -39,8 +39,7 @@ from pipeline.inspection.code_scope import Scope
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.launched import Launched
 from pipeline.machine import device
-from pipeline.machine.compilers import find_nvcc
-from pipeline.machine.environment import fingerprint
+from pipeline.machine.environment import find_nvcc, fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point

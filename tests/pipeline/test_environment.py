@@ -10,7 +10,7 @@ from kernels import toolchain
 from kernels.contract import Provider
 from pipeline import UserError, environment
 from pipeline.command.options import EnvironmentConfig
-from pipeline.machine import compilers, device
+from pipeline.machine import device
 from pipeline.machine import environment as machine
 from pipeline.machine.environment import fingerprint
 from pipeline.store import results
@@ -101,7 +101,7 @@ def test_another_image_changes_what_goes_with_the_results_and_nothing_that_a_sta
 def test_the_compilers_are_those_that_a_build_uses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """$CXX goes before what PATH has, and the CUDA compiler need not be on PATH at all."""
     before = fingerprint(device.cpu())
-    assert before.cxx == compilers.find_cxx().version
+    assert before.cxx == machine.find_cxx().version
     monkeypatch.setenv("CXX", str(compiler(root / "mine", "mine 99.1")))
     after = fingerprint(device.cpu())
     assert after.cxx == "mine 99.1"
@@ -109,7 +109,7 @@ def test_the_compilers_are_those_that_a_build_uses(root: Path, monkeypatch: pyte
 
 
 def test_without_a_compiler_there_is_still_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> compilers.Nvcc:
+    def none() -> machine.Nvcc:
         raise UserError(toolchain.NO_NVCC)
 
     monkeypatch.setattr(machine, "find_nvcc", none)

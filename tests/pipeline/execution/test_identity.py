@@ -374,7 +374,7 @@ MEASURING = {
     "timing/timers/wall.py": ("range(3)", "range(4)", {"wall"}),
     "timing/timers/__init__.py": ("bitwise_not_()", "zero_()", WAYS),
     "timing/statistics.py": ("1.96", "1.64", WAYS),
-    "timing/stopping/confidence.py": ("self.min_samples and", "1 and", WAYS),
+    "timing/stopping.py": ("self.min_samples and", "1 and", WAYS),
     "timing/stopwatch.py": ("COLD_FACTOR = 3", "COLD_FACTOR = 1", WAYS),
     "execution/provider_runner.py": ("quantile(ordered, 0.5)", "quantile(ordered, 0.4)", WAYS),
     "execution/verifier.py": ("first=0", "first=1", WAYS),

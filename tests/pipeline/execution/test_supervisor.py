@@ -22,7 +22,7 @@ from pipeline.execution.audit import Sight
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, OWN, Supervisor
 from pipeline.machine import device, load
-from pipeline.machine.process import INTERPRETERS
+from pipeline.machine.reaper import INTERPRETERS
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Rates
@@ -357,7 +357,7 @@ def test_who_comes_next_does_not_answer_for_a_reply_too_many(worker: Supervisor,
 
 
 SLOW_CLOCK = """
-from pipeline.timing.stopping.count import Count
+from pipeline.timing.stopping_count import Count
 def done(self, samples, elapsed):
     samples[:] = [0.5 for sample in samples]
     return len(samples) > 2

@@ -18,7 +18,7 @@ from pipeline import UserError
 from pipeline.machine import device, environment
 from pipeline.machine.device import Device
 from pipeline.machine.environment import fingerprint
-from pipeline.machine.torch import Torch, installed_torch
+from pipeline.machine.torch_install import Torch, installed_torch
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 UUIDS = ("GPU-aaaa1111", "GPU-aaab2222", "GPU-cccc3333")

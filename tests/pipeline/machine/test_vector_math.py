@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pipeline.machine import vector_math
+from pipeline.machine import torch_install
 
 
 class Calls(TorchFunctionMode):
@@ -31,11 +31,13 @@ class Calls(TorchFunctionMode):
 
 def test_each_function_is_called_on_an_element_of_each_dtype() -> None:
     with Calls() as calls:
-        vector_math.resolve()
+        torch_install.resolve_vector_math()
     assert calls.seen == {
-        (name, dtype, 1) for name in vector_math.FUNCTIONS for dtype in (torch.float32, torch.float64)
+        (name, dtype, 1)
+        for name in torch_install.VECTOR_FUNCTIONS
+        for dtype in (torch.float32, torch.float64)
     }
-    assert {"exp", "erf", "sqrt", "tanh"} <= set(vector_math.FUNCTIONS), "what kernels call"
+    assert {"exp", "erf", "sqrt", "tanh"} <= set(torch_install.VECTOR_FUNCTIONS), "what kernels call"
 
 
 STARTED = """
@@ -44,10 +46,10 @@ from multiprocessing.connection import Connection
 
 from pipeline.execution.protocol import Ready, Setup, receive, send
 from pipeline.execution import MODULE
-from pipeline.machine import vector_math
+from pipeline.machine import torch_install
 from pipeline.timing.settings import TimingSettings
 
-vector_math.resolve = lambda: print("resolved", flush=True)
+torch_install.resolve_vector_math = lambda: print("resolved", flush=True)
 here, there = socket.socketpair()
 ours = Connection(here.detach())
 send(ours, Setup(device="cpu", settings=TimingSettings(), seed=0))

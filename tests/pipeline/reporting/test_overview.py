@@ -15,7 +15,7 @@ from pipeline.reporting.ratio_plot import plot
 from pipeline.reporting.ratios import Compared
 from pipeline.reporting.summary import Summary
 from pipeline.store.record import Measurement
-from pipeline.verdicts.verdict import Estimate
+from pipeline.verdicts.intervals import Estimate
 from tests.factory import H100, H200, measurement
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.timing.energy import Energy
+from pipeline.timing.monitor import Energy
 
 
 def seen(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from pipeline.timing.stopping import Either
-from pipeline.timing.stopping.budget import Budget
-from pipeline.timing.stopping.confidence import Confidence
-from pipeline.timing.stopping.count import Count
+from pipeline.timing.stopping_budget import Budget
+from pipeline.timing.stopping_confidence import Confidence
+from pipeline.timing.stopping_count import Count
 
 
 def test_count_stops_at_its_number() -> None:

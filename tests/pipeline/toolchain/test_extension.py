@@ -15,8 +15,8 @@ import torch
 import kernels
 from pipeline import ROOT, UserError
 from pipeline.inspection.library import CudaFunction, library_of
-from pipeline.machine import compilers
-from pipeline.machine.torch import installed_torch
+from pipeline.machine import environment
+from pipeline.machine.torch_install import installed_torch
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import (
     Place,
@@ -167,9 +167,9 @@ def test_the_compiler_from_pypi_without_a_system_one(project: Place, monkeypatch
         monkeypatch.delenv(variable, raising=False)
     path = [folder for folder in ("/usr/bin", "/bin") if not Path(folder, "nvcc").exists()]
     monkeypatch.setenv("PATH", ":".join(path))
-    monkeypatch.setattr(compilers.find_nvcc, "__defaults__", (None, Path("/nonexistent")))
+    monkeypatch.setattr(environment.find_nvcc, "__defaults__", (None, Path("/nonexistent")))
     try:
-        nvcc = compilers.find_nvcc()
+        nvcc = environment.find_nvcc()
     except UserError:
         pytest.skip("the CUDA compiler from PyPI is not installed")
     assert nvcc.path.parts[-4:-2] == ("nvidia", nvcc.path.parts[-3])
@@ -275,8 +275,8 @@ def test_another_compiler_or_torch_is_a_reason_to_build(
     other = replace(installed_torch(), version="9.9.9")
     monkeypatch.setattr(extension, "installed_torch", lambda: other)
     assert cpp(project).built
-    found = compilers.find_cxx()
-    monkeypatch.setattr(extension, "find_cxx", lambda: compilers.Cxx(found.path, "g++ 99"))
+    found = environment.find_cxx()
+    monkeypatch.setattr(extension, "find_cxx", lambda: environment.Cxx(found.path, "g++ 99"))
     assert cpp(project).built
     made = manifest(project, CPP)
     assert made is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import UserError
-from pipeline.machine.compilers import find_nvcc
+from pipeline.machine.environment import find_nvcc
 from pipeline.toolchain.extension import Place
 
 FILES = {

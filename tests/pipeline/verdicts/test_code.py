@@ -13,7 +13,7 @@ from pipeline import ROOT, UserError
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.verdicts import code
-from pipeline.verdicts.contest import Match, Rival, Side
+from pipeline.verdicts.rounds import Match, Rival, Side
 from tests.planted.tree import Tree
 
 POINT = Point(

@@ -13,9 +13,9 @@ from pipeline.points.point import Point
 from pipeline.store.record import Outcome
 from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts import contest
-from pipeline.verdicts.contest import Contest, Match, Rival, RoundLimits, Side
-from pipeline.verdicts.statistics import Rule
+from pipeline.verdicts import rounds as rounds_module
+from pipeline.verdicts.intervals import Rule
+from pipeline.verdicts.rounds import Contest, Match, Rival, RoundLimits, Side
 from tests import factory
 
 
@@ -62,7 +62,7 @@ GPU, CPU = Device(kind="cuda", name="H100", index=0), Device(kind="cpu", name="C
 def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CPU) -> list[Counted]:
     """The supervisors of two rounds of a match a side, each of two providers."""
     monkeypatch.setattr(Counted, "made", [])
-    monkeypatch.setattr(contest, "Supervisor", Counted)
+    monkeypatch.setattr(rounds_module, "Supervisor", Counted)
     matches = []
     for side in sides:
         points = (
@@ -93,7 +93,7 @@ def test_on_a_gpu_the_next_rounds_process_is_launched_while_this_ones_turns_last
 
 def test_processes_that_were_launched_before_measure_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "made", [])
-    monkeypatch.setattr(contest, "Supervisor", Counted)
+    monkeypatch.setattr(rounds_module, "Supervisor", Counted)
     first: Any = Counted(GPU, TimingSettings(), 0, 1.0, Path("tree"), in_turns=True)
     point = Point(kernel="softmax", provider="one", problem=Values({"n": 1}))
     match = Match((Rival(Side("tree", Path("tree"), "softmax"), point, "key"),))
@@ -140,7 +140,7 @@ def test_who_prepares_is_told_of_the_matches_that_a_round_measures_and_of_no_oth
 ) -> None:
     """Finals build libraries so: in a fresh clone with all rounds there is nothing to build."""
     monkeypatch.setattr(Counted, "made", [])
-    monkeypatch.setattr(contest, "Supervisor", Counted)
+    monkeypatch.setattr(rounds_module, "Supervisor", Counted)
     side = Side("tree", Path("tree"), "softmax")
     known, new = (
         Match((Rival(side, Point(kernel="softmax", provider="one", problem=Values({"n": n})), f"{n}"),))

@@ -12,7 +12,7 @@ from pipeline.points.catalog import Entry, Workload
 from pipeline.points.frozen import Values
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts.dispatch import Caller
+from pipeline.verdicts.tuning import Caller
 from tests import factory
 from tests.factory import H200
 

@@ -11,7 +11,7 @@ from pipeline.points.plan import Target, plan
 from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.verdicts import finalists
-from pipeline.verdicts.dispatch import Caller, Dispatched
+from pipeline.verdicts.tuning import Caller, Dispatched
 from tests import factory
 
 SOFTMAX = catalog.find("softmax")

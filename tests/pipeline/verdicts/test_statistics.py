@@ -7,8 +7,7 @@ from math import exp, inf
 import numpy as np
 import pytest
 
-from pipeline.verdicts.statistics import Rule, deviation, estimate, pooled, verdicts
-from pipeline.verdicts.verdict import Estimate
+from pipeline.verdicts.intervals import Estimate, Rule, deviation, estimate, pooled, verdicts
 
 RULE = Rule()
 ROUNDS = 5

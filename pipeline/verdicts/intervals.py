@@ -1,21 +1,35 @@
-"""What follows from paired times: an interval for their ratio, and a verdict.
+"""Estimates from paired times: an interval for their ratio, and a verdict.
 
-Rivals are measured side by side in rounds. A round gives a ratio of their times, and the logarithms of
-several rounds' ratios are taken to be normal. Two times are ``same`` if the interval lies within the margin;
-one is ``faster`` or ``slower`` if it lies beyond, and if that is significant among all that was asked.
+Candidates are measured side by side in rounds. A round gives a ratio of their times, and the logarithms of
+the ratios of several rounds are taken to be normal. Two times are ``same`` if the interval lies within the
+margin; one is ``faster`` or ``slower`` if it lies beyond, and if that is significant among all that was
+asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, inf, log, log1p, sqrt
 from statistics import fmean, median, stdev
-from typing import Literal, TypeVar
-
-from scipy import stats
+from typing import Any, Literal, TypeVar
 
 from pipeline.points.frozen import Record
-from pipeline.verdicts.verdict import Estimate, Verdict
+
+Verdict = Literal["same", "faster", "slower", "undecided"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio of times with its interval, and how probable one so far from 1 is where there is no difference
+    beyond the rule's bound (1 where it is not beyond)."""
+
+    rounds: int
+    ratio: float
+    low: float
+    high: float
+    probability: float
+
 
 K = TypeVar("K", bound=Hashable)
 
@@ -61,6 +75,13 @@ class Rule(Record):
         return self.within if self.beyond == "margin" else 0.0
 
 
+def _scipy() -> Any:
+    """Imported when something is computed: reports only read verdicts."""
+    from scipy import stats
+
+    return stats
+
+
 def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimate:
     """The ratio that rounds' ratios tell of, by Student's t.
 
@@ -76,7 +97,7 @@ def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimat
     freedom = rounds - 1 + known
     spread = sqrt(((rounds - 1) * stdev(logs) ** 2 + known * noise**2) / freedom)
     error = spread / sqrt(rounds)
-    half = min(WIDEST, float(stats.t.ppf((1 + rule.confidence) / 2, freedom)) * error)
+    half = min(WIDEST, float(_scipy().t.ppf((1 + rule.confidence) / 2, freedom)) * error)
     return Estimate(
         rounds, exp(mean), exp(mean - half), exp(mean + half), _probability(mean, error, freedom, rule)
     )
@@ -89,7 +110,7 @@ def deviation(logs: Sequence[Sequence[float]]) -> float:
     It is that of the middle point, so that the few that something from outside disturbed do not decide: a
     point's sum of squares is distributed as chi-squared, whose median is known.
     """
-    squares = [sum(one * one for one in some) / float(stats.chi2.ppf(0.5, len(some))) for some in logs]
+    squares = [sum(one * one for one in some) / float(_scipy().chi2.ppf(0.5, len(some))) for some in logs]
     return sqrt(median(squares))
 
 
@@ -100,7 +121,7 @@ def pooled(logs: Sequence[Sequence[float]]) -> float:
     ``FEWEST_POOLED`` have the rounds that it takes.
     """
     squares = [
-        (len(some) - 1) * stdev(some) ** 2 / float(stats.chi2.ppf(0.5, len(some) - 1))
+        (len(some) - 1) * stdev(some) ** 2 / float(_scipy().chi2.ppf(0.5, len(some) - 1))
         for some in logs
         if len(some) >= FEWEST_ROUNDS
     ]
@@ -113,7 +134,7 @@ def _probability(mean: float, error: float, freedom: int, rule: Rule) -> float:
         return 1.0
     if error == 0:
         return 0.0
-    tail = float(stats.t.sf(excess / error, freedom))
+    tail = float(_scipy().t.sf(excess / error, freedom))
     # Of zero a ratio may lie on either side; of the margin it is on the one side where it is.
     return min(1.0, 2 * tail) if rule.beyond == "zero" else tail
 
@@ -124,7 +145,7 @@ def verdicts(estimates: Mapping[K, Estimate], rule: Rule) -> dict[K, Verdict]:
     found: dict[K, Verdict] = dict.fromkeys(estimates, "undecided")
     if not decidable:
         return found
-    adjusted = stats.false_discovery_control([estimates[name].probability for name in decidable])
+    adjusted = _scipy().false_discovery_control([estimates[name].probability for name in decidable])
     for name, probability in zip(decidable, adjusted, strict=True):
         one = estimates[name]
         low, high = (log(value) if value > 0 else -inf for value in (one.low, one.high))

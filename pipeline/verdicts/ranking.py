@@ -12,10 +12,9 @@ from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import Against, Final
 from pipeline.store.record import Origin
 from pipeline.store.turns import Sustained
-from pipeline.verdicts.contest import Contest, Match, Rival, medians
 from pipeline.verdicts.finalists import Finalists, microseconds
-from pipeline.verdicts.statistics import estimate, verdicts
-from pipeline.verdicts.verdict import Estimate, Verdict
+from pipeline.verdicts.intervals import Estimate, Verdict, estimate, verdicts
+from pipeline.verdicts.rounds import Contest, Match, Rival, medians
 
 
 @dataclass(frozen=True)
