@@ -1,12 +1,7 @@
-"""How long people wait: the first run, a run with nothing to do, an edit until its new times, the tests.
+"""How long people wait for commands of this repository, in a clone of its last commit.
 
-    python -m pipeline.bench_startup
-    python -m pipeline.bench_startup only=[nothing_to_sweep,help]
-    python -m pipeline.bench_startup device=cpu
-
-Works in a clone of the last commit, with caches, temporary files and an MLflow store of its own, so that
-nothing is built or measured there at first; packages are this Python's. ``first_table``, ``again`` and
-``cloned`` need ``first`` before them. Each is one run: other programs on the machine count.
+The clone has caches, temporary files and an MLflow store of its own, so that nothing is built or measured
+there at first; packages are this Python's. Each wait is one run: other programs on the machine count.
 """
 
 from __future__ import annotations
@@ -17,8 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -27,11 +21,8 @@ from typing import Self
 from rich import box
 from rich.table import Table
 
-from pipeline import ROOT, UserError, unknown
-from pipeline.command.options import BenchStartupConfig
-from pipeline.command.run import console, run_stage, say
+from pipeline import ROOT, UserError
 from pipeline.machine import device
-from pipeline.reporting.numbers import print_wide
 
 SWEEP = ("pipeline.sweep", "kernel=softmax", "size=1024", "dtype=float32", "tracking=none", "output=results")
 
@@ -40,54 +31,39 @@ TRITON_EDIT = ("range(0, columns, BLOCK_SIZE)", "range(0, 0 + columns, BLOCK_SIZ
 
 CUDA_EDIT = "\nstatic_assert(sizeof(float) == 4);\n"
 
-FIRST_TABLE = ", by the sweeps"
-"""In the title of the table that ``make repro`` shows first (``closing.show_first``)."""
-
-STAGE = re.compile(r"(\w+) +(\d+\.\d) s\b")
-"""How a line of ``make repro`` begins that says how long a stage took."""
-
 LAST_LINES = 5
 """Of a command that failed."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Something to wait for. ``limit`` are the seconds that it should take at most, by the kind of device;
-    a kind that is not named has none. What is done ``before`` is not waited for. What ``do`` returns are the
-    seconds, where they are not those that it took itself."""
+    """Something to wait for. ``limit`` are the seconds that it should take at most, by the kind of device; on
+    another kind it is not run. ``before`` is done first and not waited for."""
 
     what: str
-    do: Callable[[Clone], float | None]
+    do: Callable[[Clone], None]
     limit: Mapping[str, float]
     before: Callable[[Clone], None] = lambda clone: None
 
 
-def run(config: BenchStartupConfig) -> None:
-    """Wait for each, and print the table."""
-    chosen = device.resolve(config.device)
-    for name in config.only or ():
-        if name not in WAITS:
-            raise unknown("wait", name, WAITS)
-    names = [name for name in WAITS if config.only is None or name in config.only]
+def measured(names: Collection[str], chosen: device.Device, say: Callable[[str], None]) -> Table:
+    """The table of some waits, each beside its limit; ``say`` gets a line as each ends."""
     found = Table(box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", padding=(0, 1, 0, 0))
     found.title = f"{chosen.slug}, {device.cpu_threads()} cores"
     for heading in ("wait", "what", "seconds", "limit"):
         found.add_column(heading, justify="right" if heading in ("seconds", "limit") else "left")
-    with tempfile.TemporaryDirectory(prefix="bench-startup-") as folder:
+    with tempfile.TemporaryDirectory(prefix="waits-") as folder:
         clone = Clone(Path(folder), chosen).without_results()
-        for name in names:
-            wait = WAITS[name]
-            limit = wait.limit.get(chosen.kind)
-            if limit is None:
+        for name, wait in WAITS.items():
+            if name not in names or chosen.kind not in wait.limit:
                 continue
-            with console.status(f"{wait.what} …"):
-                wait.before(clone)
-                begun = monotonic()
-                told = wait.do(clone)
-                seconds = monotonic() - begun if told is None else told
+            wait.before(clone)
+            begun = monotonic()
+            wait.do(clone)
+            seconds = monotonic() - begun
             say(f"{wait.what}: {seconds:.1f} s")
-            found.add_row(name, wait.what, f"{seconds:.1f}", f"{limit:g}")
-    print_wide(console, found)
+            found.add_row(name, wait.what, f"{seconds:.1f}", f"{wait.limit[chosen.kind]:g}")
+    return found
 
 
 class Clone:
@@ -98,7 +74,7 @@ class Clone:
         self.root = folder / "tree"
         self.chosen = chosen
         self.device = str(chosen)
-        self.first_table_s: float | None = None
+        self.is_measured = False
         self.next: Clone | None = None
         temporary = folder / "tmp"
         temporary.mkdir(parents=True)
@@ -123,17 +99,9 @@ class Clone:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         return self
 
-    def run(
-        self,
-        *command: str,
-        code: int = 0,
-        folder: Path | None = None,
-        see: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        """Run a command; ``see`` gets each line that it says. Raises UserError with its last words unless it
-        ends as it should."""
-        last: deque[str] = deque(maxlen=LAST_LINES)
-        with subprocess.Popen(
+    def run(self, *command: str, code: int = 0, folder: Path | None = None) -> None:
+        """Run a command. Raises UserError with its last words unless it ends as it should."""
+        done = subprocess.run(
             command,
             cwd=folder or self.root,
             env=self.environment,
@@ -141,46 +109,30 @@ class Clone:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-        ) as process:
-            assert process.stdout is not None, "it is a pipe"
-            for line in process.stdout:
-                see(line)
-                if line.strip():
-                    last.append(line.strip())
-        if process.returncode != code:
-            raise UserError(f"{' '.join(command)} ended with {process.returncode}: {' '.join(last)}")
+            check=False,
+        )
+        if done.returncode != code:
+            last = " ".join(done.stdout.split("\n")[-LAST_LINES:]).strip()
+            raise UserError(f"{' '.join(command)} ended with {done.returncode}: {last}")
 
     def python(self, *words: str, code: int = 0) -> None:
         """``python -m WORDS``."""
         self.run(sys.executable, "-m", *words, code=code)
 
-    def make(self, target: str, see: Callable[[str], None] = lambda line: None) -> None:
+    def make(self, target: str) -> None:
         """A target of the Makefile with this Python's packages."""
-        self.run("make", target, "VENV=", f"PYTHON={sys.executable}", see=see)
+        self.run("make", target, "VENV=", f"PYTHON={sys.executable}")
 
     def repro(self) -> None:
-        """``make repro``; says how long each stage took, and notes when the first table was there."""
-        begun = monotonic()
-
-        def see(line: str) -> None:
-            if stage := STAGE.match(line):
-                say(f"  {stage[1]} {stage[2]} s, until {monotonic() - begun:.1f} s")
-            if self.first_table_s is None and FIRST_TABLE in line:
-                self.first_table_s = monotonic() - begun
-
-        self.make("repro", see)
-
-    def first_table(self) -> float:
-        """Seconds from the begin of the first run to its first table. Raises UserError where nothing was
-        measured yet."""
-        if self.first_table_s is None:
-            raise UserError("nothing was measured here yet; name first, too: only=[first,first_table].")
-        return self.first_table_s
+        """``make repro``."""
+        self.make("repro")
+        self.is_measured = True
 
     def commit_and_clone(self) -> None:
         """Commit all that was measured, and make a clone of that, in which nothing is built. Raises UserError
         where nothing was measured yet."""
-        self.first_table()
+        if not self.is_measured:
+            raise UserError("nothing was measured here yet; name first, too: only=[first,cloned].")
         self.run("git", "add", "--all")
         who = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
         self.run("git", *who, "commit", "--quiet", "--allow-empty", "--message", "Results")
@@ -206,9 +158,8 @@ class Clone:
 
 
 WAITS = {
-    "first": Wait("make repro, nothing built or measured", Clone.repro, {"cpu": 180, "cuda": 240}),
-    "first_table": Wait("its first table is on the screen", Clone.first_table, {"cuda": 60}),
-    "again": Wait("make repro, nothing to do", Clone.repro, {"cpu": 3, "cuda": 3}),
+    "first": Wait("make repro, nothing built or measured", Clone.repro, {"cpu": 250, "cuda": 240}),
+    "again": Wait("make repro, nothing to do", Clone.repro, {"cpu": 4, "cuda": 4}),
     "cloned": Wait(
         "make repro in a fresh clone, all of it measured and committed",
         Clone.repro_of_clone,
@@ -232,7 +183,7 @@ WAITS = {
     "nothing_to_sweep": Wait(
         "python -m pipeline.sweep, nothing to do",
         lambda clone: clone.sweep("provider=triton_online"),
-        {"cpu": 1.5, "cuda": 1.5},
+        {"cpu": 4, "cuda": 4},
         before=lambda clone: clone.sweep("provider=triton_online"),
     ),
     "help": Wait(
@@ -243,11 +194,7 @@ WAITS = {
     "misspelt": Wait(
         "a misspelt option",
         lambda clone: clone.python("pipeline.sweep", "kernel=softmax", "prvider=torch", code=2),
-        {"cpu": 1, "cuda": 1},
+        {"cpu": 1.5, "cuda": 1.5},
     ),
-    "tests": Wait("make test", lambda clone: clone.make("test"), {"cpu": 240}),
+    "tests": Wait("make test", lambda clone: clone.make("test"), {"cpu": 300}),
 }
-
-
-if __name__ == "__main__":
-    run_stage("bench_startup", BenchStartupConfig, run)
