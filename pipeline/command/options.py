@@ -223,7 +223,6 @@ class DocsConfig(Record):
     """conf/docs.yaml."""
 
     input: Place
-    reports: Place
     docs: Several[Place]
     check: bool
 
