@@ -18,12 +18,12 @@ from mkdocs.structure.nav import Link, Navigation, Section
 ROOT = Path(__file__).parents[1]
 
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "docs/site.css")
-REPORTS = {"All machines": "report", "Against the field": "field", "Over commits": "history"}
+REPORT = "reports/report"
 
-OF_REPORTS = (".html", ".svg", ".csv", ".parquet", ".json")
+OF_REPORTS = (".html", ".svg", ".csv", ".json")
 
-MARKDOWN = re.compile(rf"(\]\([\w./-]*reports/(?:{'|'.join(REPORTS.values())}))\.md\b")
-"""A link to a report in Markdown."""
+MARKDOWN = re.compile(rf"(\]\([\w./-]*{REPORT})\.md\b")
+"""A link to the report in Markdown."""
 
 
 def of_repository() -> Iterator[str]:
@@ -44,12 +44,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to reports lead to their HTML."""
+    """Links to the report lead to its HTML."""
     return MARKDOWN.sub(r"\1.html", markdown)
 
 
 def on_nav(nav: Navigation, **_: Any) -> Navigation:
-    """The reports after the pages."""
-    links = [Link(title, f"reports/{name}.html") for title, name in REPORTS.items()]
-    nav.items.append(Section("Reports", list(links)))
+    """The report after the pages."""
+    nav.items.append(Section("Report", [Link("All machines", f"{REPORT}.html")]))
     return nav

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels import ops
 from pipeline.machine import device
-from pipeline.timing.second_context import SecondContext
+from pipeline.timing.launch_gap import SecondContext
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import Stopwatch

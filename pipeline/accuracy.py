@@ -51,7 +51,7 @@ from pipeline.points.limits import Text
 from pipeline.points.plan import Target
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
-from pipeline.reporting.progress import Progress
+from pipeline.reporting.terminal import Progress
 from pipeline.store import results
 from pipeline.store.ceilings import Canary
 from pipeline.store.files import append, content

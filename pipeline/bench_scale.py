@@ -39,7 +39,7 @@ from pipeline.points.plan import Plan, Target, plan
 from pipeline.points.point import Point
 from pipeline.points.problems import SIZE
 from pipeline.reporting.numbers import print_wide
-from pipeline.reporting.progress import Progress
+from pipeline.reporting.terminal import Progress
 from pipeline.store import results
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.files import write_atomically

@@ -32,7 +32,7 @@ from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, values_of
 from pipeline.reporting import python_call
 from pipeline.reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration
-from pipeline.reporting.frames import headline_of
+from pipeline.reporting.headlines import headline_of
 from pipeline.reporting.numbers import RATES, number, percent, print_wide
 from pipeline.store import results
 from pipeline.store.environment import Environment

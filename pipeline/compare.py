@@ -37,10 +37,9 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.asked import asked
-from pipeline.reporting import compared, machines_shown, ratio_plot, ratios
-from pipeline.reporting.numbers import print_wide
-from pipeline.reporting.progress import Progress
-from pipeline.reporting.ratios import Compared
+from pipeline.reporting import compared, comparison, machines
+from pipeline.reporting.comparison import Compared
+from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, comparisons, results, runs, turns
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
@@ -58,7 +57,7 @@ def run(config: CompareConfig) -> None:
     """Compare, and print what came of it."""
     if config.most_rounds < config.rounds:
         raise UserError("most_rounds: write no fewer than rounds.")
-    both = machines_shown.found(config.a, config.b, (config.output, ROOT / "results"), warn)
+    both = machines.found(config.a, config.b, (config.output, ROOT / "results"), warn)
     if both is not None:
         if config.cluster is not None:
             raise UserError(f"nothing of {both.a} and {both.b} is measured; leave cluster= out.")
@@ -87,7 +86,7 @@ def run(config: CompareConfig) -> None:
         sys.exit(1)
 
 
-def show(config: CompareConfig, both: machines_shown.Machines) -> None:
+def show(config: CompareConfig, both: machines.Machines) -> None:
     """Print two machines' results side by side, of the kernel or of all that both have. Raises UserError
     where there is nothing of what was asked for."""
     as_markdown = config.format == "markdown"
@@ -242,7 +241,7 @@ class Compare:
 
     def rows(self) -> list[Compared]:
         """What is known of each match that has rounds."""
-        return [] if self.contest is None else compared.rows(self.contest)
+        return [] if self.contest is None else compared.compared(self.contest)
 
     def show(self) -> None:
         """Print the table, what failed, what is known in all, and where it lies."""
@@ -251,9 +250,9 @@ class Compare:
             return
         shown = [row for row in rows if row.verdict != "same"] if self.config.self_test else rows
         if self.config.format == "markdown":
-            say(ratios.markdown(shown, self.title))
+            say(f"**{self.title}**\n\n{comparison.table(shown, self.title).markdown()}")
         elif shown:
-            print_wide(console, ratios.table(shown, self.title))
+            comparison.table(shown, self.title).print(console)
         for match in self.contest.matches:
             if failed := self.contest.failure(match):
                 rival, outcome = failed
@@ -263,7 +262,7 @@ class Compare:
         for line in self._summary(self.contest, rows):
             say(line)
         picture = self.path.with_suffix(".svg")
-        write_atomically(picture, ratio_plot.plot(rows, self.title, self.config.margin))
+        write_atomically(picture, comparison.plot(rows, self.title, self.config.margin))
         found = self.found(rows).model_dump_json(indent=2).encode() + b"\n"
         write_atomically(self.path.with_suffix(".json"), found)
         say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")
@@ -286,14 +285,14 @@ class Compare:
             b=sides[1],
             margin=self.config.margin,
             beyond=self.config.beyond,
-            rows=tuple(map(compared.kept, rows)),
+            rows=tuple(map(comparison.kept, rows)),
         )
 
     def _summary(self, contest: Contest, rows: Sequence[Compared]) -> list[str]:
         """Counts and means."""
         if not rows:
             return []
-        found = [compared.summary(rows)]
+        found = [comparison.summary(rows)]
         if self.config.self_test:
             found += rounds.sentences([(row.estimate, row.verdict) for row in rows], self._noise(contest))
         return found

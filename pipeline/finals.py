@@ -42,9 +42,8 @@ from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target, plan
 from pipeline.points.written import is_of
-from pipeline.reporting.finals_table import table
-from pipeline.reporting.numbers import print_wide
-from pipeline.reporting.progress import Progress
+from pipeline.reporting.summary import finals_table
+from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, finals, provenance, results, turns
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.finals import Final
@@ -289,7 +288,7 @@ class Finals:
             return
         rows = self.rows()
         if rows:
-            print_wide(console, table(list(rows.values()), f"finals on {self.slug}"))
+            finals_table(list(rows.values()), f"finals on {self.slug}").print(console)
         for match in self.contest.matches:
             if failed := self.contest.failure(match):
                 rival, outcome = failed

@@ -34,7 +34,7 @@ from pipeline import ROOT, UserError
 from pipeline.command import remedies
 from pipeline.command.early import Early
 from pipeline.points.limits import visible_lines
-from pipeline.reporting import closing
+from pipeline.reporting import summary
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
 from pipeline.store.credentials import hidden, masked
@@ -182,7 +182,7 @@ def main(words: Sequence[str]) -> int:
         show_table()
     elif stages.swept:
         show_first_table(stages.swept)
-    console.print(str(closing.provenance(Path("results"), began)), highlight=False, soft_wrap=True)
+    console.print(str(summary.provenance(Path("results"), began)), highlight=False, soft_wrap=True)
     counts = f"{len(stages.ran)} stages ran and {len(stages.skipped)} had nothing to do"
     console.print(
         f"{counts}: {monotonic() - stages.begin:.1f} s. All that they said: {LOG}.",
@@ -274,13 +274,13 @@ def show_first_table(kernels: Collection[str]) -> None:
     came with the clone, or was made before."""
     if environment := machine():
         folder = folder_for(Path("results"), environment["kind"])
-        closing.show_first(console, folder, environment["gpu"], kernels)
+        summary.show_first(console, folder, environment["gpu"], kernels)
 
 
 def show_table() -> None:
     """Print this machine's table, if it has measured anything."""
     environment = machine()
-    if environment and not closing.show(console, reports_of(environment), environment["gpu"]):
+    if environment and not summary.show(console, reports_of(environment), environment["gpu"]):
         console.print(f"Nothing was measured on {environment['gpu']}.", highlight=False, soft_wrap=True)
 
 

@@ -48,15 +48,15 @@ from pipeline.points import notation, problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.points.searches import Searches
-from pipeline.reporting.progress import Bars, Progress
-from pipeline.reporting.swept import (
+from pipeline.reporting.sweep_output import (
     Found,
-    Swept,
+    SweepOutput,
     best_so_far,
     failures_of_own,
+    in_words,
     nothing_to_measure,
-    told,
 )
+from pipeline.reporting.terminal import Bars, Progress
 from pipeline.store import commit, results, retry, runs
 from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.ledger import Ledger
@@ -174,7 +174,7 @@ def conclude(swept: Sequence[Sweep], seconds: float) -> None:
     for sweep in swept:
         if sweep.config.tracking.name != "none":
             publish(sweep.config, sweep)
-    rows = ((sweep.entry, row) for sweep in swept for row in sweep.swept().current())
+    rows = ((sweep.entry, row) for sweep in swept for row in sweep.sweep_output().current())
     judge(((entry, row.point, row.outcome) for entry, row in rows), swept[0].config.allow or ())
 
 
@@ -209,7 +209,7 @@ def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
             for point in wanted.points:
                 outcome = debugging.call(config.entry.loaded.where, point, chosen, config.seed)
                 found.append((config.entry, point, outcome))
-                say(f"{point}: {told(outcome)}")
+                say(f"{point}: {in_words(outcome)}")
     except BdbQuit:
         raise UnsuccessfulError("the debugger was left; the points after it were not called.") from None
     judge(found, configs[0].allow or ())
@@ -291,12 +291,12 @@ class Sweep:
                 with suppress(UserError):
                     self.finish()
                 if isinstance(error, KeyboardInterrupt):
-                    error.add_note(self.swept().closing_line())
+                    error.add_note(self.sweep_output().summary_line())
                 else:
-                    self.swept().show(console)
+                    self.sweep_output().show(console)
                 raise
             self.finish()
-            self.swept().show(console)
+            self.sweep_output().show(console)
 
     def refresh(self) -> None:
         """Let rows say what their times mean by the kernel's work as it is now, and by ceilings that they had
@@ -485,9 +485,9 @@ class Sweep:
             if row is not None and (self.searches is None or row.key == self.identity.key(row.point))
         ]
 
-    def swept(self) -> Swept:
+    def sweep_output(self) -> SweepOutput:
         """What this sweep has to say at its end."""
-        return Swept(
+        return SweepOutput(
             entry=self.entry,
             plan=self.plan,
             identity=self.identity,

@@ -30,8 +30,7 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog, problems
 from pipeline.points.catalog import Entry
-from pipeline.reporting.numbers import print_wide
-from pipeline.reporting.tuned_table import shown
+from pipeline.reporting.summary import tuned_table
 from pipeline.store import finals, provenance, results
 from pipeline.store.environment import UNKEYED, Environment
 from pipeline.store.files import write_atomically
@@ -85,7 +84,7 @@ def run(config: TuneConfig) -> None:
         kernels=found,
     )
     write_atomically(path, table.text(made_table).encode())
-    print_wide(console, shown(made_table))
+    tuned_table(made_table).print(console)
     count = sum(len(one.problems) for one in found.values())
     seconds = monotonic() - begin
     say(f"{count} problem{'s' * (count > 1)} of {', '.join(found)}, {seconds:.1f} s: {path}.")

@@ -43,7 +43,7 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog, notation
 from pipeline.points.catalog import Entry
 from pipeline.reporting.numbers import number, percent, print_wide
-from pipeline.reporting.progress import Progress
+from pipeline.reporting.terminal import Progress
 from pipeline.store import provenance, results, spread
 from pipeline.store.ceilings import Ceilings
 from pipeline.store.environment import Environment

@@ -19,7 +19,7 @@ from pipeline.points import problems
 from pipeline.points.frozen import Values, digest
 from pipeline.points.limits import TIME_DIGITS, rounded
 from pipeline.points.point import Point, order
-from pipeline.reporting.frames import entry_of
+from pipeline.reporting.headlines import entry_of
 from pipeline.store import finals, provenance, results
 from pipeline.store.ceilings import Canary, Ceilings, rate
 from pipeline.store.environment import Environment

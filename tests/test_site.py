@@ -128,8 +128,8 @@ def test_pages_and_the_report_open_from_a_folder(site: Path, browser: webdriver.
     assert "Clusters and DSMEM" in text() and "mbarrier" in text()
     assert len(browser.find_elements(By.CSS_SELECTOR, "article table")) > 5
 
-    follow("reports/field.md")
-    wait.until(lambda _: browser.current_url.endswith("reports/field.html"))
+    follow("The report")
+    wait.until(lambda _: browser.current_url.endswith("reports/report.html#against-the-field"))
     assert "Against the field" in text()
 
     browser.get(f"file://{site}/docs/why.html")

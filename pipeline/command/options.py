@@ -223,7 +223,6 @@ class DocsConfig(Record):
     """conf/docs.yaml."""
 
     input: Place
-    reports: Place
     docs: Several[Place]
     check: bool
 
@@ -377,12 +376,16 @@ class PublishConfig(Record):
     tracking: TrackingConfig
 
 
-class TimersConfig(KernelOptions):
-    """conf/timers.yaml. Problems are those of the preset's first workload, unless pinned."""
+class BenchmarksConfig(KernelOptions):
+    """conf/benchmarks.yaml. Problems that are not pinned are those of the preset's first workload; of a sweep
+    all of the preset's."""
 
+    benchmark: Literal["timers", "inputs", "sweep", "devices", "waits"] | None
     provider: str | None
     pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)
+    work_s: float = Field(ge=0)
+    only: Pin[str]
     seed: Seed
     timing: TimingSettings
     preset: PresetConfig
@@ -390,36 +393,6 @@ class TimersConfig(KernelOptions):
     output: Place
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
-
-
-class BenchInputsConfig(TimersConfig):
-    """conf/bench_inputs.yaml."""
-
-    work_s: float = Field(ge=0)
-
-
-class BenchSweepConfig(KernelOptions):
-    """conf/bench_sweep.yaml."""
-
-    provider: str
-    preset: PresetConfig
-    pin: dict[str, Some] = Field(default_factory=dict)
-    repeats: int = Field(ge=1)
-    device: str
-
-
-class BenchStartupConfig(Record):
-    """conf/bench_startup.yaml."""
-
-    device: str
-    only: Pin[str] = None
-
-
-class BenchDevicesConfig(KernelOptions):
-    """conf/bench_devices.yaml."""
-
-    preset: PresetConfig
-    repeats: int = Field(ge=1)
 
 
 class BenchScaleConfig(KernelOptions):

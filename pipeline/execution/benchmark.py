@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,9 @@ from time import perf_counter
 
 from rich.table import Table
 
+from kernels.contract import Value, shown
 from pipeline import ROOT, UserError
+from pipeline.machine.device import Device
 
 
 @dataclass(frozen=True)
@@ -120,3 +123,61 @@ def compared(found: Mapping[str, Sequence[Seconds]], title: str) -> Table:
         loop, whole = best[first].loop / seconds.loop, best[first].whole / seconds.whole
         table.add_row(way, f"{seconds.loop:.1f}", f"{loop:.2f}", f"{seconds.whole:.1f}", f"{whole:.2f}")
     return table
+
+
+def beside_textbook(
+    textbook: Mapping[str, object], sweep: Sequence[str], chosen: Device, repeats: int, title: str
+) -> Table:
+    """A sweep with these options beside the textbook's loop over the same points, with empty compiler caches.
+    Both are processes of their own."""
+    found: dict[str, list[Seconds]] = {"textbook": [], "sweep": []}
+    with tempfile.TemporaryDirectory() as folder:
+        calibrated(str(chosen), Path(folder))
+        path = Path(folder, "plan.json")
+        path.write_text(json.dumps(textbook))
+        ways = {
+            "textbook": ["pipeline.execution.textbook", str(path)],
+            "sweep": ["pipeline.sweep", *sweep, f"device={chosen}", *_into(folder)],
+        }
+        for turn in range(repeats):
+            for way, words in ways.items():
+                environment = _caches(Path(folder, f"{way}-{turn}"))
+                if way == "textbook":
+                    environment["CUDA_VISIBLE_DEVICES"] = chosen.uuid or ""
+                found[way].append(timed(words, environment))
+    return compared(found, title)
+
+
+def on_several(sweep: Sequence[str], gpus: Sequence[Device], repeats: int, title: str) -> Table:
+    """A sweep with these options on one GPU beside the same on two, four and eight, with empty compiler
+    caches. Raises UserError for fewer than two GPUs."""
+    if len(gpus) < 2:
+        raise UserError(f"this compares one GPU with several, and here are {len(gpus)}.")
+    found: dict[str, list[Seconds]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        calibrated(str(gpus[0]), Path(folder))
+        for turn in range(repeats):
+            for count in (count for count in (1, 2, 4, 8) if count <= len(gpus)):
+                devices = f"device=[{','.join(map(str, gpus[:count]))}]"
+                words = ["pipeline.sweep", *sweep, devices, *_into(folder)]
+                seconds = timed(words, _caches(Path(folder, f"{count}-{turn}")))
+                found.setdefault(f"{count} GPU{'s' * (count > 1)}", []).append(seconds)
+    return compared(found, title)
+
+
+def pinned(pins: Mapping[str, Sequence[Value]]) -> list[str]:
+    """Pins as they are written on a command line."""
+    return [f"{name}=[{','.join(map(shown, values))}]" for name, values in pins.items()]
+
+
+def _into(folder: str) -> list[str]:
+    """The options of a sweep that measures everything and leaves nothing outside of a folder."""
+    return [f"output={folder}", "remeasure=true", "tracking=none", "allow=all"]
+
+
+def _caches(folder: Path) -> dict[str, str]:
+    """The environment of compilers whose caches are empty."""
+    return {
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+    }

@@ -49,7 +49,7 @@ from pipeline.timing import rates
 from pipeline.timing.launch_gap import LaunchGap, SetMode
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile, relative_half_width
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Count
 from pipeline.timing.stopwatch import Another, Stopwatch
 from pipeline.timing.timers import Rotation, Samples, capture, checked_outputs, cupti
 from pipeline.timing.timers.graph import sampled

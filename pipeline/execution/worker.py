@@ -49,7 +49,7 @@ from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
 from pipeline.timing.timers import Rotation
 from pipeline.timing.timers.capture import capture
-from pipeline.timing.timers.events import recorded
+from pipeline.timing.timers.event import recorded
 
 SAMPLES = 50
 """Turns that are timed after the work; together they are far shorter than it."""

@@ -6,17 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from pipeline.points.notation import plural
 from pipeline.reporting.content import Content
+from pipeline.reporting.document import Items, Section, Text
 from pipeline.reporting.field import HeadToHead
-from pipeline.reporting.gpus import groups
-from pipeline.reporting.gpus_section import alone, left_out
+from pipeline.reporting.gpus import alone, groups, left_out
 from pipeline.reporting.losses import ratio
 from pipeline.reporting.numbers import speedup
+from pipeline.reporting.tables import TextTable
 from pipeline.store.comparisons import Comparison
 from pipeline.store.finals import ONE_ROUND, Final
 
@@ -34,14 +34,8 @@ ONCE = f"finals of {ONE_ROUND}, which decides nothing"
 EARLIER = "of an earlier source, measuring code or environment"
 
 
-@dataclass(frozen=True)
-class ShortAnswer:
-    """A question, the lines that answer it, and where there is more: ``gpus``, ``losses``, ``history``,
-    ``doubts`` or nowhere."""
-
-    question: str
-    lines: Sequence[str]
-    more: str = ""
+GPUS, FIELD, HISTORY, DOUBTS = "GPU against GPU", "Where we lose", "Finals over commits", "Not to be trusted"
+"""The titles of the sections that say more."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +53,18 @@ class Doubt:
         return sum(self.counts.values())
 
 
-def answers(content: Content, doubted: Sequence[Doubt]) -> list[ShortAnswer]:
+def section(content: Content, found: Sequence[Doubt]) -> Section:
     """The faster GPU, faster providers, slower commits, and times to doubt."""
-    return [_which_gpu(content), _who_is_faster(content), _slowed(content), _doubted(doubted)]
+    answers = [_which_gpu(content), _who_is_faster(content), _slowed(content), _doubted(found)]
+    return Section("In short", answers, look="answers")
+
+
+def _answer(question: str, lines: Sequence[str], more: str) -> Section:
+    """A question, the lines that answer it, and the title of the section that says more."""
+    shown = list(lines)
+    if len(lines) > MOST_LINES:
+        shown = [*lines[: MOST_LINES - 1], f"And {len(lines) - MOST_LINES + 1} more lines."]
+    return Section(question, [Items(shown), *([Text("More:", link=more)] if more else [])])
 
 
 def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> list[Doubt]:
@@ -89,9 +92,14 @@ def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> list[Doubt]:
     return sorted(some, key=lambda one: one.total)
 
 
-def lines(some: Sequence[Doubt], names: Mapping[str, str]) -> list[dict[str, Any]]:
+def table(some: Sequence[Doubt], names: Mapping[str, str]) -> TextTable:
     """A line a reason: how many times, and of which kernels on which machines."""
-    return [{"reason": one.reason, "count": one.total, "where": _where(one, names)} for one in some]
+    return TextTable(
+        title="Times by what there is to say against them",
+        columns=("reason", "times", "where"),
+        rows=[[one.reason, str(one.total), _where(one, names)] for one in some],
+        numbers=("times",),
+    )
 
 
 def _where(doubt: Doubt, names: Mapping[str, str]) -> str:
@@ -106,7 +114,7 @@ def _kind(reason: str | None) -> str:
     return re.sub(r"\d[\d.]*", "…", reason or "no reason was recorded")
 
 
-def _which_gpu(content: Content) -> ShortAnswer:
+def _which_gpu(content: Content) -> Section:
     names = content.machines
     found = [
         f"Bound by {one.bound}, {plural(one.problems, 'problem')}: {names[one.b]} takes "
@@ -119,15 +127,15 @@ def _which_gpu(content: Content) -> ShortAnswer:
         line = alone(content.common_problems, content.rows, names)
         found = [line or (f"Only {gpus[0]} has results." if gpus else "No GPU has results.")]
     found += left_out(content.other_sources, names)
-    return ShortAnswer("Which GPU is faster?", _first(found), "gpus" if content.common_problems else "")
+    return _answer("Which GPU is faster?", found, GPUS if content.common_problems else "")
 
 
-def _who_is_faster(content: Content) -> ShortAnswer:
+def _who_is_faster(content: Content) -> Section:
     lost = content.losses
     met = len({one.place for one in (*content.field, *lost)})
     if not lost:
-        return ShortAnswer(
-            "Who beats us?", [f"Nobody by more than 1 %, at {plural(met, 'problem')} with others."]
+        return _answer(
+            "Who beats us?", [f"Nobody by more than 1 %, at {plural(met, 'problem')} with others."], ""
         )
     by: dict[tuple[str, str], list[HeadToHead]] = {}
     for one in lost:
@@ -141,24 +149,24 @@ def _who_is_faster(content: Content) -> ShortAnswer:
             f"{kernel} on {content.machines.get(gpu, gpu)}, {plural(len(some), 'problem')}; the worst: "
             f"{_worst(some)}."
         )
-    return ShortAnswer("Who beats us?", _first(found), "losses")
+    return _answer("Who beats us?", found, FIELD)
 
 
 def _worst(lost: Sequence[HeadToHead]) -> str:
     first = lost[0]
-    rival = first.rivals[first.lost[0]]
-    return f"{rival.time.label} takes {ratio(rival)} of our time at {first.where}"
+    worst = first.others[first.lost[0]]
+    return f"{worst.time.label} takes {ratio(worst)} of our time at {first.where}"
 
 
-def _slowed(content: Content) -> ShortAnswer:
+def _slowed(content: Content) -> Section:
     two = [one for one in content.comparisons if one.kernel in content.about and one.a.commit != one.b.commit]
     newest = sorted(two, key=lambda one: one.at, reverse=True)
     rest = sorted(set(content.about) - {one.kernel for one in two})
     found = [_compared(one, content.machines) for one in newest]
     if found and rest:
         found.insert(0, f"Not compared at two commits: {', '.join(rest)}; {COMPARE}")
-    more = "history" if content.history else ""
-    return ShortAnswer("Did commits slow anything?", _first(found) or [NOT_COMPARED], more)
+    more = HISTORY if content.loaded.every_final else ""
+    return _answer("Did commits slow anything?", found or [NOT_COMPARED], more)
 
 
 def _compared(one: Comparison, names: Mapping[str, str]) -> str:
@@ -171,16 +179,9 @@ def _compared(one: Comparison, names: Mapping[str, str]) -> str:
     )
 
 
-def _doubted(found: Sequence[Doubt]) -> ShortAnswer:
+def _doubted(found: Sequence[Doubt]) -> Section:
     sentences = [
         f"{'All ' * one.is_of_all}{plural(one.total, 'time')}: {one.reason}." for one in reversed(found)
     ]
     sentences = sentences or ["Nothing."]
-    return ShortAnswer("What is not to be trusted?", _first(sentences), "doubts" if found else "")
-
-
-def _first(some: Sequence[str]) -> list[str]:
-    """As many lines as there is room for; the last says how many more there are."""
-    if len(some) <= MOST_LINES:
-        return list(some)
-    return [*some[: MOST_LINES - 1], f"And {len(some) - MOST_LINES + 1} more lines."]
+    return _answer("What is not to be trusted?", sentences, DOUBTS if found else "")

@@ -1,68 +1,58 @@
-"""The fastest provider at each problem, as ``best.csv`` and ``best.parquet`` have it and as a ledger gives it
-at once."""
+"""The fastest provider at each problem, as the report's ``best.csv`` has it.
+
+A column of a file has its unit in its name. One whose name has none holds words.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pipeline.reporting import data_files, shares
-from pipeline.reporting.frames import (
-    against_baseline,
-    best_configurations,
-    best_providers,
-    comparable,
-    entry_of,
-    frame,
-)
 from pipeline.reporting.numbers import microseconds, speedup
-from pipeline.store import results
 
-if TYPE_CHECKING:
-    import pandas as pd
+NAMES = {
+    "gbps": "gb_per_s",
+    "tflops": "tflop_per_s",
+    "rel_ci": "rel_ci_fraction",
+    "speedup": "speedup_ratio",
+}
+"""The names of a frame's columns in a file, where they differ."""
+
+FRAME_NAMES = {name: column for column, name in NAMES.items()}
+
+MARKS = ("valid", "throttle", "old", "incomparable", "tied", "doubt")
+"""The columns for what the pages say of a time and its ratio by marks. A time that is not ``valid`` is not to
+be trusted, and with a ``throttle`` it is an upper bound; ``old`` names what has changed since:
+the source, the measuring code or the environment; ``incomparable`` is why no ratio is made of it;
+``tied`` says that the ratio is no difference, and ``doubt`` why it is not to be trusted."""
 
 COLUMNS = [
     *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
-    *("baseline", "speedup", *data_files.MARKS, "commit", "dirty"),
+    *("baseline", "speedup", *MARKS, "commit", "dirty"),
 ]
-"""The best configuration of any provider at each problem, whose numbers ``problem`` holds. In the files some
-columns have other names, with their units: ``data_files.NAMES``."""
+"""The best configuration of any provider at each problem, whose numbers ``problem`` holds."""
 
 Row = Mapping[str, str]
-"""A line of the CSV file, by ``COLUMNS``."""
-
-
-def rows(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of the files, of the best configurations of each provider."""
-    found = best_providers(best)
-    found = found.assign(baseline=found["kernel"].map(baselines), problem=found["extent"])
-    if "old" not in found:  # rows as they were measured just now
-        found = found.assign(old="")
-    return found.sort_values(["kernel", "rank", "gpu"])
+"""A line of ``best.csv``, by ``COLUMNS``."""
 
 
 def read(path: Path, gpu: str) -> list[Row]:
     """A file's lines of one machine, in its order; none where there is no file."""
-    return _lines(path.read_text(), gpu) if path.is_file() else []
+    return parsed(path.read_text(), gpu) if path.is_file() else []
 
 
-def of_ledgers(folder: Path, gpu: str, kernels: Collection[str]) -> list[Row]:
-    """What the file would have of these kernels on one machine, by the ledgers in a folder of results as they
-    are now."""
-    ledgers = [results.ledger_path(folder, name, gpu) for name in sorted(kernels)]
-    there = [path for path in ledgers if path.is_file()]
-    measured = [row for path in there for row in results.own_rows(path, lambda sentence: None)]
-    if not any(row.outcome.timing for row in measured):
-        return []
-    _, ceilings = results.machines(folder, lambda sentence: None)
-    of_all = frame(shares.of_records(comparable(measured), ceilings))
-    entries = {name: entry_of(name) for name in dict.fromkeys(of_all["kernel"])}
-    baselines = {name: entry.loaded.kernel.baseline for name, entry in entries.items() if entry is not None}
-    found = rows(against_baseline(best_configurations(of_all), baselines), baselines)
-    return _lines(data_files.csv(found, COLUMNS), gpu)
+def parsed(content: str, gpu: str) -> list[Row]:
+    """The lines of one machine of a file's text, by the columns of a frame."""
+    return [
+        {
+            FRAME_NAMES.get(name, name): FRAME_NAMES.get(value, value) if name == "headline" else value
+            for name, value in row.items()
+        }
+        for row in csv.DictReader(content.splitlines())
+        if row["gpu"] == gpu
+    ]
 
 
 def value(cell: str) -> float | None:
@@ -84,13 +74,15 @@ def ratio(row: Row) -> str:
 
 def notes(rows: Iterable[Row]) -> list[str]:
     """The meaning of the lines' marks, by reason."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if row["doubt"]:
-            where = " ".join(filter(None, (row["kernel"], row["problem"], row["words"])))
-            found.setdefault(row["doubt"], []).append(where)
-    return [f"! Not to be trusted at {', '.join(places)}: {why}." for why, places in found.items()]
+    return distrust_notes(
+        (row["doubt"], " ".join(filter(None, (row["kernel"], row["problem"], row["words"])))) for row in rows
+    )
 
 
-def _lines(content: str, gpu: str) -> list[Row]:
-    return [data_files.of_line(row) for row in csv.DictReader(content.splitlines()) if row["gpu"] == gpu]
+def distrust_notes(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Sentences on what the mark ``!`` means, of reasons and places; those without a reason are left out."""
+    places: dict[str, dict[str, None]] = {}
+    for why, where in found:
+        if why:
+            places.setdefault(why, {})[where] = None
+    return [f"! Not to be trusted at {', '.join(some)}: {why}." for why, some in places.items()]

@@ -29,7 +29,7 @@ from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Pins
 from pipeline.points.point import Point, order
-from pipeline.reporting.frames import comparable
+from pipeline.reporting.headlines import comparable
 from pipeline.reporting.numbers import percent
 from pipeline.store import ceilings, finals, provenance, results
 from pipeline.store.ceilings import Ceilings

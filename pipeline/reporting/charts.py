@@ -1,27 +1,30 @@
-"""Charts of a page: lines over an x axis as SVG, each mark with the numbers that stand behind it.
+"""Charts: lines and marks over an x axis as SVG, each mark with the numbers that stand behind it.
 
-A chart is drawn here and not by the page's script: it is there without one, and it takes the page's colours.
-The script shows a mark's text beside a pointer and hides the lines that a reader does not ask for.
-"""
+A page has them in its own colours, without a script too: that only shows a mark's text beside a pointer and
+hides what a reader does not ask for. A provider's colour says what it is written in, and is the same
+everywhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
-
-import pandas as pd
-from matplotlib.ticker import MaxNLocator
-
-from pipeline.reporting.drawings import Drawing
-from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.reporting.plots import HEADROOM, Limit, Panel, Style, limit, log_ends, log_ticks, x_ticks
-from pipeline.reporting.ranking import is_bound
 
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40
 """Of a chart, in its own units; the margins hold the axes' texts."""
+
+INK, MUTED, GRID, PAPER = "#1f2328", "#656d76", "#d8dee4", "#ffffff"
+"""Text, lesser text, grid lines and background on paper; a page names its own instead."""
+
+RATIOS = tuple(2.0**power for power in range(-7, 8))
+"""Where a logarithmic axis of ratios has ticks, as far as it goes."""
+
+HEADROOM = 1.13
+"""Above the highest line, for the text of a limit."""
 
 SHAPES = {
     "o": ("circle", "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0"),
@@ -32,131 +35,144 @@ SHAPES = {
 }
 """Names and paths of a style's markers, around their middle. A page has each path once."""
 
+FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
+    "torch": (
+        ("#0072b2", "#4aa8e8"),
+        ("#56b4e9", "#a6dcff"),
+        ("#1b3a6b", "#7c95d6"),
+        ("#3f8f9f", "#5fb9c9"),
+        ("#8295b5", "#b4c1da"),
+    ),
+    "triton": (("#d55e00", "#ff8433"), ("#e69f00", "#ffc445"), ("#8c2d04", "#d9795a")),
+    "cuda": (("#009e73", "#2fd0a2"), ("#6fc3a0", "#a5ecd0"), ("#00594a", "#4f9c8b")),
+    "cpp": (("#cc79a7", "#e79ac6"), ("#8e4585", "#bf7ab6")),
+    "numba": (("#8a8f00", "#d3d94a"),),
+    "": (("#57606a", "#a5aeb8"), ("#9aa2ab", "#d0d6dc"), ("#24292f", "#818b96")),
+}
+"""Colours on light and on dark by the first word of a provider's name, after Okabe and Ito, whose hues
+most colour-blind people tell apart; within a family lightness, marker and dashes differ too."""
+
+DASHES = ("", "10 3", "3 3", "12 3 3 3")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a provider is drawn; ``name`` is that of its colour in a page's style sheet."""
+
+    name: str
+    light: str
+    dark: str
+    marker: str
+    dashes: str = ""
+
+
+def styles(providers: Iterable[str]) -> dict[str, Style]:
+    """A style for each provider, the families in their fixed order."""
+    by_family: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for provider in sorted(set(providers)):
+        first = provider.split("_")[0]
+        by_family[first if first in FAMILIES else ""].append(provider)
+    found = {}
+    for family, members in by_family.items():
+        for i, provider in enumerate(members):
+            place = i % len(FAMILIES[family])
+            light, dark = FAMILIES[family][place]
+            marker = list(SHAPES)[i % len(SHAPES)]
+            found[provider] = Style(
+                f"{family or 'other'}-{place}", light, dark, marker, DASHES[i % len(DASHES)]
+            )
+    return found
+
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a line, and what is said of it."""
+    """A point of a line, and what is said of it. A ``hollow`` one differs from the others as the chart
+    says."""
 
     x: float
     y: float
     text: str
-    distrusted: bool = False
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
 class Series:
-    """Marks that belong together. ``provider`` is empty for a line that is not one provider's."""
+    """Marks of one provider, joined by a line unless they are ``scattered``."""
 
-    name: str
+    provider: str
     style: Style
     marks: Sequence[Mark]
-    provider: str = ""
+    scattered: bool = False
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A ceiling as a dashed line through points, with a text at its first."""
+
+    points: Sequence[tuple[float, float]]
+    text: str
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one x axis, below or about dashed limits. ``gpus`` and ``words`` say whose they are."""
+    """Series over one x axis, below dashed limits. ``gpu`` and ``words`` say whose they are. An axis whose
+    values are all above 0 is logarithmic across; ``is_log`` says whether it is downwards."""
 
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Series]
-    gpus: Sequence[str]
+    series: Sequence[Series]
+    gpu: str
     words: str
-    limits: Sequence[Limit] = field(default_factory=tuple)
+    limits: Sequence[Limit] = ()
     is_log: bool = False
+    x_ticks: Sequence[float] | None = None
 
-    @property
+    @cached_property
     def view(self) -> dict[str, Any]:
         """What the template draws: positions, to a tenth."""
-        xs = sorted({mark.x for line in self.lines for mark in line.marks})
-        ys = [mark.y for line in self.lines for mark in line.marks]
-        down = _Down([*ys, *(one.rate for one in self.limits)], self.is_log)
+        marks = [mark for one in self.series for mark in one.marks]
+        ends = [point for one in self.limits for point in one.points]
+        xs = sorted({mark.x for mark in marks} | ({x for x, _ in ends} if self.x_ticks else set()))
         across = _Across(xs)
-        named = [int(x) for x in xs] if xs[0] > 0 else []
+        down = _Down([*(mark.y for mark in marks), *(y for _, y in ends)], self.is_log)
+        ticks = self.x_ticks or (_ticks(xs) if xs[0] > 0 else xs)
+        limits = []
+        for one in self.limits:
+            points = [(across(x), down(y)) for x, y in one.points] if self.x_ticks else []
+            points = points or [(LEFT, down(one.points[0][1])), (WIDTH - RIGHT, down(one.points[0][1]))]
+            limits.append((_path(points), points[0][0] + 4, points[0][1] - 5, one.text))
         return {
             "title": self.title,
             "description": f"{self.title}: {self.y_label} against {self.x_label}",
-            "gpus": " ".join(self.gpus),
+            "gpu": self.gpu,
             "words": self.words,
             "x_label": self.x_label,
             "y_label": self.y_label,
             "frame": {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}
             | {"top": TOP, "bottom": HEIGHT - BOTTOM},
-            "x_ticks": [(across(x), str(x)) for x in (x_ticks(named) if named else xs)],
+            "x_ticks": [(across(x), f"{x:g}" if x < 1e5 else f"{x:.0f}") for x in ticks],
             "y_ticks": [(down(y), text) for y, text in zip(down.ticks, down.texts, strict=True)],
-            "limits": [(down(one.rate), one.text) for one in self.limits],
+            "limits": limits,
             "lines": [
                 {
-                    "name": line.name,
-                    "provider": line.provider,
-                    "style": line.style.name,
-                    "dashes": _dashes(line.style),
-                    "path": "M" + "L".join(f"{across(mark.x)} {down(mark.y)}" for mark in line.marks),
-                    "shape": SHAPES[line.style.marker][0],
+                    "provider": one.provider,
+                    "style": one.style.name,
+                    "dashes": one.style.dashes,
+                    "path": "" if one.scattered else _path([(across(m.x), down(m.y)) for m in one.marks]),
+                    "shape": SHAPES[one.style.marker][0],
                     "marks": [
-                        {"x": across(mark.x), "y": down(mark.y), "text": mark.text, "hollow": mark.distrusted}
-                        for mark in line.marks
+                        {"x": across(mark.x), "y": down(mark.y), "text": mark.text, "hollow": mark.hollow}
+                        for mark in one.marks
                     ],
                 }
-                for line in self.lines
+                for one in self.series
             ],
         }
 
 
-def of_drawing(
-    drawing: Drawing, panels: Sequence[Panel], styles: Mapping[str, Style], baseline: str
-) -> list[Chart]:
-    """A workload's rate against its x: a chart for each of the drawing's panels and each machine in which
-    anything was measured; machines stand side by side."""
-    found = []
-    for name in drawing.panels:
-        of_panel = drawing.lines[drawing.lines["panel"] == name]
-        for panel in panels:
-            rows = of_panel[of_panel["gpu"] == panel.gpu]
-            if rows.empty:
-                continue
-            ceiling = limit(drawing, panel, rows)
-            found.append(
-                Chart(
-                    title=" · ".join(filter(None, [panel.name, name])),
-                    x_label=drawing.x_label.partition(" (")[0],
-                    y_label=RATES[drawing.headline],
-                    lines=_of_providers(rows, drawing.headline, styles, baseline),
-                    gpus=(panel.gpu,),
-                    words=str(rows["words"].iloc[0]),
-                    limits=() if ceiling is None else (ceiling,),
-                    is_log=drawing.is_log,
-                )
-            )
-    return found
-
-
-def _of_providers(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], baseline: str) -> list[Series]:
-    """A line a provider; the fastest is drawn last and lies on top."""
-    found = []
-    for provider in rows.groupby("provider")[rate].median().sort_values().index:
-        line = rows[rows["provider"] == provider].sort_values("x")
-        marks = [
-            Mark(row["x"], row[rate], _said(row, rate, baseline), row["valid"] is False)
-            for row in line.to_dict("records")
-        ]
-        found.append(Series(str(provider), styles[str(provider)], marks, str(provider)))
-    return found
-
-
-def _said(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
-    """A measurement in words."""
-    share, ratio = percent(row["ceiling_fraction"]), speedup(row["speedup"])
-    parts = [
-        f"{row['label']} at {row['extent']}",
-        f"{microseconds(row['median_us'], is_bound(row))} us",
-        f"{number(row[rate])} {RATES[rate]}",
-        share and f"{share} of ceiling",
-        ratio and f"{ratio}{'!' * bool(row['doubt'])} x {baseline}",
-        row["doubt"] and f"not to be trusted: {row['doubt']}",
-    ]
-    return ", ".join(filter(None, parts))
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in points)
 
 
 class _Across:
@@ -180,12 +196,15 @@ class _Down:
     """Where a y lies: above 0, or on a logarithmic axis."""
 
     def __init__(self, values: Sequence[float], is_log: bool) -> None:
-        self.log = is_log
-        if is_log:
-            first, last = log_ends(values)
+        self.log = is_log and any(value > 0 for value in values)
+        if self.log:
+            first, last = min(value for value in values if value > 0) / 1.4, max(values)
+            last *= (last / first) ** 0.08
             self.first, self.last = math.log10(first), math.log10(last)
-            self.ticks = log_ticks(first, last)
+            self.ticks = [10.0**power for power in range(math.ceil(self.first), math.floor(self.last) + 1)]
         else:
+            from matplotlib.ticker import MaxNLocator  # it takes long to import, and MLflow draws nothing
+
             self.first, self.last = 0.0, HEADROOM * max(values) or 1.0
             ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, self.last)
             self.ticks = [float(tick) for tick in ticks if 0 <= tick <= self.last]
@@ -203,8 +222,26 @@ class _Down:
         return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP), 1)
 
 
-def _dashes(style: Style) -> str:
-    """A style's dashes as SVG has them; empty for a whole line."""
-    if isinstance(style.dashes, str):
-        return ""
-    return " ".join(f"{2 * length:g}" for length in style.dashes[1])
+def _ticks(ordered: Sequence[float]) -> list[float]:
+    """Of values above 0, the smallest first, those that a log2 axis names: as many as can be read."""
+    apart = math.log2(ordered[-1] / ordered[0]) / 6
+    ticks = [ordered[-1]]
+    for value in reversed(ordered):
+        if math.log2(ticks[-1] / value) >= max(apart, 0.4):
+            ticks.append(value)
+    return ticks
+
+
+def inline(svg: str, colours: Mapping[str, str], description: str) -> str:
+    """A drawing of matplotlib's as an element of a page, with the page's colours and font, no id but those
+    that it refers to, and no more decimals than a screen shows. ``colours`` are names by colour."""
+    svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r"font-family: [^;\"]*(; )?", "", re.sub(r">\s+<", "><", svg))
+    svg = re.sub(r"\s*\n\s*", " ", re.sub(r' transform="rotate\(-0 [^"]*"| xmlns:xlink="[^"]*"', "", svg))
+    svg = svg.replace("xlink:href", "href")
+    svg = re.sub(r"\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), svg)
+    used = set(re.findall(r"#([\w.-]+)[\")]", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
+    names = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper", **colours}
+    svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{names[m[0]]})" if m[0] in names else m[0], svg)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1).strip()

@@ -1,20 +1,16 @@
-"""What a comparison found: a row a point, their summary, and the rows as they are kept."""
+"""The rows of a comparison from the rounds that were measured."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from math import isfinite
-from statistics import geometric_mean
 
 from pipeline.points import notation
-from pipeline.reporting.ratios import Compared
-from pipeline.store.comparisons import ComparisonRow
+from pipeline.reporting.comparison import Compared
 from pipeline.store.record import Launch
 from pipeline.verdicts.rounds import Contest, Rival, medians
 
 
-def rows(contest: Contest) -> list[Compared]:
+def compared(contest: Contest) -> list[Compared]:
     """What is known of each match that has rounds."""
     estimates, verdicts = contest.estimates(), contest.verdicts()
     found = []
@@ -30,34 +26,9 @@ def rows(contest: Contest) -> list[Compared]:
     return found
 
 
-def summary(found: Sequence[Compared]) -> str:
-    """Counts and the mean."""
-    counts = Counter(row.verdict for row in found)
-    words = ", ".join(f"{counts[word]} {word}" for word in ("same", "faster", "slower", "undecided"))
-    mean = geometric_mean([row.estimate.ratio for row in found])
-    return f"{notation.points(len(found))}: b is {words}. Geometric mean of b / a: {mean:.4f}."
-
-
-def kept(row: Compared) -> ComparisonRow:
-    """A row as the comparison's file keeps it."""
-    return ComparisonRow(
-        problem=row.problem,
-        a=row.a,
-        b=row.b,
-        a_us=row.a_us,
-        b_us=row.b_us,
-        rounds=row.estimate.rounds,
-        ratio=row.estimate.ratio,
-        low=row.estimate.low,
-        high=row.estimate.high if isfinite(row.estimate.high) else None,
-        verdict=row.verdict,
-        changed=row.changed,
-    )
-
-
 def _launch(contest: Contest, rival: Rival) -> tuple[Launch, ...] | None:
-    told = [turn.outcome.launch for turn in contest.of(rival)]
-    return told[-1] if told else None
+    launches = [turn.outcome.launch for turn in contest.of(rival)]
+    return launches[-1] if launches else None
 
 
 def _changed(before: Sequence[Launch] | None, after: Sequence[Launch] | None) -> str:

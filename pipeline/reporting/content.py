@@ -1,97 +1,145 @@
-"""What a report is made of."""
+"""What a report says, worked out of what was loaded."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from pipeline.reporting.charts import Chart
-from pipeline.reporting.drawings import Drawing
-from pipeline.reporting.field import HeadToHead
+from pipeline.reporting import charts, gpus, overview
+from pipeline.reporting.charts import Chart, Style
+from pipeline.reporting.field import (
+    HeadToHead,
+    head_to_heads,
+    head_to_heads_of_finals,
+    others_of,
+    preferred,
+)
 from pipeline.reporting.gpus import CommonProblem, OtherSources
-from pipeline.reporting.history import KernelHistory
-from pipeline.reporting.plots import Style
-from pipeline.reporting.summary import Summary
+from pipeline.reporting.headlines import entry_of
+from pipeline.reporting.loading import LoadedResults, providers
+from pipeline.reporting.losses import losses
+from pipeline.reporting.others import Environments, OtherTimes
+from pipeline.reporting.overview import Summary
+from pipeline.reporting.ranking import against_baseline, best_configurations
+from pipeline.reporting.roofline import dram_bytes, rooflines
+from pipeline.reporting.workload_plots import Machine, WorkloadPlot, workload_plots
 from pipeline.store.comparisons import Comparison
 from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
-from pipeline.store.finals import Final
 from pipeline.store.results import Results, machines_first_gpus
 
 
 @dataclass(frozen=True)
 class About:
-    """What a report must know of a kernel that its measurements don't tell.
+    """What a report must know of a kernel that its measurements don't say.
 
     ``own`` are the providers written in this repository, as against those that torch and peers bring;
-    ``rivals`` those that they are compared with on the page "against the field"."""
+    ``others`` those that they are compared with in the section "Against the field"."""
 
     kernel: str
     summary: str
     baseline: str
     own: frozenset[str]
-    rivals: tuple[str, ...]
+    others: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Plot:
-    """A drawing, its SVG as a file of its own, and its charts for a page."""
-
-    drawing: Drawing
-    svg: str
-    charts: Sequence[Chart]
-
-
-@dataclass(frozen=True)
 class Content:
     """All that a report is made of.
 
-    ``results`` has of the measurements those that evidence is about, and ``machines`` are names by slug.
-    ``rows`` are the measurements, with what is ``stale`` about each, and ``best`` each provider's best
-    configuration with its speedup. ``field`` are the problems at which ours met others, ``losses`` those at
-    which any of them is faster, worst first, ``summaries`` what follows of the field, ``side_by_side`` the
-    same of GPUs at the problems that they have in common, ``common_problems`` GPUs at common problems and
-    ``other_sources`` those at which no provider is the same. ``finals`` are the newest of each problem,
-    ``history`` those of every run, ``comparisons`` all that were made. ``plots`` are drawings of each kernel
-    that was timed, ``rooflines`` of each whose problems differ in flops a byte, ``ladders`` of each with a
-    problem that several providers were timed at, ``landscapes`` the maps of each. ``overview`` is the figure
-    of what is side by side, empty without it. ``otherwise`` counts the measurements that were left out, since
-    they were timed in other ways or anew."""
+    ``machines`` are names by slug, and ``best`` each provider's best configuration with its speedup.
+    ``field`` are the problems at which ours met others, ``losses`` those at which any of them is faster,
+    worst first, ``summaries`` what follows of the field, ``side_by_side`` the same of GPUs at the problems
+    that they have in common, ``common_problems`` GPUs at common problems and ``other_sources`` those at
+    which no provider is the same. ``plots`` are each kernel's with their charts, and ``rooflines`` those of
+    each whose problems differ in flops a byte."""
 
-    results: Results
+    loaded: LoadedResults
+    evidence: Evidence
+    comparisons: Sequence[Comparison]
+    unreadable: Sequence[str]
     machines: Mapping[str, str]
-    rows: pd.DataFrame
+    about: Mapping[str, About]
     best: pd.DataFrame
+    styles: Mapping[str, Style]
     field: Sequence[HeadToHead]
     losses: Sequence[HeadToHead]
-    finals: Sequence[Final]
-    history: Sequence[KernelHistory]
-    comparisons: Sequence[Comparison]
-    about: Mapping[str, About]
     summaries: Sequence[Summary]
     side_by_side: Sequence[Summary]
     common_problems: Sequence[CommonProblem]
     other_sources: Sequence[OtherSources]
-    overview: str
-    plots: Mapping[str, Sequence[Plot]]
-    rooflines: Mapping[str, str]
-    ladders: Mapping[str, str]
-    landscapes: Mapping[str, Sequence[Mapping[str, Any]]]
-    evidence: Evidence
-    styles: Mapping[str, Style]
-    unreadable: Sequence[str]
-    otherwise: int
+    plots: Mapping[str, Sequence[tuple[WorkloadPlot, Sequence[Chart]]]]
+    rooflines: Mapping[str, Sequence[Chart]]
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """The measurements that can be compared."""
+        return self.loaded.rows
 
 
-def machines(results: Results, measured: Iterable[str]) -> dict[str, str]:
-    """The name of every machine that left results, by slug: GPUs first, then CPUs; ``measured`` are those
-    that have measurements."""
+def compose(
+    loaded: LoadedResults, evidence: Evidence, comparisons: Sequence[Comparison], unreadable: Sequence[str]
+) -> Content:
+    """Work out everything that the report says."""
+    rows, found = loaded.rows, loaded.results
+    names = machine_names(found)
+    about = {kernel: describe(kernel, some) for kernel, some in providers(loaded, found.kernels).items()}
+    baselines = {kernel: one.baseline for kernel, one in about.items()}
+    best = against_baseline(best_configurations(rows), baselines)
+    styles = charts.styles(rows["provider"])
+    machines = [Machine(slug, name, found.ceilings.get(slug)) for slug, name in names.items()]
+    others = {kernel: one.others for kernel, one in about.items()}
+    times = OtherTimes(rows, loaded.every_final, others, Environments(loaded.runs, found.environments))
+    swept = head_to_heads(rows, {kernel: one.own for kernel, one in about.items()}, times)
+    by_finals = head_to_heads_of_finals(loaded.every_final, swept, times)
+    field = preferred(swept, by_finals)
+    common, other_sources = gpus.compared(rows, loaded.final_rows)
+    plots, roofs = {}, {}
+    for kernel in about:
+        of_kernel = best[best["kernel"] == kernel]
+        drawn = workload_plots(kernel, rows[rows["kernel"] == kernel], of_kernel)
+        plots[kernel] = [(one, one.charts(machines, styles, baselines[kernel])) for one in drawn]
+        counted = {one.gpu: dram_bytes(evidence.counters.get((kernel, one.gpu), [])) for one in machines}
+        roofs[kernel] = rooflines(kernel, of_kernel, machines, counted, styles)
+    return Content(
+        loaded=loaded,
+        evidence=evidence,
+        comparisons=comparisons,
+        unreadable=unreadable,
+        machines=names,
+        about=about,
+        best=best,
+        styles=styles,
+        field=field,
+        losses=losses(swept, by_finals),
+        summaries=overview.summaries(field, rows, loaded.final_rows, baselines),
+        side_by_side=overview.side_by_side(field, rows, loaded.final_rows, baselines),
+        common_problems=common,
+        other_sources=other_sources,
+        plots=plots,
+        rooflines=roofs,
+    )
+
+
+def describe(kernel: str, measured: set[str]) -> About:
+    """What the kernel says of itself; a kernel whose folder is gone is taken to follow the defaults."""
+    entry = entry_of(kernel)
+    others = others_of(kernel, measured)
+    if entry is None:
+        own = frozenset(name for name in measured if name.partition("_")[0] != "torch")
+        return About(kernel, "Its folder is not in this commit.", "torch", own, others)
+    declared = entry.loaded.kernel
+    own = frozenset(provider.name for provider in declared.providers if provider.is_own)
+    return About(kernel, entry.loaded.summary, declared.baseline, own, others)
+
+
+def machine_names(results: Results) -> dict[str, str]:
+    """The name of every machine that left results, by slug: GPUs first, then CPUs."""
     known = results.environments
-    slugs = machines_first_gpus([*measured, *known, *results.ceilings])
+    slugs = machines_first_gpus([*results.gpus, *known, *results.ceilings])
     return {slug: _name(known[slug]) if slug in known else slug for slug in slugs}
 
 

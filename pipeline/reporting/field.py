@@ -3,8 +3,8 @@ there.
 
 The others are all that were not written here to be fast: torch's, the kernel's baseline first, with what
 torch.compile makes; the kernels written here as everybody writes them; and the peers that were installed. A
-ratio is the rival's time over ours: above 1 ours is the faster. Where there are finals, these say it: the
-rivals were measured side by side. One that was not among them counts by its newest time in an equal
+ratio is the other's time over ours: above 1 ours is the faster. Where there are finals, these say it: the
+others were measured side by side. One that was not among them counts by its newest time in an equal
 environment. Where there are none, it is the best of each provider's times in the ledger.
 """
 
@@ -21,15 +21,10 @@ import pandas as pd
 from pipeline import UserError
 from pipeline.points import problems
 from pipeline.points.frozen import Values
-from pipeline.reporting.frames import (
-    best_configurations,
-    best_providers,
-    distrusted,
-    entry_of,
-    frame_of_finals,
-)
-from pipeline.reporting.ranking import PLACE
-from pipeline.reporting.rival_times import ProviderTime, RivalTimes, place_of, time_of, time_of_final
+from pipeline.reporting.frames import frame_of_finals
+from pipeline.reporting.headlines import entry_of
+from pipeline.reporting.others import OtherTimes, ProviderTime, place_of, time_of, time_of_final
+from pipeline.reporting.ranking import PLACE, best_configurations, best_providers, distrusted
 from pipeline.store.finals import Against, Final, How, fastest_of_ours, newest_with_ours, written_by
 from pipeline.store.record import Origin
 
@@ -37,7 +32,7 @@ NEAR = 0.99
 """A ratio from here on says that the other is not faster by more than 1 %."""
 
 
-def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
+def others_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
     """Those of a kernel's providers that ours are compared with, in the order of their columns: all that were
     not written here to be fast. Of a kernel that is not there those named after torch."""
     entry = entry_of(kernel)
@@ -46,9 +41,9 @@ def rivals_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
     declared = entry.loaded.kernel
     compiled = [one.name for one in declared.providers if one.compiled]
     written = {one.name: written_by(one) for one in declared.providers}
-    others = [name for by in ("torch", "textbook", "peer") for name in written if written[name] == by]
-    rivals = dict.fromkeys([declared.baseline, *compiled, *others])
-    return tuple(name for name in rivals if name in providers)
+    by_author = [name for by in ("torch", "textbook", "peer") for name in written if written[name] == by]
+    ordered = dict.fromkeys([declared.baseline, *compiled, *by_author])
+    return tuple(name for name in ordered if name in providers)
 
 
 @dataclass(frozen=True)
@@ -63,8 +58,8 @@ class DispatchedTime:
 
 
 @dataclass(frozen=True)
-class RivalRatio:
-    """A rival's time, and that over ours. ``against`` is there for two that were measured side by side in
+class OtherRatio:
+    """Another's time, and that over ours. ``against`` is there for two that were measured side by side in
     finals; ``is_elsewhere`` says that the time is of another run than ours. ``doubt`` is why one of the two
     times is not to be trusted."""
 
@@ -76,13 +71,13 @@ class RivalRatio:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the rival is faster by more than 1 %, as far as that is known."""
+        """Whether the other is faster by more than 1 %, as far as that is known."""
         return self.ratio < NEAR and (self.against is None or self.against.verdict != "same")
 
 
 @dataclass(frozen=True, eq=False)
 class HeadToHead:
-    """Our fastest provider at one problem, ``ours``, and how each rival that was timed there does beside it.
+    """Our fastest provider at one problem, ``ours``, and how each other that was timed there does beside it.
     ``rate`` is the one that people compare, ``headline`` says which that is.
 
     ``by_finals`` says that ours had finals; ``oracle`` is then the best of all our configurations by the
@@ -99,7 +94,7 @@ class HeadToHead:
     headline: str
     rate: float
     ceiling_fraction: float | None
-    rivals: Mapping[str, RivalRatio]
+    others: Mapping[str, OtherRatio]
     unasked: tuple[str, ...]
     """Those of ours, timed elsewhere on the GPU, that the ledger says nothing of here and that could do it: a
     sweep has not come so far, and our fastest is not known."""
@@ -120,19 +115,19 @@ class HeadToHead:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Each rival's time over ours."""
-        return {rival: one.ratio for rival, one in self.rivals.items()}
+        """Each other's time over ours."""
+        return {other: one.ratio for other, one in self.others.items()}
 
     @property
     def lost(self) -> list[str]:
-        """The rivals that are faster, the fastest first."""
-        faster = [rival for rival, one in self.rivals.items() if one.is_faster]
-        return sorted(faster, key=lambda rival: self.rivals[rival].ratio)
+        """The others that are faster, the fastest first."""
+        faster = [other for other, one in self.others.items() if one.is_faster]
+        return sorted(faster, key=lambda other: self.others[other].ratio)
 
 
 @dataclass(frozen=True)
 class Score:
-    """All problems of a kernel on one GPU against one rival."""
+    """All problems of a kernel on one GPU against one of the others."""
 
     mean: float
     worst: float
@@ -141,15 +136,15 @@ class Score:
 
 
 def head_to_heads(
-    rows: pd.DataFrame, own: Mapping[str, frozenset[str]], times: RivalTimes
+    rows: pd.DataFrame, own: Mapping[str, frozenset[str]], times: OtherTimes
 ) -> list[HeadToHead]:
-    """Every problem at which one of ours and a rival were timed, ours by a sweep, by kernel, GPU and problem.
+    """Every problem at which one of ours and another were timed, ours by a sweep, by kernel, GPU and problem.
 
     ``own`` is by kernel. Timings that are not to be trusted are left out, but for upper bounds.
     """
     usable = rows[rows["status"].eq("ok") & ~distrusted(rows)]
     is_ours = [
-        provider in own[kernel] and provider not in times.rivals[kernel]
+        provider in own[kernel] and provider not in times.others[kernel]
         for kernel, provider in zip(usable["kernel"], usable["provider"], strict=True)
     ]
     of_ours = usable[pd.Series(is_ours, index=usable.index, dtype=bool)]
@@ -163,8 +158,8 @@ def head_to_heads(
     found = []
     for row in best_providers(best_configurations(of_ours)).to_dict("records"):
         place, ours = place_of(row), time_of(row)
-        rivals = {name: _ratio(ours, time) for name, time in times.beside(place, ours).items()}
-        if not rivals:
+        others = {name: _ratio(ours, time) for name, time in times.beside(place, ours).items()}
+        if not others:
             continue
         kernel, gpu = place[:2]
         elsewhere = tuned[kernel, gpu]
@@ -178,7 +173,7 @@ def head_to_heads(
                 headline=row["headline"],
                 rate=row[row["headline"]],
                 ceiling_fraction=None if pd.isna(fraction) else fraction,
-                rivals=rivals,
+                others=others,
                 unasked=tuple(
                     name
                     for name in sorted(elsewhere.keys() - answered[place])
@@ -189,8 +184,8 @@ def head_to_heads(
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
-def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = None) -> RivalRatio:
-    return RivalRatio(
+def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = None) -> OtherRatio:
+    return OtherRatio(
         time=other,
         ratio=other.us / ours.us if against is None else against.ratio,
         is_elsewhere=other.run != ours.run,
@@ -200,7 +195,7 @@ def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = No
 
 
 def head_to_heads_of_finals(
-    rows: Sequence[Final], swept: Sequence[HeadToHead], times: RivalTimes
+    rows: Sequence[Final], swept: Sequence[HeadToHead], times: OtherTimes
 ) -> list[HeadToHead]:
     """Every problem that had finals of ours, of its newest; ``rows`` are those of every run, and ``swept``
     the same problems by the ledgers."""
@@ -217,10 +212,10 @@ def head_to_heads_of_finals(
             continue
         name, ours, rate = named[best], time_of_final(best), best.rate
         place = place_of(name)
-        rivals = {other: _ratio(ours, time) for other, time in times.beside(place, ours).items()}
+        others = {other: _ratio(ours, time) for other, time in times.beside(place, ours).items()}
         for other, row in sorted(_fastest_of_each(some).items()):
-            if other in times.rivals.get(place[0], ()):
-                rivals[other] = _ratio(ours, time_of_final(row), row.against)
+            if other in times.others.get(place[0], ()):
+                others[other] = _ratio(ours, time_of_final(row), row.against)
         found.append(
             HeadToHead(
                 *place,
@@ -230,7 +225,7 @@ def head_to_heads_of_finals(
                 headline=name["headline"],
                 rate=name[name["headline"]],
                 ceiling_fraction=rate.ceiling_fraction,
-                rivals=rivals,
+                others=others,
                 unasked=(),
                 by_finals=True,
                 oracle=oracles.get(place),
@@ -285,16 +280,16 @@ def could(kernel: str, provider: str, problem: Mapping[str, Any], parameters: Ma
         return False
 
 
-def scores(some: Sequence[HeadToHead], rivals: Sequence[str]) -> dict[str, Score]:
-    """Against each of the rivals that was met."""
-    against = {rival: [one.ratios[rival] for one in some if rival in one.rivals] for rival in rivals}
+def scores(some: Sequence[HeadToHead], others: Sequence[str]) -> dict[str, Score]:
+    """Against each of the others that was met."""
+    against = {other: [one.ratios[other] for one in some if other in one.others] for other in others}
     return {
-        rival: Score(
+        other: Score(
             mean=geometric_mean(ratios),
             worst=min(ratios),
-            won=sum(not one.rivals[rival].is_faster for one in some if rival in one.rivals),
+            won=sum(not one.others[other].is_faster for one in some if other in one.others),
             problems=len(ratios),
         )
-        for rival, ratios in against.items()
+        for other, ratios in against.items()
         if ratios
     }

@@ -1,4 +1,4 @@
-"""What the page "against the field" shows: a part a kernel and machine."""
+"""The report's sections on others: where we lose, against the field, and finals over commits."""
 
 from __future__ import annotations
 
@@ -7,91 +7,185 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from pipeline.points import notation
-from pipeline.reporting import losses
+from pipeline.points.point import order
+from pipeline.reporting import answers, losses
 from pipeline.reporting.content import Content
+from pipeline.reporting.document import Section, Text
 from pipeline.reporting.field import HeadToHead, scores
-from pipeline.reporting.frames import headline_of
+from pipeline.reporting.headlines import headline_of
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.store.finals import Final, decided
+from pipeline.reporting.tables import TextTable
+from pipeline.store.finals import ONE_ROUND, Final, decided
 from pipeline.store.turns import Accuracy
 
+MOST_RUNS = 8
+"""The newest runs of a kernel on a machine that the history shows."""
 
-def view(content: Content) -> dict[str, Any]:
-    """What both templates of the page "against the field" show: a part a kernel and machine."""
-    names = content.machines
+LOSSES_NOTE = (
+    "Each problem at which a provider that was not written here is faster than the fastest of ours by more "
+    "than 1 %, the worst first: torch's, the textbook kernels and other projects'. By finals where ours "
+    "had any, else by the sweeps. The ratio is the other's time over ours. `another run`: the two times "
+    "are of two runs in equal environments. `one round`: of finals that decide nothing. `<=`: an upper "
+    "bound, for the GPU was held back. `!`: not to be trusted. The reason is what the kernel's page gives."
+)
+
+FIELD_NOTE = (
+    "The fastest provider written in this repository at each problem, beside the others that were timed "
+    "there. A number is the other's time over ours: above 1 ours is the faster. The first column is the "
+    "kernel's baseline, `triton_row` the textbook Triton kernel that holds a row a program; it is not "
+    "counted among ours. Timings not to be trusted are left out, but for upper bounds, which stand with "
+    "`<=`."
+)
+
+FINALS_NOTE = (
+    "the best of each provider, measured side by side in rounds. A ratio comes with its 90 % interval; `=` "
+    "is no difference beyond the margin, `?` one that the rounds did not decide. `another run`: the other "
+    "was not among them, and its newest time in an equal environment counts. The oracle is the best of all "
+    "our configurations by the sweep."
+)
+
+SWEEPS_NOTE = (
+    "By the sweep, without finals: the best of each provider's configurations, not measured side by side."
+)
+
+CALLERS_NOTE = (
+    "What a caller gets, by how it is chosen: its time over that of our fastest. At problems that are not "
+    "`exact` the table of tuned configurations was made without them."
+)
+
+SUSTAINED_NOTE = (
+    "After two seconds of the same work, at the clock that the GPU's power allows; a ratio is the time over "
+    "ours:"
+)
+
+ACCURACY_NOTE = (
+    "Distance from float64 in units in the last place, over all problems, and where a second call gives "
+    "the same bits. A unit is that of the right value: where that is nearly 0, as a sum that cancels is, "
+    "the largest distance says little."
+)
+
+HISTORY_NOTE = (
+    "The fastest provider written in this repository at each problem, in each run of finals: microseconds, "
+    "how many times as fast as in the run before, and the configuration where it is another. `one round`: "
+    "either of the two runs had only one round, which decides nothing. Runs of several days on several "
+    "hosts differ by a percent or two without any reason in the code: `python -m pipeline.compare` says "
+    "whether two commits do."
+)
+
+
+def losses_section(content: Content) -> Section:
+    """Where others are faster."""
+    if not content.losses:
+        return Section(answers.FIELD, [Text("At no problem at which ours met others.")])
+    doubts = [Text(one, "alarm") for one in losses.doubts(content.losses, content.machines)]
+    table = losses.table(content.losses, content.machines)
+    return Section(answers.FIELD, [Text(LOSSES_NOTE, "note", has_code=True), table, *doubts])
+
+
+def field_section(content: Content) -> Section:
+    """Ours beside the others: a part a kernel and machine."""
     parts = []
     for kernel in content.about:
-        for slug, machine in names.items():
-            some = [m for m in content.field if (m.kernel, m.gpu) == (kernel, slug)]
+        for slug in content.machines:
+            some = [one for one in content.field if (one.kernel, one.gpu) == (kernel, slug)]
             if some:
-                held = [r for r in content.finals if (r.point.kernel, r.origin.gpu) == (kernel, slug)]
-                part = _part(kernel, slug, machine, some, content.about[kernel].rivals)
-                parts.append(part | {"accuracy": _accuracy(held), "sustained": _sustained(held)})
-    return {
-        "parts": parts,
-        "losses": losses.view(content.losses, names),
-        "styles": list(content.styles.values()),
-    }
+                parts.append(_part(content, kernel, slug, some))
+    return Section("Against the field", [Text(FIELD_NOTE, "note", has_code=True), *parts])
 
 
-def _part(
-    kernel: str, slug: str, machine: str, some: Sequence[HeadToHead], rivals: Sequence[str]
-) -> dict[str, Any]:
+def _part(content: Content, kernel: str, slug: str, some: Sequence[HeadToHead]) -> Section:
     """One kernel on one machine."""
+    where = f"{kernel} on {content.machines[slug]}"
     unfinished = [f"{one.where} ({', '.join(one.unasked)})" for one in some if one.unasked]
-    some = [versus for versus in some if not versus.unasked]
-    against = scores(some, rivals)
-    origins = [versus.origin for versus in some if versus.origin is not None]
-    rates = list(dict.fromkeys(versus.headline for versus in some))
-    return {
-        "id": f"field-{kernel}-{slug}",
-        "kernel": kernel,
-        "machine": machine,
-        "rivals": list(against),
-        "finals": sorted({f"{one.commit[:10]}{', edited' * one.dirty}" for one in origins}),
-        "rates": [RATES[name] for name in rates],
-        "means": [speedup(score.mean) for score in against.values()],
-        "worst": [speedup(score.worst) for score in against.values()],
-        "won": [f"{score.won} of {score.problems}" for score in against.values()],
-        "unfinished": unfinished,
-        "losses": [f"{one.where} ({', '.join(one.lost)})" for one in some if one.lost],
-        "doubts": losses.doubts(some),
-        "dispatched": _dispatched(some),
-        "lines": [
-            {
-                "dispatched": _what_callers_get(versus),
-                "words": versus.words,
-                "extent": versus.extent,
-                "ours": versus.ours.label,
-                "us": microseconds(versus.ours.us, versus.ours.is_bound),
-                "rates": [number(versus.rate) if versus.headline == name else "" for name in rates],
-                "percent": percent(versus.ceiling_fraction),
-                "oracle": _oracle(versus),
-                "ratios": [
-                    {"text": _ratio(versus, rival), "lost": rival in versus.lost} for rival in against
-                ],
-            }
-            for versus in some
-        ],
-    }
+    some = [one for one in some if not one.unasked]
+    held = [row for row in content.loaded.finals if (row.point.kernel, row.origin.gpu) == (kernel, slug)]
+    blocks: list[Any] = []
+    if some:
+        origins = [one.origin for one in some if one.origin is not None]
+        commits = sorted({f"{one.commit[:10]}{', edited' * one.dirty}" for one in origins})
+        how = f"Finals of commit {' and '.join(commits)}: {FINALS_NOTE}" if commits else SWEEPS_NOTE
+        lost = [f"{one.where} ({', '.join(one.lost)})" for one in some if one.lost]
+        at = (
+            f"{len(lost)} of {len(some)} problems: {'; '.join(lost)}"
+            if lost
+            else f"none of {len(some)} problems"
+        )
+        callers = _callers_table(where, some)
+        blocks += [
+            Text(how, has_code=True),
+            *([Text(CALLERS_NOTE, has_code=True), callers] if callers.rows else []),
+        ]
+        blocks += [_scores_table(where, some, content.about[kernel].others)]
+        blocks += [Text(f"Slower than another by more than 1 % at {at}.")]
+        blocks += [_problems_table(where, some, content.about[kernel].others)]
+        blocks += [Text(sentence, "alarm") for sentence in losses.doubts(some)]
+    for note, table in (
+        (SUSTAINED_NOTE, _sustained_table(where, held)),
+        (ACCURACY_NOTE, _accuracy(where, held)),
+    ):
+        blocks += [Text(note), table] if table.rows else []
+    if unfinished:
+        blocks.append(
+            Text(f"Left out, as not all of ours have been measured there: {'; '.join(unfinished)}.")
+        )
+    return Section(where, blocks, {"kernel": kernel, "gpu": slug}, is_folded=True, look="field")
 
 
-def _dispatched(some: Sequence[HeadToHead]) -> list[list[str]]:
+def _scores_table(where: str, some: Sequence[HeadToHead], others: Sequence[str]) -> TextTable:
+    against = scores(some, others)
+    rows = [
+        ["geometric mean", *(speedup(one.mean) for one in against.values())],
+        ["worst", *(speedup(one.worst) for one in against.values())],
+        ["not slower by 1 %", *(f"{one.won} of {one.problems}" for one in against.values())],
+    ]
+    return TextTable(f"{where}: the other's time over ours", ["", *against], rows, numbers=list(against))
+
+
+def _problems_table(where: str, some: Sequence[HeadToHead], others: Sequence[str]) -> TextTable:
+    against = list(scores(some, others))
+    rates = list(dict.fromkeys(one.headline for one in some))
+    has_callers = any(one.dispatched for one in some)
+    has_oracle = any(one.oracle for one in some)
+    numbers = ["us", *(RATES[name] for name in rates), "of ceiling", *against]
+    rows = [
+        [
+            one.words,
+            one.extent,
+            *([_what_callers_get(one)] if has_callers else ()),
+            *([_oracle(one)] if has_oracle else ()),
+            one.ours.label,
+            microseconds(one.ours.us, one.ours.is_bound),
+            *(number(one.rate) if one.headline == name else "" for name in rates),
+            percent(one.ceiling_fraction),
+            *(_ratio(one, other) for other in against),
+        ]
+        for one in some
+    ]
+    chosen = ["dispatched, us"] * has_callers + ["oracle, us"] * has_oracle
+    about = [{"words": one.words} for one in some]
+    title = f"{where}, problem by problem"
+    return TextTable(title, ["dtype", "problem", *chosen, "ours", *numbers], rows, numbers, about=about)
+
+
+def _callers_table(where: str, some: Sequence[HeadToHead]) -> TextTable:
     """What callers get, by how it was chosen: at how many problems, its time over that of our fastest, and
     where that is the worst."""
     groups: dict[str, list[tuple[float, str]]] = {}
     for versus in some:
         if (got := versus.dispatched) is not None:
             groups.setdefault(got.how, []).append((got.ratio, versus.where))
-    return [
-        [how, str(len(those)), number(geometric_mean(ratio for ratio, _ in those)), *_worst(those)]
+    rows = [
+        [
+            how,
+            str(len(those)),
+            number(geometric_mean(ratio for ratio, _ in those)),
+            number(max(those)[0]),
+            max(those)[1],
+        ]
         for how, those in sorted(groups.items())
     ]
-
-
-def _worst(those: Sequence[tuple[float, str]]) -> list[str]:
-    ratio, place = max(those)
-    return [number(ratio), place]
+    columns = ("chosen", "problems", "geometric mean", "worst", "at")
+    return TextTable(f"{where}: what a caller gets", columns, rows, columns[1:4])
 
 
 def _oracle(versus: HeadToHead) -> str:
@@ -104,14 +198,26 @@ def _what_callers_get(versus: HeadToHead) -> str:
     return "" if got is None else f"{got.label}, {number(got.us)} ({got.how})"
 
 
-def _accuracy(held: Sequence[Final]) -> list[list[str]]:
+def _ratio(versus: HeadToHead, other: str) -> str:
+    """A ratio; of finals with half of its interval, and where nothing is decided with a question mark."""
+    one = versus.others.get(other)
+    if one is None:
+        return ""
+    if one.against is None or one.against.high is None or one.time.rounds == 1:
+        return losses.ratio(one)
+    mark = {"same": " =", "undecided": " ?"}.get(one.against.verdict, "")
+    half = 50 * (one.against.high - one.against.low) / one.ratio
+    return f"{speedup(one.ratio)} ± {number(half, 2)} %{mark}"
+
+
+def _accuracy(where: str, held: Sequence[Final]) -> TextTable:
     """How right each provider's finalists are, of each words of a problem: the median and the largest
     distance over their problems, and at how many of these a second call gives other bits."""
     groups: dict[tuple[str, str], list[Accuracy]] = {}
     for row in held:
         if row.accuracy is not None:
             groups.setdefault((notation.words(row.point), row.point.provider), []).append(row.accuracy)
-    return [
+    rows = [
         [
             words,
             provider,
@@ -121,19 +227,21 @@ def _accuracy(held: Sequence[Final]) -> list[list[str]]:
         ]
         for (words, provider), some in sorted(groups.items())
     ]
+    columns = ("dtype", "provider", "median", "largest", "repeats")
+    return TextTable(f"{where}: distance from float64", columns, rows, columns[2:])
 
 
-def _sustained(held: Sequence[Final]) -> list[list[str]]:
+def _sustained_table(where: str, held: Sequence[Final]) -> TextTable:
     """Times after seconds of the same work, beside those after a rest."""
     burst = {(row.key, row.point): row for row in held if row.power == "burst"}
-    lines = []
+    rows = []
     for row in held:
         rested = burst.get((row.key, row.point))
         if row.power == "burst" or rested is None:
             continue
         beside, rate = row.against, headline_of(row)
-        said = "" if beside is None else decided(beside.verdict, len(row.rounds_us))
-        lines.append(
+        verdict = "" if beside is None else decided(beside.verdict, len(row.rounds_us)) or beside.verdict
+        rows.append(
             [
                 notation.words(row.point),
                 notation.extent(row.point),
@@ -144,19 +252,64 @@ def _sustained(held: Sequence[Final]) -> list[list[str]]:
                 percent(row.rate.ceiling_fraction),
                 "" if row.sm_clock_mhz is None else f"{row.sm_clock_mhz} MHz",
                 number(row.joules),
-                "" if beside is None else f"{speedup(beside.ratio)} {said or beside.verdict}",
+                "" if beside is None else f"{speedup(beside.ratio)} {verdict}",
             ]
         )
-    return lines
+    columns = (
+        *(
+            "dtype",
+            "problem",
+            "configuration",
+            "after a rest, us",
+            "us",
+            "rate",
+            "of ceiling",
+            "clock",
+            "J a call",
+        ),
+        "over ours",
+    )
+    return TextTable(f"{where}, sustained", columns, rows, columns[3:9])
 
 
-def _ratio(versus: HeadToHead, rival: str) -> str:
-    """A ratio; of finals with half of its interval, and where nothing is decided with a question mark."""
-    one = versus.rivals.get(rival)
-    if one is None:
-        return ""
-    if one.against is None or one.against.high is None or one.time.rounds == 1:
-        return losses.ratio(one)
-    mark = {"same": " =", "undecided": " ?"}.get(one.against.verdict, "")
-    half = 50 * (one.against.high - one.against.low) / one.ratio
-    return f"{speedup(one.ratio)} ± {number(half, 2)} %{mark}"
+def history_section(content: Content) -> Section:
+    """By kernel and machine the fastest of ours in each run of finals. A cell is its time in microseconds,
+    how many times as fast it is as in the run before, ``one round`` where either run had only one, and its
+    configuration where that is another."""
+    best: dict[tuple[str, str], dict[str, dict[str, Final]]] = {}
+    runs: dict[tuple[str, str], dict[str, Final]] = {}
+    for row in sorted(content.loaded.every_final, key=lambda row: (row.origin.measured_at, order(row.point))):
+        if row.by != "own" or row.power != "burst" or row.against is not None:
+            continue
+        place = row.point.kernel, row.origin.gpu
+        runs.setdefault(place, {})[row.origin.run] = row
+        problem = f"{notation.extent(row.point)} {notation.words(row.point)}".strip()
+        best.setdefault(place, {}).setdefault(problem, {})[row.origin.run] = row
+    blocks: list[Any] = [Text(HISTORY_NOTE, "note", has_code=True)]
+    for (kernel, gpu), problems in sorted(best.items()):
+        shown = list(runs[kernel, gpu].items())[-MOST_RUNS:]
+        heads = [f"{row.origin.commit[:10]}, {row.origin.measured_at:%Y-%m-%d}" for _, row in shown]
+        rows = [[problem, *_history([of.get(run) for run, _ in shown])] for problem, of in problems.items()]
+        where = f"{kernel} on {content.machines.get(gpu, gpu)}"
+        table = TextTable(f"{where}: our fastest at each run", ["problem", *heads], rows)
+        blocks.append(
+            Section(f"{where}, over commits", [table], {"kernel": kernel, "gpu": gpu}, is_folded=True)
+        )
+    return Section(answers.HISTORY, blocks)
+
+
+def _history(rows: Sequence[Final | None]) -> list[str]:
+    cells, before = [], None
+    for row in rows:
+        if row is None:
+            cells.append("")
+            continue
+        words = [number(row.median_us)]
+        if before is not None:
+            is_once = 1 in (len(before.rounds_us), len(row.rounds_us))
+            words.append(f"x {speedup(before.median_us / row.median_us)}" + f" ({ONE_ROUND})" * is_once)
+        if before is None or before.point != row.point:
+            words.append(notation.label(row.point))
+        cells.append(", ".join(words))
+        before = row
+    return cells

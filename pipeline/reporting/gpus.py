@@ -8,7 +8,7 @@ memory is no faster at launching. Nothing was measured together, so that there i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import geometric_mean
@@ -16,7 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.reporting.frames import best_configurations, best_providers
+from pipeline.points import notation
+from pipeline.reporting.numbers import number, speedup
+from pipeline.reporting.ranking import best_configurations, best_providers
+from pipeline.reporting.tables import TextTable
 
 LAUNCH_US = 10.0
 """A call that is shorter on either GPU is bound by its launch."""
@@ -157,9 +160,9 @@ def _pair(
     return found, left
 
 
-def _bound(told: object) -> str:
+def _bound(known: object) -> str:
     """What bounds a problem; of a kernel that is gone nothing is known but its bytes."""
-    return told if isinstance(told, str) else "memory"
+    return known if isinstance(known, str) else "memory"
 
 
 def groups(some: Iterable[CommonProblem]) -> list[GpuGroup]:
@@ -189,3 +192,87 @@ def _by_ceilings(a_us: float, b_us: float, a_share: float | None, b_share: float
     if pd.isna(a_share) or pd.isna(b_share) or not a_share or not b_share:
         return None
     return b_us / a_us * b_share / a_share
+
+
+NOTHING_IN_COMMON = "No two GPUs have measured the same problem with the same source of a provider."
+
+COLUMNS = (
+    *("problem", "a's best", "b's best", "bound by", "by"),
+    *("a us", "b us", "b / a", "by ceilings", "a's best on b", "b's best on a"),
+)
+
+
+def table(some: Sequence[CommonProblem], title: str) -> TextTable:
+    """Common problems of two machines."""
+    return TextTable(title, COLUMNS, [_cells(one) for one in some], numbers=COLUMNS[5:])
+
+
+def kernel_table(kernel: str, some: Sequence[CommonProblem], names: Mapping[str, str]) -> TextTable:
+    """A kernel's common problems on all pairs of machines."""
+    return TextTable(
+        title=f"{kernel}: GPU against GPU",
+        columns=("problem", "a", "b", *COLUMNS[1:]),
+        rows=[[first, names[one.a], names[one.b], *rest] for one in some for first, *rest in [_cells(one)]],
+        numbers=COLUMNS[5:],
+        about=[{"gpu": f"{one.a} {one.b}", "words": one.words, "sort": str(one.rank)} for one in some],
+    )
+
+
+def _cells(one: CommonProblem) -> list[str]:
+    return [
+        f"{one.extent} {one.words}".strip(),
+        one.a_best,
+        one.b_best if one.differs else "the same",
+        one.bound,
+        "finals" if one.by_finals else "sweeps",
+        number(one.a_us),
+        number(one.b_us),
+        *map(speedup, (one.ratio, one.by_ceilings, one.a_on_b, one.b_on_a)),
+    ]
+
+
+def group_table(some: Sequence[GpuGroup], names: Mapping[str, str]) -> TextTable:
+    """A line a pair and bound."""
+    columns = ("a", "b", "bound by", "problems", "b's time / a's", "by ceilings", "kernels")
+    rows = [
+        [
+            *(names[one.a], names[one.b], one.bound, str(one.problems)),
+            *(speedup(one.ratio), speedup(one.by_ceilings), ", ".join(one.kernels)),
+        ]
+        for one in some
+    ]
+    about = [{"gpu": f"{one.a} {one.b}"} for one in some]
+    return TextTable("Pairs of GPUs, by what bounds the problems", columns, rows, columns[3:6], about=about)
+
+
+def sentence(group: GpuGroup) -> str:
+    """The means of two GPUs over the problems with the same bound."""
+    by_ceilings = "" if group.by_ceilings is None else f"; by their ceilings {speedup(group.by_ceilings)}"
+    problems = notation.plural(group.problems, "problem")
+    return f"bound by {group.bound}: {problems}, b / a {speedup(group.ratio)}{by_ceilings}."
+
+
+def left_out(some: Sequence[OtherSources], names: Mapping[str, str]) -> list[str]:
+    """A sentence a pair: at how many problems of which kernels nothing can be compared."""
+    found: dict[tuple[str, str], list[OtherSources]] = {}
+    for one in some:
+        found.setdefault((one.a, one.b), []).append(one)
+    return [
+        f"Not comparable on {names[a]} and {names[b]}: other sources. "
+        + ", ".join(f"{one.kernel} ({notation.plural(one.problems, 'problem')})" for one in group)
+        + "."
+        for (a, b), group in found.items()
+    ]
+
+
+def alone(common: Sequence[CommonProblem], rows: pd.DataFrame, names: Mapping[str, str]) -> str:
+    """The line in place of the table where several GPUs have rows and no two can be compared; empty where two
+    can, or where there are not two."""
+    gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
+    if common or len(gpus) < 2:
+        return ""
+    current = [slug for slug in gpus if not rows.loc[rows["gpu"] == slug, "stale"].map(bool).all()]
+    if len(current) == 1:
+        others = " and ".join(names[slug] for slug in gpus if slug not in current)
+        return f"Only {names[current[0]]} has rows of this commit's sources; those of {others} are older."
+    return NOTHING_IN_COMMON

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
-from pipeline.reporting import gpus_section
+from pipeline.reporting import gpus, why
 from pipeline.reporting.content import About, Content
-from pipeline.reporting.frames import best_providers, entry_of
-from pipeline.reporting.numbers import GAP, RATES, microseconds, number, percent
-from pipeline.reporting.plots import Style
-from pipeline.reporting.ranking import doubt, is_bound, is_distrusted
-from pipeline.reporting.table import INCOMPARABLE, TIE_NOTE, incomparable_notes, ratio_cell, remarks
-from pipeline.reporting.why import sections
+from pipeline.reporting.document import Charts, Items, Section, Text
+from pipeline.reporting.headlines import doubt, entry_of
+from pipeline.reporting.numbers import GAP, RATES, number, percent
+from pipeline.reporting.ranking import best_providers
+from pipeline.reporting.sweep_table import TIE_NOTE, incomparable_notes, ratio_cell, remarks, time_cell
+from pipeline.reporting.tables import TextTable
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
 """How many charts stand side by side, by the number of machines; else three."""
 
-SWEPT_NOTE = (
+CHARTS_NOTE = (
+    "Each provider at its best configuration for the problem. Every machine has its own scale; the dashed "
+    "line is what a plain copy or, of TFLOP/s, a matrix product reached there."
+)
+HOLLOW_NOTE = " Hollow marks are not to be trusted."
+
+ROOFLINE_NOTE = (
+    "The fastest provider at each problem. Dashed: what a plain copy and a matrix product reached. Filled "
+    "marks count the fewest bytes that the operation needs, hollow ones those that the device counted."
+)
+
+SWEEPS_NOTE = (
     "Times of the sweeps, one measurement a configuration. Where finals measured the best side by side, "
-    "their times are the better ones: the page field has them."
+    "their times are the better ones: against the field has them."
 )
 
 OLD = "†"
@@ -34,80 +45,128 @@ OLD_NOTE = (
 )
 
 
-def section(content: Content, name: str, machine_names: Mapping[str, str]) -> dict[str, Any]:
+def section(content: Content, name: str) -> Section:
     """One kernel's section."""
     rows = content.rows[content.rows["kernel"] == name]
     best = content.best[content.best["kernel"] == name]
     about = content.about[name]
-    winners = best_providers(best).sort_values("rank")
-    order = [slug for slug in machine_names if slug in set(rows["gpu"])]
-    untimed = _untimed(rows)
-    rates = _rates(best)
-    tables = []
-    for words, of_words in winners.groupby("words", sort=False):
-        some = _rates(of_words)
-        shown = _with_gaps(_lines(of_words, machine_names, about, content.styles, some), rows, machine_names)
-        tables.append({"words": words, "rates": [RATES[one] for one in some], "lines": shown})
-    every = best.sort_values(["rank", "median_us", "provider"])
-    met = [one for one in content.common_problems if one.kernel == name]
-    drawn = content.plots.get(name, ())
-    return {
-        "name": name,
-        "summary": about.summary,
-        "baseline": about.baseline,
-        "rates": [RATES[one] for one in rates],
-        "plots": [
-            {
-                "file": f"plots/{plot.drawing.name}.svg",
-                "title": f"{name}, {plot.drawing.workload}: "
-                f"{RATES[plot.drawing.headline]} against {plot.drawing.x_label}",
-                "workload": plot.drawing.workload,
-                "charts": [chart.view for chart in plot.charts],
-                "columns": SIDE_BY_SIDE.get(len({gpu for chart in plot.charts for gpu in chart.gpus}), 3),
-            }
-            for plot in drawn
-        ],
-        "roofline": name in content.rooflines,
-        "ladder": name in content.ladders,
-        "panels": best["gpu"].nunique(),
-        "landscapes": content.landscapes[name],
-        "gpus": gpus_section.lines(met, machine_names),
-        "gpu_charts": [chart.view for chart in gpus_section.charts(drawn, met, machine_names)],
-        "why": sections(name, machine_names, content.evidence, content.results.measurements),
-        "tables": tables,
-        "lines": _with_gaps(
-            _lines(winners, machine_names, about, content.styles, rates), rows, machine_names
-        ),
-        "everything": _packed(_lines(every, machine_names, about, content.styles, rates)),
-        "untimed": [
-            (machine_names[slug], [str(remark) for remark in remarks(here)])
-            for slug in order
-            if (here := [row for row in untimed if row["gpu"] == slug])
-        ],
-        "ties": " ".join(
-            note
-            for note, told in (
-                (SWEPT_NOTE, any(one.point.kernel == name for one in content.finals)),
-                (TIE_NOTE, best["tied"].any()),
-                (OLD_NOTE, best["stale"].map(bool).any()),
-            )
-            if told
-        ),
-        "tolerance": _tolerance_used(rows, about),
-        "incomparable": _incomparable(best),
-        "distrusted": sorted(
-            {
-                f"{machine_names[row['gpu']]}: {doubt(row)}"
-                for row in best[best["valid"].eq(False)].to_dict("records")
-            }
-        ),
-    }
+    blocks: list[Any] = [Text(about.summary.replace("``", "`"), has_code=True)]
+    for plot, charts in content.plots[name]:
+        columns = SIDE_BY_SIDE.get(len({chart.gpu for chart in charts}), 3)
+        blocks.append(Charts(plot.title, charts, columns, f"plots/{plot.name}.svg"))
+    if content.plots[name]:
+        blocks.append(Text(CHARTS_NOTE + HOLLOW_NOTE * bool(best["valid"].eq(False).any()), "note"))
+    if best.empty:
+        blocks.append(Text("No point of it was timed."))
+    else:
+        blocks += _tables(content, name, rows, best)
+    if without := _without_a_time(content, rows):
+        blocks.append(Section("Without a time", [Items(without)]))
+    if met := [one for one in content.common_problems if one.kernel == name]:
+        table = gpus.kernel_table(name, met, content.machines)
+        blocks.append(Section("GPU against GPU, problem by problem", [table], is_folded=True))
+    if roofs := content.rooflines[name]:
+        note = Text(ROOFLINE_NOTE, "note")
+        blocks.append(Section("Roofline", [Charts(f"{name}: roofline", roofs), note], is_folded=True))
+    blocks += why.sections(name, content.machines, content.evidence, content.loaded.results.measurements)
+    return Section(name, blocks, {"kernel": name})
 
 
-def _incomparable(rows: pd.DataFrame) -> list[str]:
-    """At which problems no ratio is made."""
-    found: list[Any] = rows[["kernel", "extent", "words", "incomparable"]].to_dict("records")
-    return incomparable_notes(found)
+def _tables(content: Content, name: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[Any]:
+    """The best configurations, what is to be said of them, and every provider's."""
+    about = content.about[name]
+    rates = [rate for rate in RATES if rate in set(best["headline"])]
+    lines = _lines(content, best_providers(best), rates)
+    shown = _with_gaps(lines, rows, content.machines)
+    columns = ["us", *(RATES[rate] for rate in rates), "of ceiling", f"x {about.baseline}"]
+    blocks: list[Any] = [
+        TextTable(
+            title=f"{name}: best configurations",
+            columns=["problem", "dtype", "machine", "best configuration", *columns],
+            rows=[cells for _, cells in shown],
+            numbers=columns,
+            about=[known for known, _ in shown],
+        )
+    ]
+    notes = [
+        (SWEEPS_NOTE, any(one.point.kernel == name for one in content.loaded.finals)),
+        (TIE_NOTE, best["tied"].any()),
+        (OLD_NOTE, best["stale"].map(bool).any()),
+    ]
+    blocks += (
+        [Text(" ".join(note for note, holds in notes if holds), "note")] if any(h for _, h in notes) else []
+    )
+    records: list[Any] = best.to_dict("records")
+    distrusted = {f"{content.machines[row['gpu']]}: {doubt(row)}" for row in records if doubt(row)}
+    blocks += [Text(sentence, "alarm") for sentence in incomparable_notes(records)]
+    blocks += [Text(f"! Not to be trusted on {sentence}", "alarm") for sentence in sorted(distrusted)]
+    if used := _tolerance_used(rows, about):
+        blocks.append(Text(used, "note"))
+    every = _lines(content, best.sort_values(["rank", "median_us", "provider"]), rates, errors=True)
+    if len(every) > len(lines):
+        table = TextTable(
+            title=f"{name}: every provider at its best configuration",
+            columns=["problem", "dtype", "machine", "configuration", "us", "±", *columns[1:]],
+            rows=[cells for _, cells in every],
+            numbers=["±", *columns],
+            about=[known for known, _ in every],
+            is_packed=True,
+        )
+        title = "Every provider at its best configuration"
+        blocks.append(Section(title, [table], is_folded=True, look="every"))
+    return blocks
+
+
+Line = tuple[dict[str, str], list[str]]
+"""What a page knows of a row, and its cells."""
+
+
+def _lines(content: Content, best: pd.DataFrame, rates: Sequence[str], *, errors: bool = False) -> list[Line]:
+    """Rows as text, of a problem the machines in the order of the report."""
+    place = {slug: i for i, slug in enumerate(content.machines)}
+    found = []
+    records: list[Any] = best.to_dict("records")
+    for row in sorted(records, key=lambda row: (row["rank"], place[row["gpu"]])):
+        known = {
+            "gpu": row["gpu"],
+            "words": row["words"],
+            "provider": row["provider"],
+            "sort": str(row["rank"]),
+        }
+        share = percent(row["ceiling_fraction"])
+        cells = [
+            row["extent"],
+            row["words"],
+            content.machines[row["gpu"]],
+            row["label"]
+            + " (baseline)" * (row["provider"] == content.about[row["kernel"]].baseline) * errors,
+            time_cell(row).replace("!", "") + OLD * bool(row["stale"]) + "!" * ("!" in time_cell(row)),
+            *([f"{100 * row['rel_ci']:.1f} %"] if errors else ()),
+            *(number(row[name]) if row["headline"] == name else "" for name in rates),
+            share + " (compute)" * (bool(share) and row["bound"] == "compute"),
+            ratio_cell(row),
+        ]
+        found.append((known | {"style": content.styles[row["provider"]].name}, cells))
+    return found
+
+
+def _with_gaps(lines: Sequence[Line], rows: pd.DataFrame, names: Mapping[str, str]) -> list[Line]:
+    """Lines of a kernel's problems, and at each problem one for every GPU with ``rows`` of the kernel and no
+    line there: it has no time, or was not measured."""
+    gpus_here = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
+    tried = set(rows[["rank", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
+    place = {slug: i for i, slug in enumerate(names)}
+    found = []
+    for sort, at_problem in groupby(lines, key=lambda line: line[0]["sort"]):
+        here = list(at_problem)
+        known, cells = here[0]
+        for slug in gpus_here:
+            if slug not in {one["gpu"] for one, _ in here}:
+                label = "no time" if (int(sort), slug) in tried else GAP
+                gap = {"gpu": slug, "words": known["words"], "sort": sort}
+                here.append((gap, [*cells[:2], names[slug], label, *[""] * (len(cells) - 4)]))
+        found += sorted(here, key=lambda line: place[line[0]["gpu"]])
+    return found
 
 
 def _tolerance_used(rows: pd.DataFrame, about: About) -> str:
@@ -121,14 +180,18 @@ def _tolerance_used(rows: pd.DataFrame, about: About) -> str:
     return f"Of the tolerance took at most: {', '.join(shares)}." if shares else ""
 
 
-def _untimed(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows without a time, of providers that somebody asked for, as remarks take them."""
-    some = rows.loc[rows["status"] != "ok", ["kernel", "gpu", "provider", "status", "error", "command"]]
-    found: list[Any] = some.astype(object).where(some.notna(), None).to_dict("records")
-    return [row for row in found if _is_asked_for(row["kernel"], row["provider"], row["command"])]
+def _without_a_time(content: Content, rows: pd.DataFrame) -> list[str]:
+    """Why points have no time, by machine, of providers that somebody asked for."""
+    failed: list[Any] = rows[rows["status"] != "ok"].to_dict("records")
+    wanted = [row for row in failed if _is_wanted(row["kernel"], row["provider"], row["command"])]
+    return [
+        f"{name}: {remark}"
+        for slug, name in content.machines.items()
+        for remark in remarks(row for row in wanted if row["gpu"] == slug)
+    ]
 
 
-def _is_asked_for(kernel: str, provider: str, command: str) -> bool:
+def _is_wanted(kernel: str, provider: str, command: str) -> bool:
     """Whether somebody wanted to know of a provider. One that needs a package beyond the pipeline's own is
     measured wherever that happens to be installed, and its failures say something only to who named it."""
     entry = entry_of(kernel)
@@ -137,114 +200,3 @@ def _is_asked_for(kernel: str, provider: str, command: str) -> bool:
         return True
     named = re.findall(r"\bprovider=\[?([\w.+,\- ]*)", command)
     return provider in {one.strip() for names in named for one in names.split(",")}
-
-
-def _rates(rows: pd.DataFrame) -> list[str]:
-    """Which rates people compare of the rows."""
-    return [name for name in RATES if name in set(rows["headline"])]
-
-
-LINE_COLUMNS = [
-    *(
-        "gpu",
-        "rank",
-        "words",
-        "extent",
-        "label",
-        "provider",
-        "median_us",
-        "stale",
-        "rel_ci",
-        "valid",
-        "throttle",
-        "headline",
-    ),
-    *(*RATES, "ceiling_fraction", "bound", "speedup", "tied", "doubt", "incomparable"),
-]
-"""What a line shows: a frame's other columns would take most of the time."""
-
-
-def _packed(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Lines as data that a script writes out, with what they share once: of a row the places of its problem,
-    words, GPU and provider, then the text of its other cells."""
-    shared: dict[str, dict[tuple[Any, ...] | str, int]] = {
-        name: {} for name in ("problems", "words", "gpus", "providers")
-    }
-    rows = []
-    for line in lines:
-        of_line = (
-            (line["rank"], line["extent"]),
-            line["words"],
-            (line["gpu"], line["machine"]),
-            (line["provider"], line["style"]),
-        )
-        places = [
-            known.setdefault(one, len(known)) for known, one in zip(shared.values(), of_line, strict=True)
-        ]
-        label = line["label"] + " (baseline)" * line["baseline"]
-        us = line["us"] + "!" * line["distrusted"]
-        rows.append([*places, label, us, line["error"], *line["rates"], line["percent"], line["speedup"]])
-    return {**{name: list(known) for name, known in shared.items()}, "rows": rows}
-
-
-def _with_gaps(
-    lines: Sequence[Mapping[str, Any]], rows: pd.DataFrame, names: Mapping[str, str]
-) -> list[Mapping[str, Any]]:
-    """Lines of a kernel's problems, and at each problem one for every GPU with ``rows`` of the kernel and no
-    line there: it has no time, or was not measured."""
-    gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
-    tried = set(rows[["rank", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
-    place = {slug: i for i, slug in enumerate(names)}
-    found = []
-    for _, at_problem in itertools.groupby(lines, key=lambda line: line["rank"]):
-        here = list(at_problem)
-        for slug in gpus:
-            if slug not in {line["gpu"] for line in here}:
-                label = "no time" if (here[0]["rank"], slug) in tried else GAP
-                empty = dict.fromkeys(("provider", "style", "us", "error", "percent", "speedup"), "")
-                flags = dict.fromkeys(("baseline", "distrusted", "compute", "bar"), 0)
-                rates = [""] * len(here[0]["rates"])
-                of = {"gpu": slug, "machine": names[slug], "label": label, "rates": rates}
-                here.append({**here[0], **empty, **flags, **of})
-        found += sorted(here, key=lambda line: place[line["gpu"]])
-    return found
-
-
-def _lines(
-    rows: pd.DataFrame,
-    names: Mapping[str, str],
-    about: About,
-    styles: Mapping[str, Style],
-    rates: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Rows as text, of a problem the machines in the order of ``names``."""
-    place = {slug: i for i, slug in enumerate(names)}
-    lines = []
-    for row in sorted(
-        rows[LINE_COLUMNS].to_dict("records"), key=lambda row: (row["rank"], place[row["gpu"]])
-    ):
-        fraction = row["ceiling_fraction"]
-        lines.append(
-            {
-                "gpu": row["gpu"],
-                "provider": row["provider"],
-                "rank": row["rank"],
-                "machine": names[row["gpu"]],
-                "words": row["words"],
-                "extent": row["extent"],
-                "label": row["label"],
-                "style": styles[row["provider"]].name,
-                "baseline": row["provider"] == about.baseline,
-                "us": microseconds(row["median_us"], is_bound(row))
-                + OLD * bool(row["stale"])
-                + INCOMPARABLE * isinstance(row["incomparable"], str),
-                "error": f"{100 * row['rel_ci']:.1f} %",
-                "distrusted": is_distrusted(row),
-                "rates": [number(row[name]) if row["headline"] == name else "" for name in rates],
-                "percent": percent(fraction),
-                "compute": row["bound"] == "compute",
-                "bar": 0 if pd.isna(fraction) else round(min(100 * fraction, 100), 1),
-                "speedup": ratio_cell(row),
-            }
-        )
-    return lines

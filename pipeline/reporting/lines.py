@@ -2,22 +2,19 @@
 
 A line runs along one dimension. All other dimensions stay the same on it, or are equal to x, as m, n and k of
 square matrices are. Workloads whose problems lie on the same line share it.
-
-Of a kernel that this repository does not have, names are spelled out even if this process has loaded it: what
-is shown must not depend on which command shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernels.contract import Value, shown
+from kernels.contract import shown
 from pipeline.points import notation
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order
-from pipeline.reporting import frames
-from pipeline.reporting.ranking import NO_REASON
+from pipeline.reporting import headlines
+from pipeline.reporting.headlines import NO_REASON
 from pipeline.store.record import Measurement
 
 HOT = "hot"
@@ -108,10 +105,10 @@ def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[
     those that are the same in all of them. None where problems have no number.
     """
     names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]
-    entry = frames.entry_of(points[0].kernel)
+    entry = headlines.entry_of(points[0].kernel)
     if entry is not None and (x := entry.x_dimension(workload)) in names:
-        told = entry.config.workloads.get(workload)
-        own = told.lists if told else {}
+        known = entry.config.workloads.get(workload)
+        own = known.lists if known else {}
         size = entry.loaded.kernel.size
         moved = {x, *(name for name in size if name not in own)} if x in size and x not in own else {x}
         for name, variable in entry.loaded.kernel.dimensions().items():
@@ -142,44 +139,19 @@ def configuration(one: PlacedMeasurement) -> str:
     point = one.point
     where = elsewhere(point.kernel, one.line)
     hot = HOT if one.cache == HOT else ""
-    return " ".join(filter(None, [point.provider, words(point), tuned(point), where, hot]))
-
-
-def tuned(point: Point) -> str:
-    """The parameters of a point: ``1024x8w``."""
-    if frames.entry_of(point.kernel) is not None:
-        return notation.configuration(point)
-    return spelled(point.parameters)
+    return " ".join(
+        filter(None, [point.provider, notation.words(point), notation.configuration(point), where, hot])
+    )
 
 
 def elsewhere(kernel: str, line: ProblemLine) -> str:
     """The numbers that tell a line from the kernel's own, which runs along its size with all else at its
     default: ``rows=37``."""
     numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}
-    entry = frames.entry_of(kernel)
+    entry = headlines.entry_of(kernel)
     if entry is not None and line.x == entry.loaded.kernel.size[0]:
         for name, variable in entry.loaded.kernel.dimensions().items():
             default = line.fixed.get(variable.same_as) if variable.same_as else variable.default
             if name not in entry.loaded.kernel.size and numbers.get(name) == default:
                 numbers.pop(name, None)
-    return spelled(numbers)
-
-
-def words(point: Point) -> str:
-    """The words of a problem: ``float32 tf32``."""
-    if frames.entry_of(point.kernel) is not None:
-        return notation.words(point)
-    found = [name if value is True else value for name, value in point.problem.items()]
-    return " ".join(word for word in found if isinstance(word, str))
-
-
-def extent(point: Point) -> str:
-    """The numbers of a problem: ``4096``, ``rows=37 columns=4096``."""
-    if frames.entry_of(point.kernel) is not None:
-        return notation.extent(point)
-    return spelled({name: value for name, value in point.problem.items() if _is_number(value)})
-
-
-def spelled(values: Mapping[str, Value]) -> str:
-    """Values by name: ``rows=37 causal=true``."""
-    return " ".join(f"{name}={shown(value)}" for name, value in values.items())
+    return " ".join(f"{name}={shown(value)}" for name, value in numbers.items())

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from kernels.contract import shown
 from pipeline import ROOT, UserError
-from pipeline.reporting.field import HeadToHead, RivalRatio
-from pipeline.reporting.frames import entry_of
+from pipeline.reporting.best import distrust_notes
+from pipeline.reporting.field import HeadToHead, OtherRatio
+from pipeline.reporting.headlines import entry_of
 from pipeline.reporting.numbers import microseconds, speedup
+from pipeline.reporting.tables import TextTable
 from pipeline.store.finals import ONE_ROUND, decided
 
 PAGES = ROOT / "docs" / "kernels"
@@ -52,64 +53,63 @@ def losses(swept: Sequence[HeadToHead], finals: Iterable[HeadToHead]) -> list[He
     else by the sweeps."""
     found = {one.place: one for one in [*swept, *finals]}
     lost = [one for one in found.values() if one.lost]
-    return sorted(lost, key=lambda one: (one.rivals[one.lost[0]].ratio, one.place))
+    return sorted(lost, key=lambda one: (one.others[one.lost[0]].ratio, one.place))
 
 
-def view(some: Iterable[HeadToHead], machines: Mapping[str, str]) -> dict[str, Any]:
-    """The losses as a page shows them: a line each, and the meaning of the marks."""
-    some = list(some)
-    return {"lines": [_line(one, machines) for one in some], "doubts": doubts(some, machines)}
+def table(some: Sequence[HeadToHead], machines: Mapping[str, str]) -> TextTable:
+    """The losses as a page shows them: a line each."""
+    return TextTable(
+        title="Where others are faster",
+        columns=(
+            *("kernel", "machine", "problem", "time over ours", "fastest other", "us", "ours", "us"),
+            *("also faster", "by", "reason"),
+        ),
+        rows=[_cells(one, machines.get(one.gpu, one.gpu)) for one in some],
+        numbers=("us", "time over ours"),
+        about=[{"gpu": one.gpu, "words": one.words} for one in some],
+    )
 
 
-def _line(versus: HeadToHead, machines: Mapping[str, str]) -> dict[str, Any]:
+def _cells(versus: HeadToHead, machine: str) -> list[str]:
     first, *others = versus.lost
-    worst = versus.rivals[first]
-    return {
-        "kernel": versus.kernel,
-        "gpu": versus.gpu,
-        "machine": machines.get(versus.gpu, versus.gpu),
-        "words": versus.words,
-        "where": versus.where,
-        "ours": versus.ours.label,
-        "us": microseconds(versus.ours.us, versus.ours.is_bound),
-        "other": worst.time.label,
-        "other_us": microseconds(worst.time.us, worst.time.is_bound),
-        "ratio": ratio(worst),
-        "also": ", ".join(f"{name} {ratio(versus.rivals[name])}" for name in others),
-        "how": "finals" if versus.by_finals else "sweeps",
-        "reason": " ".join(filter(None, [_unfinished(versus), reason(versus)])),
-    }
-
-
-def _unfinished(versus: HeadToHead) -> str:
-    return f"Not measured there of ours: {', '.join(versus.unasked)};" if versus.unasked else ""
+    worst = versus.others[first]
+    unasked = f"Not measured there of ours: {', '.join(versus.unasked)};" if versus.unasked else ""
+    return [
+        versus.kernel,
+        machine,
+        versus.where,
+        ratio(worst),
+        worst.time.label,
+        microseconds(worst.time.us, worst.time.is_bound),
+        versus.ours.label,
+        microseconds(versus.ours.us, versus.ours.is_bound),
+        ", ".join(f"{name} {ratio(versus.others[name])}" for name in others),
+        "finals" if versus.by_finals else "sweeps",
+        " ".join(filter(None, [unasked, reason(versus)])),
+    ]
 
 
 def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None) -> list[str]:
     """What the mark at ratios means: where they are not to be trusted, by reason; with ``machines``, the
     names by slug, also on which."""
-    found: dict[str, dict[str, None]] = {}
-    for versus in some:
-        for one in versus.rivals.values():
-            if one.doubt:
-                on = "" if machines is None else f" on {machines.get(versus.gpu, versus.gpu)}"
-                where = f"{versus.kernel} {versus.where}{on}"
-                found.setdefault(one.doubt, {})[where] = None
-    return [f"! Not to be trusted at {', '.join(places)}: {why}." for why, places in found.items()]
+    return distrust_notes(
+        (
+            one.doubt,
+            f"{versus.kernel} {versus.where}"
+            + ("" if machines is None else f" on {machines.get(versus.gpu, versus.gpu)}"),
+        )
+        for versus in some
+        for one in versus.others.values()
+    )
 
 
-def ratio(one: RivalRatio) -> str:
+def ratio(one: OtherRatio) -> str:
     """A ratio, with the mark of one that is not to be trusted, and what else is to be said of it."""
-    said = note(one)
-    return marked(one) + (f" ({said})" if said else "")
+    more = note(one)
+    return speedup(one.ratio) + "!" * bool(one.doubt) + (f" ({more})" if more else "")
 
 
-def marked(one: RivalRatio) -> str:
-    """A ratio, with the mark of one that is not to be trusted."""
-    return speedup(one.ratio) + "!" * bool(one.doubt)
-
-
-def note(one: RivalRatio) -> str:
+def note(one: OtherRatio) -> str:
     """What is to be said of a ratio: that its times are of two runs, that it is of one round, or its verdict
     where that is not what the ratio says."""
     if one.against is not None:

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
 
-from pipeline.reporting import frames, lines, machines
+from pipeline.points import notation
+from pipeline.reporting import final_pairs, headlines, lines
 from pipeline.reporting.lines import HOT, PlacedMeasurement
 from pipeline.reporting.mlflow_content import Value
 from pipeline.reporting.why import longest, native
@@ -60,7 +61,7 @@ def at_problem(one: PlacedMeasurement) -> list[Value]:
     has a number."""
     if one.line.x is None:
         return []
-    name = frames.headline_of(one.row)
+    name = headlines.headline_of(one.row)
     rates = [value for value in values(one) if value.key in (name, SHARE)]
     return [value._replace(key=f"{value.key}_at_{problem(one)}", step=0) for value in rates]
 
@@ -69,7 +70,7 @@ def problem(one: PlacedMeasurement) -> str:
     """Where on the kernel's own line a point lies, ``4096``; off it, the dimensions that tell its problem,
     ``rows_37_columns_781``."""
     where = lines.elsewhere(one.point.kernel, one.line)
-    entry = frames.entry_of(one.point.kernel)
+    entry = headlines.entry_of(one.point.kernel)
     own = entry is not None and one.line.x == entry.loaded.kernel.size[0]
     words = str(one.step) if own else f"{one.line.x}_{one.step}"
     return re.sub(r"\W+", "_", f"{words} {where}".strip())
@@ -124,9 +125,9 @@ def beside_gpus(held: Sequence[Final], others: Mapping[str, Sequence[Final]], at
     every problem."""
     found: dict[str, float] = {}
     for gpu, theirs in others.items():
-        groups: dict[str, list[machines.FinalPair]] = {}
-        for one in machines.best_own(theirs, held):
-            groups.setdefault(lines.words(one.a.point), []).append(one)
+        groups: dict[str, list[final_pairs.FinalPair]] = {}
+        for one in final_pairs.best_own(theirs, held):
+            groups.setdefault(notation.words(one.a.point), []).append(one)
         for words, some in groups.items():
             name = re.sub(r"\W+", "_", f"final_us_over_{gpu} {words}".strip())
             found[name] = geometric_mean([one.ratio for one in some])
@@ -145,8 +146,8 @@ def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
     points = [Value(name, count, 0, at) for name, count in {"points": len(placed), **counts}.items()]
     best: dict[tuple[str, int], tuple[bool, Value]] = {}
     for one in main_line(placed):
-        words = re.sub(r"\W+", "_", lines.words(one.point))
-        headline = frames.headline_of(one.row)
+        words = re.sub(r"\W+", "_", notation.words(one.point))
+        headline = headlines.headline_of(one.row)
         for value in values(one):
             found = [value] if value.key in RATES else []
             if value.key == headline and words:
@@ -188,7 +189,7 @@ def bests(placed: Iterable[PlacedMeasurement]) -> dict[tuple[str, str], list[Pla
         return not one.trusted, one.row.outcome.timing.median_us
 
     for one in timed:
-        slot = one.point.provider, lines.words(one.point), one.step
+        slot = one.point.provider, notation.words(one.point), one.step
         fastest[slot] = min(fastest.get(slot, one), one, key=rank)
     found: dict[tuple[str, str], list[PlacedMeasurement]] = {}
     for (provider, words, _), one in sorted(fastest.items(), key=lambda item: item[0]):

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.reporting import frames, lines
+from pipeline.points import notation
+from pipeline.reporting import headlines, lines
 from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.store.record import Measurement
@@ -25,16 +26,16 @@ HEADINGS = ("problem", "dtype", "provider", "us", "rate", "of ceiling")
 
 COMPARISONS = (
     "Two configurations, commits or trees, measured side by side in rounds: a run for each comparison. "
-    "`b_over_a` is the geometric mean of b's time over a's, so below 1 b is the faster. `faster`, `slower`, "
-    "`same` and `undecided` count the points by verdict. The description of a run has its table."
+    "`b_over_a` is the geometric mean of b's time over a's, so below 1 b is the faster. `faster`, "
+    "`slower`, `same` and `undecided` count the points by verdict. The description of a run has its table."
 )
 
 
 def of_kernel(kernel: str, usual: Sequence[int]) -> str:
     """What the experiment of a kernel is, how to read it, and three searches worth trying. ``usual`` are the
     values of x at which its views show a rate."""
-    entry = frames.entry_of(kernel)
-    rate = frames.headline(kernel, "")
+    entry = headlines.entry_of(kernel)
+    rate = headlines.headline(kernel, "")
     x = entry.loaded.kernel.size[0] if entry else "x"
     baseline = entry.loaded.kernel.baseline if entry else "torch"
     at = f"{rate}_at_{usual[0] if usual else 'N'}"
@@ -114,11 +115,11 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
         point, timing = one.point, one.row.outcome.timing
         if timing is None:
             continue
-        slot = lines.extent(point), lines.words(point), one.cache, point.provider
+        slot = notation.extent(point), notation.words(point), one.cache, point.provider
         held = fastest.get(slot)
         if held is None or _rank(one) < _rank(held):
             fastest[slot] = one
-    entry = frames.entry_of(placed[0].point.kernel)
+    entry = headlines.entry_of(placed[0].point.kernel)
     baseline = entry.loaded.kernel.baseline if entry else ""
     headings = [*HEADINGS, *([f"x {baseline}"] if baseline else [])]
     rows = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
@@ -145,10 +146,10 @@ def _table(placed: Sequence[PlacedMeasurement]) -> str:
 
 
 def _numbers(one: PlacedMeasurement) -> list[str]:
-    unit = frames.headline_of(one.row)
+    unit = headlines.headline_of(one.row)
     rate = one.row.rate
     return [
-        f"{one.point.provider} {lines.tuned(one.point)}".rstrip(),
+        f"{one.point.provider} {notation.configuration(one.point)}".rstrip(),
         microseconds(_rank(one)[1], one.is_bound) + "!" * (not one.trusted and not one.is_bound),
         f"{number(getattr(rate, unit))} {RATES[unit]}" if rate else "",
         percent(rate.ceiling_fraction) if rate else "",

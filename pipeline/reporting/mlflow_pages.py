@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.points.frozen import digest
-from pipeline.reporting import frames
+from pipeline.reporting import headlines
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting import mlflow_notes as notes
 from pipeline.reporting.mlflow_content import LedgerRuns
@@ -153,7 +153,7 @@ def _tags(found: Sequence[View]) -> dict[str, str]:
 
 def views(kernel: str) -> list[View]:
     """The views in the menu of a kernel's experiment, in its order."""
-    rate = frames.headline(kernel, "")
+    rate = headlines.headline(kernel, "")
     at = [f"{rate}_at_{x}" for x in usual(kernel)] or [rate]
     lines, bars = (rate, "ceiling_fraction", "median_us"), tuple(at[:1])
     order = _of("metrics", at[0])
@@ -165,7 +165,7 @@ def views(kernel: str) -> list[View]:
         seen = _columns(params=who, tags=("configurations",), metrics=shown)
         return View(key, name, f"tags.kind = 'best'{of}", order, seen, lines, bars)
 
-    entry = frames.entry_of(kernel)
+    entry = headlines.entry_of(kernel)
     found = [best(BEST, "Best by provider"), _sweeps(), _machines(kernel, rate)]
     for dtype in _dtypes(kernel):
         found += [best(f"best-{dtype}", f"Best by provider, {dtype}", f" and params.dtype = '{dtype}'")]
@@ -206,7 +206,7 @@ def _machines(kernel: str, rate: str) -> View:
 
 def _dtypes(kernel: str) -> list[str]:
     """The dtypes that the kernel's workloads are measured in."""
-    entry = frames.entry_of(kernel)
+    entry = headlines.entry_of(kernel)
     workloads = entry.config.workloads.values() if entry else ()
     return sorted({str(value) for one in workloads for value in one.lists.get("dtype", ())})
 
@@ -255,14 +255,14 @@ def _spread(names: Sequence[str], most: int) -> list[str]:
 
 def baseline(kernel: str) -> str | None:
     """The provider that others are compared with; None for a kernel that is not in this repository."""
-    entry = frames.entry_of(kernel)
+    entry = headlines.entry_of(kernel)
     return entry.loaded.kernel.baseline if entry else None
 
 
 def usual(kernel: str) -> list[int]:
     """Values on the kernel's own x axis that its views have columns for; none of a kernel that is not in
     this repository."""
-    entry = frames.entry_of(kernel)
+    entry = headlines.entry_of(kernel)
     if entry is None:
         return []
     size = entry.loaded.kernel.size[0]
@@ -280,7 +280,7 @@ def usual(kernel: str) -> list[int]:
 
 def usual_line(kernel: str) -> str:
     """The tag of runs on the kernel's own line: its x axis, all else at its default."""
-    entry = frames.entry_of(kernel)
+    entry = headlines.entry_of(kernel)
     return entry.loaded.kernel.size[0] if entry else ""
 
 

@@ -24,8 +24,7 @@ from pipeline.reporting.mlflow_connection import HeldError, TrackerError
 from pipeline.reporting.mlflow_content import LedgerRuns
 from pipeline.reporting.mlflow_runs import AD_HOC
 from pipeline.reporting.mlflow_store import CHANGES, Change, Store, opened
-from pipeline.reporting.progress import Progress
-from pipeline.reporting.terminal import Terminal
+from pipeline.reporting.terminal import Progress, Terminal
 from pipeline.store import comparisons, runs
 from pipeline.store.comparisons import Comparison
 from pipeline.store.credentials import hidden, public, taken_apart

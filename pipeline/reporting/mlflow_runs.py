@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from colorsys import hls_to_rgb
 
 from kernels.contract import shown
+from pipeline.points import notation
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
-from pipeline.reporting import frames, lines
+from pipeline.reporting import headlines, lines
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.reporting.mlflow_content import Run, Value
@@ -68,7 +69,7 @@ def configuration(
 def best(group: Sequence[PlacedMeasurement], of_parent: str, took: Mapping[int, int]) -> Run:
     """The run of the fastest configurations of a provider, one for each x."""
     first = group[0]
-    provider, words = first.point.provider, lines.words(first.point)
+    provider, words = first.point.provider, notation.words(first.point)
     where = lines.elsewhere(first.point.kernel, first.line)
     values = [
         value
@@ -76,7 +77,7 @@ def best(group: Sequence[PlacedMeasurement], of_parent: str, took: Mapping[int, 
         for value in (*metrics.values(one), *metrics.at_problem(one))
         if value.key in metrics.COMPARED or "_at_" in value.key
     ]
-    chosen = {str(one.step): lines.tuned(one.point) for one in group}
+    chosen = {str(one.step): notation.configuration(one.point) for one in group}
     return run(
         group,
         identity=f"{of_parent}/best/{json.dumps([provider, words])}",
@@ -97,7 +98,7 @@ def _of_line(group: Sequence[PlacedMeasurement]) -> dict[str, str]:
     return {
         "x": x,
         "line": " ".join(filter(None, [x, lines.elsewhere(first.point.kernel, first.line)])),
-        "headline": _joined(frames.headline_of(one.row) for one in group),
+        "headline": _joined(headlines.headline_of(one.row) for one in group),
         "environment": max(group, key=lambda one: one.at_ms).row.parts.environment,
     }
 
@@ -156,7 +157,7 @@ def colour(kernel: str, gpu: str, params: Mapping[str, str], name: str) -> str:
     share them. Providers are turns of the golden angle apart on the colour circle. A GPU turns them further
     and makes them more or less grey; a dtype makes them lighter, and a configuration a little."""
     provider, dtype = params.get("provider", ""), params.get("dtype", "")
-    entry = frames.entry_of(kernel)
+    entry = headlines.entry_of(kernel)
     names = [one.name for one in entry.loaded.kernel.providers] if entry else []
     place = names.index(provider) if provider in names else _part_of_one("provider", provider)
     hue = (place * GOLDEN + _part_of_one("gpu", gpu)) % 1
@@ -193,7 +194,7 @@ def _notes(placed: Iterable[PlacedMeasurement]) -> list[str]:
         elif outcome.state and not one.trusted:
             reasons.setdefault(f"not to be trusted: {outcome.state.invalid_reason}", []).append(one.point)
     return [
-        f"at {', '.join(dict.fromkeys(map(lines.extent, sorted(points, key=order))))}: {reason}"
+        f"at {', '.join(dict.fromkeys(map(notation.extent, sorted(points, key=order))))}: {reason}"
         for reason, points in reasons.items()
     ]
 
@@ -225,7 +226,7 @@ def machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[
         told = environment.model_dump(exclude={"gpu", "flags", *UNKEYED}, exclude_none=True)
         params |= {name: str(value) for name, value in told.items()}
         if environment.flags:
-            params["flags"] = lines.spelled(environment.flags)
+            params["flags"] = " ".join(f"{name}={shown(value)}" for name, value in environment.flags.items())
     if ceilings:
         params["ceiling_copy_gbps"] = str(ceilings.copy_gbps)
         params |= {f"ceiling_{name}_tflops": str(tflops) for name, tflops in ceilings.matmul_tflops.items()}

@@ -22,9 +22,11 @@ from typing import get_args
 
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import Values, digest
-from pipeline.reporting import lines, mlflow_runs, ratios, shares
+from pipeline.reporting import lines, mlflow_runs, shares
 from pipeline.reporting import mlflow_metrics as metrics
 from pipeline.reporting import mlflow_notes as notes
+from pipeline.reporting.comparison import from_kept
+from pipeline.reporting.comparison import table as comparison_table
 from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
 from pipeline.reporting.mlflow_content import LedgerRuns, Run, Value
 from pipeline.reporting.mlflow_files import files
@@ -92,7 +94,7 @@ def _read(
     known = Results((), *results.machines(input, warn))
     found = evidence.load(input, warn)
     held = {
-        place: shares.of_records(finals.newest(rows), known.ceilings)
+        place: shares.with_shares(finals.newest(rows), known.ceilings)
         for place, rows in finals.load(input, warn).items()
     }
     kernels = sorted({name for name, _ in every})
@@ -101,7 +103,7 @@ def _read(
         paths = every[name, slug]
         if rows := [row for path in paths for row in results.own_rows(path, warn)]:
             yield sweep(
-                shares.of_records(rows, known.ceilings),
+                shares.with_shares(rows, known.ceilings),
                 known,
                 found,
                 files(name, slug, kernels, input, reports, artifacts),
@@ -175,7 +177,7 @@ def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> Ledge
     logs = [math.log(row.ratio) for row in found.rows]
     values = [Value(word, float(counts[word]), 0, at) for word in get_args(Verdict)]
     values += [Value("b_over_a", math.exp(math.fsum(logs) / len(logs)), 0, at)] if logs else []
-    noted = [ratios.compared(row) for row in found.rows[:MOST_NOTED]]
+    noted = [from_kept(row) for row in found.rows[:MOST_NOTED]]
     run = Run(
         identity=f"comparison/{name}",
         name=f"{found.kernel}: {found.a.name}..{found.b.name} @ {found.gpu}",
@@ -191,7 +193,7 @@ def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> Ledge
             "command": found.command,
             "mlflow.source.name": "pipeline.compare",
             "mlflow.source.git.commit": found.b.commit or "",
-            notes.NOTE: ratios.markdown(noted, name),
+            notes.NOTE: f"**{name}**\n\n{comparison_table(noted, name).markdown()}",
             **links,
         },
         params={

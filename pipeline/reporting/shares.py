@@ -10,22 +10,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from kernels.contract import Work
+from pipeline import UserError
+from pipeline.points import problems
 from pipeline.points.frozen import Values
 from pipeline.points.limits import rounded
-from pipeline.reporting.frames import work_of
+from pipeline.reporting.headlines import entry_of
 from pipeline.store.ceilings import Rates
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DIGITS = 5
 """Significant digits of a share, as many as a row has."""
 
 Row = TypeVar("Row", Measurement, Final)
+
+
+def work_of(kernel: str, problem: Values) -> Work | None:
+    """The work of a problem; None for a kernel that is not there, and for a problem of an earlier
+    declaration."""
+    entry = entry_of(kernel)
+    if entry is None:
+        return None
+    declared = entry.loaded.kernel
+    try:
+        return declared.work(problems.make(declared.problem, problem))
+    except UserError:
+        return None
 
 
 def compute_ceiling(kernel: str, problem: Values, ceilings: Rates | None) -> float | None:
@@ -45,7 +58,7 @@ def _peak(kernel: str, problem: Values, ceilings: Rates | None) -> float:
     return work.flops / slowness if work.flops else math.inf
 
 
-def of_records(rows: Iterable[Row], ceilings: Mapping[str, Rates]) -> list[Row]:
+def with_shares(rows: Iterable[Row], ceilings: Mapping[str, Rates]) -> list[Row]:
     """Measurements or finals with the shares that their times have of these ceilings, by machine. Where the
     arithmetic's is not known, a row that was bound by memory still has its share of a copy's rate."""
     peaks: dict[tuple[str, Values, str], float] = {}
@@ -62,36 +75,9 @@ def of_records(rows: Iterable[Row], ceilings: Mapping[str, Rates]) -> list[Row]:
         memory, compute = rate.gbps / copy, rate.tflops / peaks[place]
         if math.isnan(compute) and rate.bound == "memory":
             compute = 0.0
-        told: dict[str, Any] = {"bound": None, "ceiling_fraction": None}
+        share: dict[str, Any] = {"bound": None, "ceiling_fraction": None}
         if not math.isnan(memory + compute):
             bound = "memory" if memory >= compute else "compute"
-            told = {"bound": bound, "ceiling_fraction": rounded(max(memory, compute), DIGITS)}
-        found.append(row.model_copy(update={"rate": rate.model_copy(update=told)}))
+            share = {"bound": bound, "ceiling_fraction": rounded(max(memory, compute), DIGITS)}
+        found.append(row.model_copy(update={"rate": rate.model_copy(update=share)}))
     return found
-
-
-def of_table(table: pd.DataFrame, ceilings: Mapping[str, Rates]) -> pd.DataFrame:
-    """The same of rows with a frame's columns."""
-    import numpy as np
-    import pandas as pd
-
-    if table.empty:
-        return table
-    places, which = np.unique(
-        np.stack([table["rank"].to_numpy(np.int64), pd.factorize(table["gpu"])[0]], axis=1),
-        axis=0,
-        return_inverse=True,
-    )
-    first = np.empty(len(places), np.int64)
-    first[which[::-1]] = np.arange(len(table))[::-1]
-    some: list[Any] = table[["kernel", "problem", "gpu"]].iloc[first].to_dict("records")
-    peaks = [_peak(one["kernel"], one["problem"], ceilings.get(one["gpu"])) for one in some]
-    copies = [ceilings[one["gpu"]].copy_gbps if one["gpu"] in ceilings else math.nan for one in some]
-    memory = table["gbps"].to_numpy(float) / np.array(copies)[which]
-    compute = table["tflops"].to_numpy(float) / np.array(peaks)[which]
-    compute = np.where(np.isnan(compute) & table["bound"].eq("memory").to_numpy(), 0.0, compute)
-    both = np.maximum(memory, compute)  # NaN where either is
-    share = np.array([one if math.isnan(one) else rounded(one, DIGITS) for one in both.tolist()])
-    bound = np.where(memory >= compute, "memory", "compute").astype(object)
-    bound[np.isnan(share)] = None
-    return table.assign(ceiling_fraction=share, bound=pd.Series(bound, table.index, dtype=object))

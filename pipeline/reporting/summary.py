@@ -1,214 +1,195 @@
-"""How our fastest does at each kernel and machine, in one number each, and at which problems.
+"""The tables that `make repro`, finals and tune end with.
 
-One definition serves the report's overview, its metrics and, problem by problem, the table of the README: the
-fastest provider written in this repository at a problem, beside the kernel's baseline; by finals where the
-machine had any of the kernel, else by the sweeps. Several problems are told by their geometric means.
-"""
+That of `make repro` has of one machine the best at each kernel's largest problem. It is read from the
+report's ``best.csv``, so that it is there at once where nothing was measured. Before there is a report of a
+sweep, the ledgers have the same."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from statistics import geometric_mean
-from typing import Any, get_args
+from datetime import datetime
+from pathlib import Path
 
-import pandas as pd
+from rich.console import Console
 
-from pipeline.reporting.drawings import leading
-from pipeline.reporting.field import HeadToHead
-from pipeline.store.record import Status
+from kernels.ops.table import Table as TunedTable
+from kernels.ops.table import TunedKernel, TunedRegion
+from pipeline.points import notation
+from pipeline.reporting import best
+from pipeline.reporting.best import Row
+from pipeline.reporting.numbers import RATES, number, percent
+from pipeline.reporting.tables import TextTable
+from pipeline.store import files, results, runs
+from pipeline.store.finals import Final, decided, fastest_of_ours
 
-WORDLESS = "all"
-"""What metrics call the problems of a kernel that has no words among its dimensions."""
+MOST_ROWS = 18
+"""About what a terminal shows beside the last lines."""
 
-MOST_NAMED = 3
-"""Problems that are named one by one; of more the first and the last are."""
+
+def show(console: Console, reports: Path, gpu: str) -> bool:
+    """Print the table of a machine, and where the rest is; False where the report has nothing of it."""
+    rows = best.read(reports / "best.csv", gpu)
+    if not rows:
+        return False
+    chosen = choose(rows)
+    table(chosen, gpu).print(console)
+    page = reports / "report.html"
+    more = len(rows) - len(chosen)
+    rest = f"… and {more} more in the report. " if more else ""
+    console.print(
+        f"{rest}All machines side by side: {page}. Every run in MLflow: make ui.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return True
+
+
+def show_first(console: Console, folder: Path, gpu: str, kernels: Collection[str]) -> None:
+    """Print the table of what a machine's sweeps of these kernels have just found, while the rest of a run
+    goes on."""
+    # pandas takes a while to import, which a run with nothing to do does not spend.
+    from pipeline.reporting.data_files import read_ledgers
+
+    if rows := read_ledgers(folder, gpu, kernels):
+        table(choose(rows), f"{gpu}, by the sweeps").print(console)
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Our fastest at a kernel's problems with the same words on one machine.
+class Provenance:
+    """How many rows of the ledgers were measured in this checkout, how many of these lately, and how many
+    came with the clone, by machine."""
 
-    ``speedup`` is the baseline's time over ours, ``rate`` what people compare, as ``headline`` names it, and
-    ``ceiling_fraction`` its share of the machine's ceiling: geometric means over ``problems``, which are
-    extents in their order. ``by_finals`` says whether these were measured side by side, ``doubts`` why the
-    speedup is not to be trusted, and ``is_once`` whether any of it rests on one round."""
+    here: int
+    lately: int
+    cloned: Counter[str]
 
-    kernel: str
-    gpu: str
-    words: str
-    problems: tuple[str, ...]
-    by_finals: bool
-    speedup: float
-    headline: str
-    rate: float
-    ceiling_fraction: float | None
-    doubts: tuple[str, ...] = ()
-    is_once: bool = False
-
-    @property
-    def where(self) -> str:
-        """The problems: ``16384``, or ``7 problems, 256 to 16384``."""
-        if len(self.problems) <= MOST_NAMED:
-            return ", ".join(self.problems)
-        return f"{len(self.problems)} problems, {self.problems[0]} to {self.problems[-1]}"
+    def __str__(self) -> str:
+        lately = f", {self.lately or 'none'} of them now" if self.here else ""
+        sentence = f"{_rows(self.here)} measured in this checkout{lately}"
+        if not self.cloned:
+            return f"{sentence}."
+        machines = ", ".join(sorted(self.cloned))
+        return f"{sentence}; {self.cloned.total()} came with the clone ({machines})."
 
 
-Groups = Mapping[tuple[str, str, str], Sequence[HeadToHead]]
-"""Problems by kernel, machine and words."""
+def provenance(folder: Path, since: datetime) -> Provenance:
+    """Of the rows below the repository's results folder, and of this host's own."""
+    known, here, lately, cloned = runs.measured_here(), 0, 0, Counter[str]()
+    for place in results.folders_of(folder):
+        for path in sorted((place / "timings").glob("*/*.jsonl")):
+            for origin in _origins(path):
+                if place == folder and origin["run"] not in known:
+                    cloned[path.stem] += 1
+                else:
+                    here += 1
+                    lately += datetime.fromisoformat(origin["measured_at"]) >= since
+    return Provenance(here, lately, cloned)
 
 
-def summaries(
-    field: Sequence[HeadToHead], rows: pd.DataFrame, held: pd.DataFrame, baselines: Mapping[str, str]
-) -> list[Summary]:
-    """By kernel, machine and words: of the problems of the kernel's first workload (``drawings.leading``)
-    those at which ours and the baseline are known. ``rows`` are the measurements and ``held`` the finals as
-    tables."""
-    return _told(_leading(_known(field, rows, baselines), rows, held), baselines)
+def _origins(path: Path) -> Iterator[Mapping[str, str]]:
+    """Where the rows of a ledger came from. What is no row is none: who reads all of it says so.
+
+    A row ends with its run and its time. The samples before, most of a ledger, are not read for these.
+    """
+    for line in files.content(path).splitlines():
+        _, found, last = line.rpartition(b',"run":')
+        with suppress(ValueError, KeyError, TypeError):
+            origin = json.loads(b'{"run":' + last) if found else {}
+            yield {name: str(origin[name]) for name in ("run", "measured_at")}
 
 
-def side_by_side(
-    field: Sequence[HeadToHead], rows: pd.DataFrame, held: pd.DataFrame, baselines: Mapping[str, str]
-) -> list[Summary]:
-    """The same of GPUs at the problems that they have in common: means over others can't be set beside each
-    other. A GPU that has none in common with that of most problems is left out."""
-    both = _in_common(_known(field, rows, baselines))
-    return _told(_in_common(_leading(both, rows, held)), baselines)
+def _rows(count: int) -> str:
+    return "1 row was" if count == 1 else f"{count or 'No'} rows were"
 
 
-def _known(field: Sequence[HeadToHead], rows: pd.DataFrame, baselines: Mapping[str, str]) -> Groups:
-    """The problems at which ours and the baseline are known."""
-    measured = set(rows[["kernel", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
-    groups: dict[tuple[str, str, str], list[HeadToHead]] = {}
-    for one in field:
-        is_measured = (one.kernel, one.gpu) in measured  # there may be finals alone
-        if is_measured and baselines[one.kernel] in one.ratios and not one.unasked:
-            groups.setdefault((one.kernel, one.gpu, one.words), []).append(one)
-    return groups
+def choose(rows: Sequence[Row]) -> list[Row]:
+    """Of each kernel's first workload the last problem, which is the largest: by dtype, as far as a screen
+    goes."""
+    by_kernel: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        of_kernel = by_kernel.setdefault(row["kernel"], {})
+        first = next(iter(of_kernel.values()), row)
+        if row["workload"] == first["workload"]:
+            of_kernel[row["words"]] = row
+    each = max(1, MOST_ROWS // max(1, len(by_kernel)))
+    return [row for of_kernel in by_kernel.values() for row in list(of_kernel.values())[:each]]
 
 
-def _leading(groups: Groups, rows: pd.DataFrame, held: pd.DataFrame) -> Groups:
-    """Of these the problems of each kernel's first workload."""
-    # Where rows were timed is all that is asked of them: of a million that are a few.
-    timed, timed_in_finals = (_places(some[some["status"] == "ok"]) for some in (rows, held))
-    found = {}
-    for (kernel, gpu, words), some in groups.items():
-        every = timed_in_finals if some[0].by_finals else timed
-        every = every[every["kernel"] == kernel]
-        extents = {one.extent for one in some}
-        here = every[(every["gpu"] == gpu) & (every["words"] == words) & every["extent"].isin(extents)]
-        chosen = set(leading(kernel, every, here)["extent"])
-        found[kernel, gpu, words] = [one for one in some if one.extent in chosen]
-    return found
-
-
-def _in_common(some: Groups) -> Groups:
-    """Of each GPU's problems those that all have; one that has none of them is left out. A CPU keeps its own:
-    it measures others."""
-    extents = {place: {one.extent for one in those} for place, those in some.items()}
-    shared: dict[tuple[str, str], set[str]] = {}
-    for (kernel, gpu, words), here in sorted(extents.items(), key=lambda one: (-len(one[1]), one[0])):
-        if not gpu.startswith("cpu-"):
-            before = shared.setdefault((kernel, words), here)
-            shared[kernel, words] = before & here or before
-    found = {}
-    for (kernel, gpu, words), those in some.items():
-        wanted = shared.get((kernel, words), set())
-        if gpu.startswith("cpu-"):
-            found[kernel, gpu, words] = those
-        elif wanted <= extents[kernel, gpu, words]:
-            found[kernel, gpu, words] = [one for one in those if one.extent in wanted]
-    return found
-
-
-def _told(some: Groups, baselines: Mapping[str, str]) -> list[Summary]:
-    """The summary of each group."""
-    found = []
-    for (kernel, gpu, words), those in some.items():
-        reasons = [one.rivals[baselines[kernel]].doubt for one in those]
-        shares = [one.ceiling_fraction for one in those if one.ceiling_fraction is not None]
-        found.append(
-            Summary(
-                kernel=kernel,
-                gpu=gpu,
-                words=words,
-                problems=tuple(one.extent for one in those),
-                by_finals=those[0].by_finals,
-                speedup=geometric_mean([one.ratios[baselines[kernel]] for one in those]),
-                doubts=tuple(dict.fromkeys(filter(None, reasons))),
-                is_once=any(
-                    1 in (one.ours.rounds, one.rivals[baselines[kernel]].time.rounds) for one in those
-                ),
-                headline=those[0].headline,
-                rate=geometric_mean([one.rate for one in those]),
-                ceiling_fraction=geometric_mean(shares) if len(shares) == len(those) else None,
-            )
-        )
-    return found
-
-
-def _places(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row of each problem of each workload on each machine."""
-    return rows.drop_duplicates(["kernel", "gpu", "words", "extent", "workload", "rank"])
-
-
-def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:
-    """Kernel -> machine -> words -> the numbers, and the kernel's points by status."""
-    found: dict[str, Any] = {}
-    for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
-        count = points["status"].value_counts()
-        found.setdefault(str(kernel), {})[str(gpu)] = {
-            "points": {status: int(count.get(status, 0)) for status in get_args(Status)}
-        }
-    for one in some:
-        numbers: dict[str, Any] = {
-            "own_speedup": _rounded(one.speedup),
-            one.headline: _rounded(one.rate),
-            "problems": list(one.problems),
-        }
-        if one.ceiling_fraction is not None:
-            numbers["ceiling_fraction"] = _rounded(one.ceiling_fraction)
-        found[one.kernel][one.gpu][one.words or WORDLESS] = numbers
-    return found
-
-
-NONE = "-"
-"""As ``dvc metrics`` itself prints that there is no number."""
-
-
-def headlines(some: Iterable[Summary]) -> dict[str, str]:
-    """By machine what ``dvc metrics`` shows of it, as JSON: a number a kernel, how many times as fast as its
-    baseline our fastest is, over all that the overview tells of it. Of a kernel that only other machines have
-    measured it is a dash: a name in one file alone ``dvc exp show`` would print without the machine's."""
-    groups: dict[str, dict[str, list[Summary]]] = {}
-    for one in some:
-        groups.setdefault(one.gpu, {}).setdefault(one.kernel, []).append(one)
-    every = sorted({kernel for kernels in groups.values() for kernel in kernels})
-    return {
-        gpu: json.dumps({one: _mean(kernels[one]) if one in kernels else NONE for one in every}, indent=2)
-        + "\n"
-        for gpu, kernels in groups.items()
-    }
-
-
-def is_headline(text: str) -> bool:
-    """Whether a file's text is one of ``headlines``."""
-    try:
-        numbers = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(numbers, dict) and all(
-        isinstance(one, float) or one == NONE for one in numbers.values()
+def table(rows: Sequence[Row], title: str) -> TextTable:
+    """A row a kernel and dtype: the best, its rate, and how many times as fast as the baseline it is."""
+    return TextTable(
+        title=title,
+        columns=("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"),
+        rows=[
+            [
+                row["kernel"],
+                row["problem"],
+                row["words"],
+                f"{row['provider']} {row['configuration']}".strip(),
+                best.time(row),
+                f"{number(best.value(row[row['headline']]))} {RATES[row['headline']]}",
+                percent(best.value(row["ceiling_fraction"])),
+                f"{best.ratio(row)} x {row['baseline']}",
+            ]
+            for row in rows
+        ],
+        numbers=("us", "rate", "of ceiling"),
+        notes=best.notes(rows),
     )
 
 
-def _mean(some: Sequence[Summary]) -> float:
-    """The geometric mean of speedups, each as often as it has problems."""
-    count = sum(len(one.problems) for one in some)
-    return float(f"{math.exp(sum(len(one.problems) * math.log(one.speedup) for one in some) / count):.4g}")
+def finals_table(groups: Sequence[Sequence[Final]], title: str) -> TextTable:
+    """The fastest of ours at each problem, with its share of the ceiling, and each other's time over it."""
+    rows = []
+    for group in groups:
+        ours = fastest_of_ours(group)
+        if ours is None:
+            continue
+        others = [
+            f"{row.point.provider} {row.against.ratio:.2f} "
+            f"{decided(row.against.verdict, len(row.rounds_us)) or row.against.verdict}"
+            for row in group
+            if row.power == "burst" and row.by != "own" and row.against
+        ]
+        rows.append(
+            [
+                ours.point.kernel,
+                f"{notation.extent(ours.point)} {notation.words(ours.point)}",
+                notation.label(ours.point),
+                number(ours.median_us),
+                percent(ours.rate.ceiling_fraction),
+                ", ".join(others),
+            ]
+        )
+    columns = ("kernel", "problem", "fastest of ours", "us", "of ceiling", "the others: time over ours")
+    return TextTable(title, columns, rows, numbers=("us", "of ceiling"))
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+def tuned_table(found: TunedTable) -> TextTable:
+    """Tuned configurations: a line for each kernel and side of the L2 cache."""
+    rows = [[name, *_tuned(one, region)] for name, one in found.kernels.items() for region in one.regions]
+    columns = ("kernel", "problems", "of the L2 cache", "regret p50", "p90", "generalised", "else", "fastest")
+    return TextTable(f"tuned on {found.gpu}", columns, rows, numbers=("problems", "regret p50", "p90"))
+
+
+def _tuned(one: TunedKernel, region: TunedRegion) -> list[str]:
+    """What is known of a region: how many problems, the rule's regret, how much of it is generalised, what is
+    called otherwise, and which providers were the fastest how often."""
+    here = [each for each in one.problems if each.within_l2 == region.within_l2]
+    fastest = Counter(one.configurations[each.best].provider for each in here)
+    generalised = "never" if region.distance is None else f"{region.generalised} of {region.problems}"
+    if region.generalised_p90 is not None:
+        generalised += f", p90 {percent(region.generalised_p90)}"
+    return [
+        str(len(here)),
+        "within" if region.within_l2 else "beyond",
+        percent(region.regret_median),
+        percent(region.regret_p90),
+        generalised,
+        ", ".join(dict.fromkeys(next(iter(labels)) for labels in region.fallback.values() if labels)),
+        ", ".join(f"{provider} {count}" for provider, count in fastest.most_common()),
+    ]

@@ -1,14 +1,21 @@
-"""Text for terminals: what is printed is only ever shown, whoever wrote it."""
+"""Text for terminals, which is only ever shown, whoever wrote it; and the progress of long work: a bar on a
+terminal, a line now and then in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Lines
 from rich.segment import Segment
 
 from pipeline.points.limits import visible_lines
+
+LINE_EVERY_S = 10.0
 
 
 class Terminal(Console):
@@ -25,3 +32,91 @@ class Terminal(Console):
         """The segments of what is printed."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible_lines(text), style, control)
+
+
+class Bars:
+    """The lines on a terminal of all work that goes on at once. A context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self.lines = Lines(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[step]}", style="dim", markup=False),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self.lines.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lines.stop()
+
+
+class Progress:
+    """How far a loop of ``total`` steps is, and of those that are expected later. A context manager.
+
+    Args:
+        bars: where other work shows its progress meanwhile; None where there is none.
+        devices: what shares the steps. Each of several has a line of its own.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        title: str,
+        total: int = 0,
+        bars: Bars | None = None,
+        devices: Sequence[object] = (),
+    ) -> None:
+        self.console = console
+        self.title = title
+        self.total = total
+        self.done = 0
+        self._spoke = monotonic()
+        self._bars = Bars(console) if bars is None else bars
+        self._is_own = bars is None
+        self._lines = self._bars.lines
+        self._task = self._lines.add_task(title, total=total, step="")
+        several = devices if len(devices) > 1 else ()
+        self._of = {str(one): self._lines.add_task(f"  {one}", total=None, step="") for one in several}
+
+    def advance(self, step: str, best: str = "", device: object = None) -> None:
+        """A step is done, by one of the devices; ``best`` is what a search has found so far. One more than
+        were expected was expected then."""
+        self.done += 1
+        if self.done > self.total:
+            self.expect(1)
+        own = self._of.get(str(device))
+        if own is not None:
+            self._lines.update(own, advance=1, step=step)
+        self._lines.update(self._task, advance=1, step=best or ("" if self._of else step))
+        if not self.console.is_terminal and monotonic() - self._spoke > LINE_EVERY_S:
+            self._spoke = monotonic()
+            line = "; ".join(filter(None, [f"{self.title}: {self.done} of {self.total}", best]))
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+    def expect(self, more: int) -> None:
+        """So many more steps will come."""
+        self.total += more
+        self._lines.update(self._task, total=self.total)
+
+    def __enter__(self) -> Self:
+        if self._is_own:
+            self._bars.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in (self._task, *self._of.values()):
+            self._lines.remove_task(task)
+        if self._is_own:
+            self._bars.__exit__(kind, error, trace)

@@ -9,12 +9,24 @@ from typing import Any
 
 from pipeline.points import notation
 from pipeline.points.point import Point, order
+from pipeline.reporting.document import Items, Section, Text
 from pipeline.reporting.numbers import number
-from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule, ProfileRow
+from pipeline.reporting.tables import TextTable
+from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule
 from pipeline.store.record import Measurement
 
 MOST_CHARACTERS = 500
 """Of a rule's text: ncu's rows hold all of it."""
+
+NOTE = (
+    "Counted by Nsight Compute in a launch of its own; us is the sweep's. Of a call that launches several "
+    "kernels, the one that takes longest. The estimated speedup is ncu's, with the rule that promises it."
+)
+
+OUTDATED = (
+    "Left out until the stages run again, since these points were measured anew from another source or "
+    "with other options"
+)
 
 
 def longest(rows: Iterable[CounterRow]) -> dict[str, CounterRow]:
@@ -43,10 +55,10 @@ def native(rows: Iterable[CodeRow]) -> dict[str, CodeRow]:
 
 def sections(
     kernel: str, machines: Mapping[str, str], evidence: Evidence, measurements: Sequence[Measurement]
-) -> list[dict[str, Any]]:
-    """For each machine that left evidence: the table's lines, what was not counted and why, what calls
-    launch, in sentences, and of which points that tells of another source than their timing."""
-    found = []
+) -> list[Section]:
+    """For each machine that left evidence: what limits its points, what was not counted and why, what calls
+    launch, in sentences, and of which points that is of another source than their timing."""
+    found: list[Section] = []
     for slug, name in machines.items():
         own = [row for row in measurements if (row.point.kernel, row.origin.gpu) == (kernel, slug)]
         every_counter = evidence.counters.get((kernel, slug), [])
@@ -55,20 +67,26 @@ def sections(
         counters = [row for row in every_counter if row.key not in outdated]
         profiles = [row for row in every_profile if row.key not in outdated]
         timed = {row.key: row for row in own if row.outcome.timing}
-        lines = _lines(counters, native(evidence.code.get((kernel, slug), [])), timed)
-        missing = [row.sentence for row in counters if row.status != "ok"]
-        if lines or missing or profiles or outdated:
-            found.append(
-                {
-                    "gpu": slug,
-                    "machine": name,
-                    "lines": lines,
-                    "rules": _rules(longest(counters).values()),
-                    "missing": list(dict.fromkeys(missing)),
-                    "profiles": [_sentence(row) for row in profiles],
-                    "outdated": list(dict.fromkeys(outdated.values())),
-                }
-            )
+        blocks: list[Text | Items | TextTable | Section] = []
+        if longest(counters):
+            code = native(evidence.code.get((kernel, slug), []))
+            blocks += [
+                _table(f"{kernel}: what limits it on {name}", counters, code, timed),
+                Text(NOTE, "note"),
+            ]
+        if rules := _rules(longest(counters).values()):
+            blocks += [Text("The rules of ncu's that promise most:"), Items(rules)]
+        missing = dict.fromkeys(row.sentence for row in counters if row.status != "ok")
+        blocks += [Text(f"Counters {sentence}.", "note") for sentence in missing]
+        if profiles:
+            sentences = [f"{_place(row)}: {row.sentence}" for row in profiles]
+            blocks += [Text("What a call does, by torch.profiler:"), Items(sentences)]
+        if outdated:
+            left = "; ".join(dict.fromkeys(outdated.values()))
+            blocks.append(Text(f"{OUTDATED}: {left}.", "note"))
+        if blocks:
+            title = f"Why: what limits it on {name}"
+            found.append(Section(title, blocks, {"gpu": slug}, is_folded=True, is_open=not found, look="why"))
     return found
 
 
@@ -79,40 +97,64 @@ def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> di
     return {row.key: _place(row) for row in rows if keys.get(row.point, row.key) != row.key}
 
 
-def _lines(
-    counters: Sequence[CounterRow], code: Mapping[str, CodeRow], timed: Mapping[str, Measurement]
-) -> list[dict[str, Any]]:
+def _table(
+    title: str, counters: Sequence[CounterRow], code: Mapping[str, CodeRow], timed: Mapping[str, Measurement]
+) -> TextTable:
     """A line a point that was counted, for the kernel that takes longest."""
-    lines = []
-    chosen = longest(counters).values()
-    for row in sorted(chosen, key=_order):
-        compiled = code.get(str(row.key))
-        measured = timed.get(str(row.key))
-        spilled = compiled.mix.spilled_bytes if compiled and compiled.mix else None
-        lines.append(
-            {
-                "extent": notation.extent(row.point) if row.point else "",
-                "words": notation.words(row.point) if row.point else "",
-                "role": row.role,
-                "label": notation.label(row.point) if row.point else "",
-                "provider": row.point.provider if row.point else "",
-                "us": number(measured.outcome.timing.median_us)
-                if measured and measured.outcome.timing
-                else "",
-                "memory": number(row.memory_throughput_pct),
-                "compute": number(row.compute_throughput_pct),
-                "dram": number(row.dram_gbps),
-                "l2": number(row.l2_hit_pct),
-                "occupancy": number(row.achieved_occupancy_pct),
-                "at_most": _at_most(row),
-                "registers": "" if row.registers is None else f"{row.registers:.0f}",
-                "spilled": "" if spilled is None else str(spilled),
-                "waves": number(row.waves_per_sm),
-                "gain": _gain(row),
-                "sentence": row.sentence,
-            }
-        )
-    return lines
+    numbers = (
+        "us",
+        "memory %",
+        "compute %",
+        "DRAM GB/s",
+        "L2 hit %",
+        "occupancy %",
+        "registers",
+        "spilled B",
+        "waves",
+    )
+    columns = (
+        *("problem", "dtype", "configuration", "role", "what limits it", *numbers[:6]),
+        *("of at most", *numbers[6:], "est. speedup %"),
+    )
+    rows = sorted((row for row in longest(counters).values() if row.point), key=_order)
+    return TextTable(
+        title,
+        columns,
+        [
+            _cells(row, row.point, code.get(str(row.key)), timed.get(str(row.key)))
+            for row in rows
+            if row.point
+        ],
+        numbers=numbers,
+        about=[
+            {"words": notation.words(row.point), "provider": row.point.provider, "sort": str(place)}
+            for place, row in enumerate(rows)
+            if row.point
+        ],
+    )
+
+
+def _cells(row: CounterRow, point: Point, code: CodeRow | None, measured: Measurement | None) -> list[str]:
+    spilled = code.mix.spilled_bytes if code and code.mix else None
+    timing = measured.outcome.timing if measured else None
+    return [
+        notation.extent(point),
+        notation.words(point),
+        notation.label(point),
+        row.role,
+        row.sentence,
+        "" if timing is None else number(timing.median_us),
+        number(row.memory_throughput_pct),
+        number(row.compute_throughput_pct),
+        number(row.dram_gbps),
+        number(row.l2_hit_pct),
+        number(row.achieved_occupancy_pct),
+        _at_most(row),
+        "" if row.registers is None else f"{row.registers:.0f}",
+        "" if spilled is None else str(spilled),
+        number(row.waves_per_sm),
+        _gain(row),
+    ]
 
 
 def _at_most(row: CounterRow) -> str:
@@ -146,10 +188,6 @@ def _rules(rows: Iterable[CounterRow]) -> list[str]:
         + textwrap.shorten(re.sub(r" ?\(?https?://\S+", "", rule.text), MOST_CHARACTERS, placeholder=" …")
         for gain, rule, row in ordered
     ]
-
-
-def _sentence(row: ProfileRow) -> str:
-    return f"{_place(row)}: {row.sentence}"
 
 
 def _place(row: Joined) -> str:

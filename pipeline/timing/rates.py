@@ -11,13 +11,10 @@ import torch
 
 from pipeline.store.ceilings import Rates
 from pipeline.timing.statistics import quantile
-from pipeline.timing.stopping import Either
-from pipeline.timing.stopping_budget import Budget
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Budget, Count, Either
 from pipeline.timing.timers import Rotation, Samples, Timer
 from pipeline.timing.timers.cpu import CpuTimer
-from pipeline.timing.timers.event import EventTimer
-from pipeline.timing.timers.events import recorded
+from pipeline.timing.timers.event import EventTimer, recorded
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
 ARITHMETIC = {

@@ -19,10 +19,7 @@ from pipeline.store.record import State
 from pipeline.timing.launch_gap import LaunchGap, SetMode
 from pipeline.timing.monitor import Monitor
 from pipeline.timing.settings import TimingSettings
-from pipeline.timing.stopping import Either, Stopping
-from pipeline.timing.stopping_budget import Budget
-from pipeline.timing.stopping_confidence import Confidence
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Budget, Confidence, Count, Either, Stopping
 from pipeline.timing.timers import Rotation, Samples, Timer, capture
 from pipeline.timing.timers.capture import NotCapturableError
 from pipeline.timing.timers.cpu import CpuTimer

@@ -15,7 +15,7 @@ import torch
 
 from pipeline import ROOT
 from pipeline.machine import device
-from pipeline.timing.second_context import SecondContext
+from pipeline.timing.launch_gap import SecondContext
 from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
 from pipeline.timing.timers import Samples
@@ -182,14 +182,14 @@ def test_a_call_that_writes_over_its_input_is_made_once_again(timer: str) -> Non
 def test_the_command_measures_by_every_timer_and_cupti(tmp_path: Path) -> None:
     words = ["kernel=square", "preset=smoke", "size=[256,1024]", "repeats=2", "device=cuda"]
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.timers", *words, f"output={tmp_path}"],
+        [sys.executable, "-m", "pipeline.benchmarks", "timers", *words, f"output={tmp_path}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    (path,) = tmp_path.glob("square/*.json")
+    (path,) = tmp_path.glob("timers/square/*.json")
     rows = json.loads(path.read_text())
     timers = ["graph", "event", "do_bench", "wall", "wall_no_sync"]
     assert [(row["problem"]["rows"], row["timer"]) for row in rows] == [

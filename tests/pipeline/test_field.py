@@ -1,4 +1,4 @@
-"""The page "against the field", from a folder of results to Markdown and HTML."""
+"""The report's section "against the field", from a folder of results to Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -17,50 +17,45 @@ from pipeline.command.options import ReportConfig
 from pipeline.docs import Figures
 from tests.factory import H100, H200, final, grid, measurement, moved, write_finals, write_results
 from tests.mlflow_store import log, shown
-from tests.pipeline.test_report import Page, rows_of
+from tests.pages import cells, part, section
+from tests.pages import tables as tables_of
+from tests.pipeline.test_report import rows_of
 
-RIVALS = ["torch", "torch_compile", "triton_row", "quack", "liger"]
+OTHERS = ["torch", "torch_compile", "triton_row", "quack", "liger"]
 OURS = ["triton_online", "cuda"]
 Write = Callable[[list], tuple[str, str]]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write the measurements, make the report, return the page as Markdown and as HTML."""
+    """Write the measurements, make the report, return it as Markdown and as HTML."""
 
     def call(measurements: list) -> tuple[str, str]:
         folder = write_results(tmp_path / "results", measurements)
         output = tmp_path / "reports"
         report.run(ReportConfig(input=folder, output=output, device="cpu"))
-        return (output / "field.md").read_text(), (output / "field.html").read_text()
+        return (output / "report.md").read_text(), (output / "report.html").read_text()
 
     return call
 
 
 def tables(markdown: str) -> dict[str, list[list[list[str]]]]:
-    """By heading, the tables of its section as lists of cells."""
-    found: dict[str, list[list[list[str]]]] = {}
-    for heading, section in re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", markdown, re.MULTILINE | re.DOTALL):
-        blocks = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
-        cells = [
-            [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-            for block in blocks
-        ]
-        found[heading] = [[line for line in block if not set("".join(line)) <= set("-:")] for block in cells]
-    del found["Where we lose"]
-    return found
+    """By kernel and machine the tables of its part."""
+    field = section(markdown, "Against the field")
+    headings = re.findall(r"^### (.*)$", field, re.MULTILINE)
+    return {heading: tables_of(section(field, heading)) for heading in headings}
 
 
-def parts(html: str) -> list:
-    """The tables of a page's parts."""
-    return Page(html[html.index("</section>") :] if 'id="losses"' in html else html).tables
+def parts(html: str) -> list[list[list[str]]]:
+    """The tables of the page's parts."""
+    return part(html, "against-the-field").tables
 
 
 def test_every_problem_and_ratio_and_the_means(write: Write, tmp_path: Path) -> None:
     markdown, html = write(
         grid(
             gpus=(H200, H100),
-            providers=(*RIVALS, *OURS),
+            providers=(*OTHERS, *OURS),
             dtypes=("float32", "bfloat16"),
             sizes=(256, 1024, 65536),
         )
@@ -69,27 +64,27 @@ def test_every_problem_and_ratio_and_the_means(write: Write, tmp_path: Path) -> 
     found = tables(markdown)
     assert list(found) == ["softmax on NVIDIA H100 80GB HBM3", "softmax on NVIDIA H200"]
     for gpu, (score, lines) in zip((H100, H200), found.values(), strict=True):
-        assert lines[0] == ["dtype", "problem", "ours", "us", "GB/s", "of ceiling", *RIVALS]
-        expected, ratios = [], {rival: [] for rival in RIVALS}
+        assert lines[0] == ["dtype", "problem", "ours", "us", "GB/s", "of ceiling", *OTHERS]
+        expected, ratios = [], {other: [] for other in OTHERS}
         for dtype in ("bfloat16", "float32"):
             for size in (256, 1024, 65536):
                 here = [r for r in rows if (r["gpu"], r["dtype"], r["columns"]) == (gpu, dtype, size)]
                 fastest = {
-                    p: min(r["median_us"] for r in here if r["provider"] == p) for p in (*RIVALS, *OURS)
+                    p: min(r["median_us"] for r in here if r["provider"] == p) for p in (*OTHERS, *OURS)
                 }
-                for rival in RIVALS:
-                    ratios[rival].append(fastest[rival] / min(fastest[p] for p in OURS))
+                for other in OTHERS:
+                    ratios[other].append(fastest[other] / min(fastest[p] for p in OURS))
                 best = min((r for r in here if r["provider"] in OURS), key=lambda r: r["median_us"])
                 label = f"{best['provider']} {best['block_size']}x{best['num_warps']}w"
-                expected.append([dtype, str(size), label, *(ratios[r][-1] for r in RIVALS)])
+                expected.append([dtype, str(size), label, *(ratios[r][-1] for r in OTHERS)])
         assert [line[:3] for line in lines[1:]] == [line[:3] for line in expected]
         for line, want in zip(lines[1:], expected, strict=True):
             assert [float(cell) for cell in line[6:]] == pytest.approx(want[3:], abs=0.005)
-        means = [math.exp(sum(map(math.log, ratios[r])) / 6) for r in RIVALS]
+        means = [math.exp(sum(map(math.log, ratios[r])) / 6) for r in OTHERS]
         assert [float(cell) for cell in score[1][1:]] == pytest.approx(means, abs=0.005)
-        worst = [min(ratios[r]) for r in RIVALS]
+        worst = [min(ratios[r]) for r in OTHERS]
         assert [float(cell) for cell in score[2][1:]] == pytest.approx(worst, abs=0.005)
-        assert score[3][1:] == [f"{sum(x >= 0.99 for x in ratios[r])} of 6" for r in RIVALS]
+        assert score[3][1:] == [f"{sum(x >= 0.99 for x in ratios[r])} of 6" for r in OTHERS]
     shown = parts(html)
     assert [table[1:] for table in shown] == [table[1:] for section in found.values() for table in section], (
         "the HTML page says the same"
@@ -97,7 +92,7 @@ def test_every_problem_and_ratio_and_the_means(write: Write, tmp_path: Path) -> 
 
 
 def test_a_loss_is_named_with_whom_it_was_lost_to(write: Write) -> None:
-    markdown, html = write(
+    markdown, _ = write(
         [
             measurement("softmax", "torch", 1024, median_us=30.0),
             measurement("softmax", "cuda", 1024, block_size=512, num_warps=4, median_us=20.0),
@@ -107,14 +102,13 @@ def test_a_loss_is_named_with_whom_it_was_lost_to(write: Write) -> None:
         ]
     )
     assert "Slower than another by more than 1 % at 1 of 2 problems: float32 1024 (quack).\n" in markdown
-    assert re.findall(r'class="number alarm">(.*?)<', html) == ["0.80"]
     score, lines = tables(markdown)["softmax on NVIDIA H200"]
     assert lines[1][6:] == ["1.50", "0.80"]
     assert lines[2][6:] == ["1.20", ""], "quack was not timed there"
     assert [line[1:] for line in score[1:]] == [["1.34", "0.80"], ["1.20", "0.80"], ["2 of 2", "0 of 1"]]
 
 
-def test_the_textbook_row_is_a_rival_and_not_one_of_ours(write: Write) -> None:
+def test_the_textbook_row_is_a_other_and_not_one_of_ours(write: Write) -> None:
     markdown, _ = write(
         [
             measurement("softmax", "triton_row", 1024, num_warps=4, median_us=10.0),
@@ -125,7 +119,7 @@ def test_the_textbook_row_is_a_rival_and_not_one_of_ours(write: Write) -> None:
     assert lines[1][2] == "cuda 512x4w" and lines[1][6:] == ["0.50"]
 
 
-def test_the_baseline_of_a_kernel_is_the_first_rival(write: Write) -> None:
+def test_the_baseline_of_a_kernel_is_the_first_other(write: Write) -> None:
     markdown, _ = write(
         [
             measurement("square", "torch_square", 1024, median_us=30.0),
@@ -182,10 +176,10 @@ def test_finals_and_their_baseline_stay_when_the_kernels_folder_is_gone(tmp_path
         write_results(results, gone)
     shutil.rmtree(results / "timings" / "of_old_too")
     report.run(ReportConfig(input=results, output=tmp_path / "reports", device="cpu"))
-    found = tables((tmp_path / "reports" / "field.md").read_text())
+    found = tables((tmp_path / "reports" / "report.md").read_text())
     assert list(found) == ["of_old on NVIDIA H200"]
     header, line = found["of_old on NVIDIA H200"][1]
-    assert (header[6], line[2].split()[0], line[6]) == ("torch", "cuda", "1.50 ± 1.0 %")
+    assert (header[7], line[3].split()[0], line[7]) == ("torch", "cuda", "1.50 ± 1.0 %")
     log(results, f"sqlite:///{tmp_path / 'mlflow.db'}")
     runs = shown(tmp_path / "mlflow.db", "of_old")
     finals = {
@@ -226,19 +220,21 @@ def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(
     markdown, html = write([torch, swept, cuda, quack, other, *gelu])
     found = tables(markdown)
     score, lines = found["softmax on NVIDIA H200"]
-    assert lines[0][6:] == ["torch", "quack", "oracle, us"]
+    assert lines[0][2:4] == ["oracle, us", "ours"] and lines[0][7:] == ["torch", "quack"]
     assert len(lines) == 2, "a problem without finals is none of theirs"
-    assert lines[1][2:4] == ["cuda 512x4w", "16.0"]
-    assert lines[1][6:] == ["2.00 ± 1.0 %", "0.99 ± 1.0 % =", "cuda 1024x4w, 14.0"]
+    assert lines[1][2:5] == ["cuda 1024x4w, 14.0", "cuda 512x4w", "16.0"]
+    assert lines[1][7:] == ["2.00 ± 1.0 %", "0.99 ± 1.0 % ="]
     assert [line[1:] for line in score[1:]] == [["2.00", "0.99"], ["2.00", "0.99"], ["1 of 1", "1 of 1"]]
     assert "Slower than another by more than 1 % at none of 1 problems." in markdown
     assert "Finals of commit 0123456789: " in markdown and "By the sweep, without finals: " in markdown
     assert found["gelu on NVIDIA H200"][1][1][6:] == ["1.50"]
     shown = parts(html)
     assert [table[1:] for table in shown] == [table[1:] for section in found.values() for table in section]
-    history = (tmp_path / "reports/history.md").read_text()
+    history = section(markdown, "Finals over commits")
     assert "| 1024 float32 | 20.0, cuda 512x4w | 16.0, x 1.25 |" in history, "both runs, the older first"
-    assert "1.25" in (tmp_path / "reports/history.html").read_text()
+    assert ["1024 float32", "20.0, cuda 512x4w", "16.0, x 1.25"] in part(html, "finals-over-commits").tables[
+        0
+    ]
     metrics = json.loads((tmp_path / "reports/metrics.json").read_text())
     assert metrics["softmax"]["nvidia-h200"]["float32"]["own_speedup"] == 2.0
     assert metrics["gelu"]["nvidia-h200"]["float32"]["own_speedup"] == 1.5
@@ -258,14 +254,14 @@ def test_what_a_caller_gets_comes_first_and_the_oracle_beside_it(write: Write, t
         rows += [torch, cuda, other]
     write_finals(tmp_path / "results", held)
     markdown, html = write(rows)
-    part = markdown[markdown.index("## softmax") :]
-    assert part.index("What a caller gets") < part.index("geometric mean |")
-    assert "| exact | 1 | 1.00 | 1.00 | float32 1024 |" in part
-    assert "| generalised | 1 | 1.05 | 1.05 | float32 4096 |" in part
-    (header,) = [line for line in part.splitlines() if line.startswith("| dtype | problem |")]
+    part_ = section(markdown, "softmax on NVIDIA H200")
+    assert part_.index("What a caller gets") < part_.index("geometric mean |")
+    assert "| exact | 1 | 1.00 | 1.00 | float32 1024 |" in part_
+    assert "| generalised | 1 | 1.05 | 1.05 | float32 4096 |" in part_
+    (header,) = [line for line in part_.splitlines() if line.startswith("| dtype | problem |")]
     assert header.startswith("| dtype | problem | dispatched, us | oracle, us | ours | us |")
     assert header.count("oracle") == 1
-    lines = [line for line in part.splitlines() if line.startswith("| float32 | ")]
+    lines = [line for line in part_.splitlines() if line.startswith("| float32 | ")]
     assert "| 4096 | cuda 1024x4w, 42.0 (generalised) | cuda 512x4w, 40.0 | cuda 512x4w | 40.0 |" in lines[1]
     assert len({line.count("|") for line in (header, *lines[:2])}) == 1
     assert "cuda 1024x4w, 42.0 (generalised)" in html
@@ -357,7 +353,7 @@ def test_no_problem_is_finished(write: Write) -> None:
 
 def test_nothing_met(write: Write) -> None:
     markdown, html = write([measurement("softmax", "torch", 1024)])
-    assert tables(markdown) == {} and Page(html).tables == []
+    assert tables(markdown) == {} and parts(html) == []
 
 
 def test_the_overview_and_the_readme_say_the_same_figures_of_the_same_problems(
@@ -374,18 +370,29 @@ def test_the_overview_and_the_readme_say_the_same_figures_of_the_same_problems(
     swept_only = [measurement("softmax", name, 4096) for name in ("torch", "cuda")]
     write([*cuda.values(), *torch.values(), *swept_only])
 
-    block = Figures(tmp_path / "results", tmp_path / "reports").table("finals")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-    ours_of = [line for line in lines if line[0] == "softmax"]
+    block = Figures(tmp_path / "results").text("finals")
+    ours_of = [line for line in map(cells, block.splitlines()) if line[0] == "softmax"]
     readme = {line[1]: (float(line[6]), float(line[5].removesuffix(" %"))) for line in ours_of}
     assert list(readme) == ["1024", "16384"]
     speedup, share = (geometric_mean(values) for values in zip(*readme.values(), strict=True))
 
-    report = (tmp_path / "reports/report.md").read_text()
-    found = re.search(r"\| softmax \| float32 \| (\S+) x torch, (\S+) % of ceiling at (.*?) § \|", report)
-    assert found is not None
-    assert float(found[1]) == pytest.approx(speedup, abs=0.01) and found[3] == "1024, 16384"
-    assert float(found[2]) == pytest.approx(share, abs=0.1)
+    ((_, line),) = tables_of(section((tmp_path / "reports/report.md").read_text(), "Overview"))
+    assert line[:3] == ["softmax", "float32", "NVIDIA H200"] and line[6] == "1024, 16384 §"
+    assert float(line[3].removesuffix(" x torch")) == pytest.approx(speedup, abs=0.01)
+    assert float(line[4].removesuffix(" %")) == pytest.approx(share, abs=0.1)
     numbers = json.loads((tmp_path / "reports/metrics.json").read_text())["softmax"]["nvidia-h200"]["float32"]
     assert numbers["own_speedup"] == pytest.approx(speedup, abs=0.01)
     assert numbers["problems"] == ["1024", "16384"]
+
+
+def test_a_comparison_of_finals_with_one_round_is_marked(write: Write, tmp_path: Path) -> None:
+    row = measurement("softmax", "cuda", 1024, block_size=512, num_warps=4)
+    for day, (us, rounds) in enumerate([(20.0, 2), (16.0, 1), (16.0, 2), (8.0, 3)], start=1):
+        held = final(row, us, run=f"2026110{day}T120000Z-abcdef")
+        write_finals(tmp_path / "results", [held.model_copy(update={"rounds_us": (us,) * rounds})])
+    markdown, _ = write([row])
+    (history,) = tables_of(section(markdown, "Finals over commits"))
+    assert history[1] == [
+        *("1024 float32", "20.0, cuda 512x4w", "16.0, x 1.25 (one round)"),
+        *("16.0, x 1.00 (one round)", "8.00, x 2.00"),
+    ]

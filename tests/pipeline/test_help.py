@@ -79,7 +79,7 @@ def test_every_command_shows_three_examples_of_options_that_it_has(name: str) ->
         assert set(given) <= known, name
 
 
-@pytest.mark.parametrize("name", ["timers", "ui"])
+@pytest.mark.parametrize("name", ["benchmarks", "ui"])
 def test_help_is_there_before_what_a_command_imports(name: str) -> None:
     done = python("-X", "importtime", "-m", f"pipeline.{name}", "--help")
     assert done.returncode == 0
@@ -92,16 +92,14 @@ def test_help_is_there_before_what_a_command_imports(name: str) -> None:
 ABOUT_KERNELS = [
     *(
         "accuracy",
-        "bench_devices",
-        "bench_inputs",
         "bench_scale",
-        "bench_sweep",
+        "benchmarks",
         "best",
         "build",
         "codegen",
         "compare",
     ),
-    *("counters", "finals", "profile", "publish", "results", "sanitize", "search_replay", "sweep", "timers"),
+    *("counters", "finals", "profile", "publish", "results", "sanitize", "search_replay", "sweep"),
     *("tune_replay", "ui", "verify"),
 ]
 
@@ -223,7 +221,7 @@ def test_a_shell_completes_commands_options_presets_and_experiments(script: Path
         "sweep",
         "preset=smoke preset=standard",
         "experiment=first_look",
-        "bench_devices bench_inputs bench_scale bench_startup bench_sweep best",
+        "bench_scale benchmarks best",
         "gpu=",
     ], done.stderr
 

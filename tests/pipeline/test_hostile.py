@@ -23,8 +23,9 @@ from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points.plan import Target, plan
-from pipeline.reporting import frames, mlflow_view
-from pipeline.reporting.pages import TEMPLATES
+from pipeline.reporting import frames, mlflow_view, ranking
+from pipeline.reporting.document import TEMPLATES
+from pipeline.reporting.workload_plots import workload_plots
 from pipeline.store import evidence, ledger, results
 from pipeline.store.ceilings import rate
 from pipeline.store.evidence import ProfileRow
@@ -75,8 +76,6 @@ def reported(folder: Path) -> Path:
     after = {path for path in folder.parent.rglob("*") if output not in (path, *path.parents)}
     assert after == before, "nothing is written elsewhere"
     for path in output.rglob("*.*"):
-        if path.suffix == ".parquet":  # the same rows as the CSV's, in bytes that nobody reads as text
-            continue
         text = path.read_text()
         assert not CONTROL.search(text), path
         if path.suffix == ".svg":
@@ -282,8 +281,8 @@ def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], 
             assert all(-(2**63) < value.step < 2**63 for value in run.values)
     loaded = results.load(tmp_path, lambda sentence: None)
     rows = frames.frame(loaded.measurements)
-    best = report.against_baseline(report.best_configurations(rows), {"softmax": "torch"})
-    report.drawings("softmax", rows, best)
+    best = ranking.against_baseline(ranking.best_configurations(rows), {"softmax": "torch"})
+    workload_plots("softmax", rows, best)
     ledger.Ledger(path, lambda sentence: None).compact()
     assert len(results.load(tmp_path, lambda sentence: None).measurements) == len(rows)
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from pipeline import UserError, report
 from pipeline.command.options import ReportConfig
 from pipeline.docs import Figures
-from pipeline.reporting import closing, finals_table, lines, losses, mlflow_notes
-from pipeline.reporting.rival_times import Environments, ProviderTime
+from pipeline.reporting import lines, losses, mlflow_notes, summary
+from pipeline.reporting.others import Environments, ProviderTime
 from pipeline.store import finals, provenance
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
@@ -25,7 +25,7 @@ from tests.factory import (
     write_finals,
     write_results,
 )
-from tests.pipeline.test_report import Page
+from tests.pages import cells, part, section
 
 KERNEL = "attention_backward"
 OURS = "triton_flash"
@@ -90,27 +90,19 @@ def test_a_faster_provider_is_found_wherever_it_comes_from(where: str, tmp_path:
     report.run(ReportConfig(input=folder, output=output, device="cpu"))
     planted = "sdpa_cudnn" if "sdpa_cudnn" in f"{rows} {runs}" else "flash_attn_4"
     time = "<= 74.0" if "throttled" in where else "74.0"
-    for page in ("field", "report"):
-        text = (output / f"{page}.md").read_text()
-        first = text.index("\n## ")
-        assert text[first:].startswith("\n## Where we lose\n"), f"it opens {page}.md"
-        lines = [line for line in text.splitlines() if line.startswith(f"| {KERNEL} | NVIDIA H200 |")]
-        (cells,) = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-        assert cells[2:6] + cells[7:10] == [
-            *("bfloat16 4096", ratio, planted, time, "100", ""),
-            "finals" if runs else "sweeps",
-        ]
-        assert "seven products where five are counted" in cells[10], "the reason of the kernel's page"
-        assert ("! Not to be trusted at" in text and HELD_BACK in text) == ("throttled" in where)
-        html = (output / f"{page}.html").read_text()
-        (in_html,) = [
-            line for table in Page(html).tables for line in table if line[:2] == [KERNEL, "NVIDIA H200"]
-        ][:1]
-        assert in_html == cells, "the HTML page says the same"
-    field = (output / "field.md").read_text()
-    assert f"at 1 of 1 problems: bfloat16 4096 ({planted})." in field
+    text, html = ((output / f"report.{kind}").read_text() for kind in ("md", "html"))
+    (line,) = [one for one in section(text, "Where we lose").splitlines() if one.startswith(f"| {KERNEL} |")]
+    found = cells(line)
+    assert found[2:6] + found[7:10] == [
+        *("bfloat16 4096", ratio, planted, time, "100", ""),
+        "finals" if runs else "sweeps",
+    ]
+    assert "seven products where five are counted" in found[10], "the reason of the kernel's page"
+    assert ("! Not to be trusted at" in text and HELD_BACK in text) == ("throttled" in where)
+    assert part(html, "where-we-lose").tables[0][1] == found, "the HTML page says the same"
+    assert f"at 1 of 1 problems: bfloat16 4096 ({planted})." in text
     if runs:
-        table = Figures(folder, output).table("finals problems=largest")
+        table = Figures(folder).text("finals problems=largest")
         assert f"| `{planted}` {ratio} |" in table, "README has it as the best peer"
 
 
@@ -125,23 +117,22 @@ def test_losses_come_worst_first_and_one_that_is_within_1_percent_is_none(tmp_pa
     rows += [measurement("softmax", "triton_online", 1024, median_us=11.0)]
     write_results(tmp_path / "results", rows)
     report.run(ReportConfig(input=tmp_path / "results", output=tmp_path / "reports", device="cpu"))
-    lines = (tmp_path / "reports/field.md").read_text().splitlines()
-    found = [line.split(" | ") for line in lines if line.startswith("| softmax | ")]
+    text = section((tmp_path / "reports/report.md").read_text(), "Where we lose")
+    found = [cells(line) for line in text.splitlines() if line.startswith("| softmax | ")]
     assert [(cells[2], cells[3]) for cells in found] == [
         ("float32 4096", "0.50"),
         ("float32 16384", "0.80"),
         ("float32 1024", "0.90"),
     ]
-    assert found[0][10] == "Not measured there of ours: triton_online; no reason is given |"
-    assert found[2][10] == "no reason is given |"
+    assert found[0][10] == "Not measured there of ours: triton_online; no reason is given"
+    assert found[2][10] == "no reason is given"
 
 
 def test_where_nobody_is_faster_the_page_says_so(tmp_path: Path) -> None:
     write_results(tmp_path / "results", BASE)
     report.run(ReportConfig(input=tmp_path / "results", output=tmp_path / "reports", device="cpu"))
-    for page in ("field.md", "report.md"):
-        text = (tmp_path / "reports" / page).read_text()
-        assert "## Where we lose\n\nAt no problem at which ours met others.\n" in text
+    text = (tmp_path / "reports/report.md").read_text()
+    assert "## Where we lose\n\nAt no problem at which ours met others.\n" in text
 
 
 def test_a_time_of_another_environment_is_none(tmp_path: Path) -> None:
@@ -161,7 +152,7 @@ def test_a_time_of_another_environment_is_none(tmp_path: Path) -> None:
     finals.append(path, changed, known.model_copy(update={"environment": before}))
     write_finals(folder, held(NEWEST, sdpa_flash=150.0))
     report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
-    text = (tmp_path / "reports/field.md").read_text()
+    text = (tmp_path / "reports/report.md").read_text()
     assert "At no problem at which ours met others." in text and "flash_attn_4" not in text
 
 
@@ -189,7 +180,7 @@ def test_environments_are_equal_as_far_as_the_others_provider_depends_on_them() 
     assert not environments.equal(KERNEL, H200, ours, time("flash_attn_4", "unknown", "5")), "a digest seen"
 
 
-def test_the_newest_time_of_a_rival_counts(tmp_path: Path) -> None:
+def test_the_newest_time_of_another_counts(tmp_path: Path) -> None:
     """Finals that are older than a sweep, which were faster."""
     folder = tmp_path / "results"
     before = [
@@ -202,7 +193,7 @@ def test_the_newest_time_of_a_rival_counts(tmp_path: Path) -> None:
     write_finals(folder, before)
     write_finals(folder, held(NEWEST, sdpa_flash=150.0))
     report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
-    assert "| 0.74 (another run) | flash_attn_4 | 74.0 |" in (tmp_path / "reports/field.md").read_text()
+    assert "| 0.74 (another run) | flash_attn_4 | 74.0 |" in (tmp_path / "reports/report.md").read_text()
 
 
 def test_a_ratio_over_a_time_that_is_not_to_be_trusted_has_the_mark_and_the_reason(
@@ -224,16 +215,12 @@ def test_a_ratio_over_a_time_that_is_not_to_be_trusted_has_the_mark_and_the_reas
     assert "2.00! x torch" in text
     html = (output / "report.html").read_text()
     assert "42.0! x torch" in html and f"not to be trusted: {drift}" in html, "of a chart's mark"
-    closing.show(Console(width=150), output, H200)
+    summary.show(Console(width=150), output, H200)
     said = capsys.readouterr().out
     assert "2.00! x torch" in said and "<= 100" in said and HELD_BACK in " ".join(said.split())
-    figures = Figures(folder, output)
-    table = figures.table("best kernel=softmax workload=columns columns=[1024,4096] dtype=float32")
-    assert "| <= 100 |" in table and "| 42.0! |" in table
-    assert table.count("! Not to be trusted at softmax") == 2
-    table = figures.table("map kernel=softmax workload=columns columns=[1024,4096] dtype=float32")
-    assert "`cuda` 42.0!" in table and "`cuda` 2.00!" in table and f": {drift}." in table
-    table = figures.table("providers kernel=softmax workload=columns columns=[1024,4096] dtype=float32")
+    table = Figures(folder).text(
+        "providers kernel=softmax workload=columns columns=[1024,4096] dtype=float32"
+    )
     assert "**<= 100**" in table and "| 420! |" in table and f": {drift}." in table
 
 
@@ -251,11 +238,10 @@ def test_one_round_is_said_to_be_one(tmp_path: Path) -> None:
     write_results(tmp_path / "results", BASE)
     write_finals(tmp_path / "results", rows)
     report.run(ReportConfig(input=tmp_path / "results", output=tmp_path / "reports", device="cpu"))
-    text = (tmp_path / "reports/field.md").read_text()
+    text = (tmp_path / "reports/report.md").read_text()
     assert "| 0.74 (one round) | sdpa_cudnn |" in text and "| 1.70 (one round) | 0.74 (one round) |" in text
-    figures = Figures(tmp_path / "results", tmp_path / "reports")
-    for words in ("finals", f"ratios kernel={KERNEL} workload=shapes"):
-        table = figures.table(words)
+    for words in ("finals", f"finals kernel={KERNEL} workload=shapes"):
+        table = Figures(tmp_path / "results").text(words)
         assert "1.70 (one round)" in table and "undecided" not in table
 
 
@@ -287,7 +273,7 @@ def test_the_terminal_says_of_one_round_that_it_is_one() -> None:
     console = Console(width=200, record=True)
     for rounds, said in ((1, "sdpa_flash 1.70 one round"), (2, "sdpa_flash 1.70 slower")):
         row = other.model_copy(update={"rounds_us": other.rounds_us[:rounds]})
-        console.print(finals_table.table([[ours, row]], "finals"))
+        console.print(summary.finals_table([[ours, row]], "finals").rich())
         assert said in console.export_text()
 
 

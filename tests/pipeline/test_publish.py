@@ -455,12 +455,12 @@ def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, databas
     assert set(runs) == {
         f"convolution @ {H200}",
         *(
-            f"own bfloat16{causal} paged split={split} strategy=online batch=4 @ {H200}"
+            f"own bfloat16{causal} paged split={split},strategy=online batch=4 @ {H200}"
             for causal in (" causal", "")
             for split in ("true", "false")
         ),
     }
-    run = runs[f"own bfloat16 causal paged split=true strategy=online batch=4 @ {H200}"]
+    run = runs[f"own bfloat16 causal paged split=true,strategy=online batch=4 @ {H200}"]
     assert run["params"] == {
         **{"kernel": "convolution", "gpu": H200, "workload": "causal", "provider": "own"},
         **{"batch": "4", "dtype": "bfloat16", "causal": "true", "problem.cache": "paged"},

@@ -1,7 +1,6 @@
 """The report stage, from a folder of results to the files that people and dvc read."""
 
 import csv
-import itertools
 import json
 import math
 import os
@@ -9,11 +8,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
 
 from pipeline import ROOT, UserError, report
@@ -21,16 +18,23 @@ from pipeline.command.options import ReportConfig
 from pipeline.execution import identity, versions
 from pipeline.machine.device import Device
 from pipeline.points.frozen import Values
-from pipeline.reporting import best, data_files
-from pipeline.reporting.drawings import drawings, of_workloads
+from pipeline.reporting import best
+from pipeline.reporting.content import describe
+from pipeline.reporting.data_files import PLOT_COLUMNS, file_columns
 from pipeline.reporting.field import head_to_heads
-from pipeline.reporting.frames import best_configurations, entry_of, frame
+from pipeline.reporting.frames import frame
+from pipeline.reporting.headlines import entry_of
+from pipeline.reporting.loading import Staleness
 from pipeline.reporting.numbers import number, percent
-from pipeline.reporting.rival_times import Environments, RivalTimes
-from pipeline.reporting.summary import summaries
+from pipeline.reporting.others import Environments, OtherTimes
+from pipeline.reporting.overview import summaries
+from pipeline.reporting.ranking import best_configurations
+from pipeline.reporting.workload_plots import workload_plots, workload_ranks
 from pipeline.store import ledger, results
 from pipeline.store.ledger import read_rows
+from tests import pages
 from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, moved, write_results
+from tests.pages import Page
 
 # The command draws for long, and most of the tests look at what it drew once.
 pytestmark = pytest.mark.xdist_group("report")
@@ -38,8 +42,6 @@ pytestmark = pytest.mark.xdist_group("report")
 OTHER_COMMIT = "fedcba98" * 5
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = ("torch", "torch_compile", "triton_row", "triton_online", "cuda")
-LADDERS = ("matmul", "softmax")
-"""Those with three providers and more."""
 TIMED = ("gelu", "matmul", "of_old", "softmax", "square")
 GAPS = ("not measured", "no time")
 PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "of_old", "softmax", "softmax-few_rows", "square")
@@ -157,46 +159,6 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-class Page(HTMLParser):
-    """A page's tables as lists of cell texts, its references, ids and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.references: list[str] = []
-        self.ids: list[str] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        values = dict(attrs)
-        self.references += [values[k] for k in ("src", "href", "xlink:href", "srcset") if values.get(k)]
-        self.ids += [values["id"]] if "id" in values else []
-        self.open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_endtag(self, tag):
-        while self.open and self.open.pop() != tag:
-            pass
-
-    def handle_data(self, data):
-        if {"script", "style"} & set(self.open):
-            return
-        self.text += data
-        if {"td", "th"} & set(self.open):
-            self.tables[-1][-1][-1] += data
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     return write_results(tmp_path_factory.mktemp("in") / "results", synthetic())
@@ -228,25 +190,10 @@ def report_on(tmp_path) -> Callable[[Path], Path]:
 
 
 def test_all_files_are_there_and_no_other(written):
-    ends = ("plots/{}.svg", "data/{}.csv", "data/{}.parquet")
-    plots = [end.format(name) for name in PLOTS for end in ends]
-    plots += [f"metrics/{gpu}.json" for gpu in (H100, H200, CPU)]
-    roofs = ["roofline/matmul.svg"]
-    roofs += [f"ladder/{kernel}.svg" for kernel in LADDERS]
-    assert sorted(files(written[0])) == sorted(
-        [
-            *(
-                "best.csv",
-                "best.parquet",
-                "field.html",
-                "field.md",
-                "history.html",
-                "history.md",
-                "metrics.json",
-            ),
-            *("overview.svg", *plots, "report.html", "report.md", *roofs),
-        ]
-    )
+    of_plots = [end.format(name) for name in PLOTS for end in ("plots/{}.svg", "data/{}.csv")]
+    metrics = ["metrics.json", *(f"metrics/{gpu}.json" for gpu in (H100, H200, CPU))]
+    expected = ["best.csv", "overview.svg", "report.html", "report.md", *of_plots, *metrics]
+    assert sorted(files(written[0])) == sorted(expected)
 
 
 @pytest.mark.slow
@@ -267,7 +214,7 @@ def test_best_csv_has_the_fastest_configuration(written, folder):
     rows = rows_of(folder)
     expected = winners(rows)
     found = list(csv.DictReader((written[0] / "best.csv").open()))
-    assert list(found[0]) == data_files.names(best.COLUMNS)
+    assert list(found[0]) == file_columns(best.COLUMNS)
     places = [(r["kernel"], r["problem"], r["words"], r["gpu"]) for r in found]
     assert sorted(places) == sorted(expected)
     assert [place[0] for place in places] == sorted(place[0] for place in places)
@@ -317,41 +264,30 @@ def test_the_pages_show_the_same_best_configurations(written, folder, page):
         ratio = cells[-1].removesuffix("~")
         return (kernel, problem, cells[0], cells[1], cells[2], rate, share, ratio)
 
-    text = (written[0] / "report.html").read_text()
-    from_html = set()
-    for kernel in TIMED:
-        section = Page(re.search(rf'<section id="kernel-{kernel}".*?</section>', text, re.DOTALL)[0])
-        for table in section.tables:
-            if "best configuration" not in table[0]:
-                continue
-            assert {len(cells) for cells in table} == {len(table[0])}
-            for problem, _, *cells in table[1:]:
-                if cells[1] not in GAPS:
-                    from_html.add(as_shown(kernel, problem, cells))
-    assert from_html == lines
-
-    markdown, kernel, from_markdown, within = (written[0] / "report.md").read_text(), "", set(), False
-    for line in markdown.splitlines():
-        kernel = line[3:] if line.startswith("## ") else kernel
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        within = line.startswith("|") and (within or cells[0] == "problem")
-        is_line = within and cells[0] != "problem" and not line.startswith("|-")
-        if is_line and cells[2] not in GAPS:
-            from_markdown.add(as_shown(kernel, cells[0], cells[1:]))
-    assert from_markdown == lines
+    html, markdown = ((written[0] / f"report.{kind}").read_text() for kind in ("html", "md"))
+    for of_kernel in (
+        lambda kernel: pages.part(html, kernel).tables,
+        lambda kernel: pages.tables(pages.section(markdown, kernel)),
+    ):
+        found = set()
+        for kernel in TIMED:
+            for table in of_kernel(kernel):
+                if "best configuration" in table[0]:
+                    assert {len(cells) for cells in table} == {len(table[0])}
+                    rows_shown = [line for line in table[1:] if line[3] not in GAPS]
+                    found |= {as_shown(kernel, line[0], line[2:]) for line in rows_shown}
+        assert found == lines
 
 
-def test_the_page_needs_no_network_and_refers_only_to_itself(page):
-    outside = {reference for reference in page.references if not reference.startswith("#")}
-    assert outside == {"field.html", "history.html"}, "the pages beside it"
-    assert {reference[1:] for reference in set(page.references) - outside} <= set(page.ids)
+def test_the_page_refers_to_itself_alone(page):
+    assert {reference.removeprefix("#") for reference in set(page.references)} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids)), "an id is there twice"
 
 
 def test_the_page_carries_the_plots_in_its_own_colours(written):
     text = (written[0] / "report.html").read_text()
     plots = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
-    drawn = text.count("<figure") + len(LADDERS) + 2  # the roofline of matmul, and the overview
+    drawn = text.count("<figure") + 1  # the overview
     assert sum('role="img"' in svg for svg in plots) == drawn
     for svg in plots:
         ElementTree.fromstring(svg)
@@ -400,11 +336,16 @@ def test_what_is_stale_about_a_row_is_told():
         ("measurement",): measurement("softmax", "triton_row", 1024, source=triton, measurement="0"),
     }
     known = {gpu: environment(gpu) for gpu in (H200, CPU)}
-    assert report.changed_since(list(of.values()), known) == list(of)
+
+    def changed(rows, environments):
+        staleness = Staleness(environments)
+        return [staleness.parts(row) for row in rows]
+
+    assert changed(of.values(), known) == list(of)
     later = {H200: environment(H200).model_copy(update={"driver": "590.1"})}
     rows = [of[()], measurement("softmax", "quack", source=quack, measurement=on_gpu)]
-    assert report.changed_since(rows, later) == [("environment",), ()], "a peer's can't be told"
-    assert report.changed_since(rows, {}) == [(), ()]
+    assert changed(rows, later) == [("environment",), ()], "a peer's can't be told"
+    assert changed(rows, {}) == [(), ()]
     others = [
         measurement("softmax", "triton_row", gpu=CPU, status="verified", source=triton, measurement=on_cpu),
         measurement("softmax", "quack", source=quack, measurement=on_gpu),
@@ -412,9 +353,20 @@ def test_what_is_stale_about_a_row_is_told():
         measurement("softmax", "gone", source=triton, measurement=on_gpu),
         measurement("of_old", "torch", source="", measurement=on_gpu),
     ]
-    both = ("source", "measurement")
-    assert report.changed_since(others, known) == [(), (), both, ("source",), ("source",)]
-    assert report.changed_since([], known) == []
+    assert changed(others, known) == [(), (), ("source", "measurement"), ("source",), ("source",)]
+
+
+def test_rows_of_an_earlier_version_are_counted_in_a_table_of_their_own(report_on, tmp_path):
+    rows = [measurement("softmax", "torch", size, measurement="0") for size in (256, 512, 1024)]
+    rows += [
+        measurement("softmax", "cuda", 256, measurement="2"),
+        measurement("gelu", "torch", measurement="2"),
+    ]
+    text = (report_on(write_results(tmp_path / "results", rows)) / "report.md").read_text()
+    (earlier,) = [table for table in pages.tables(text) if table[0][-1] == "replaced"]
+    assert earlier[1:] == [["softmax", "NVIDIA H200", "3", "0", "25%"]]
+    current = write_results(tmp_path / "current", rows[3:])
+    assert "earlier versions" not in (report_on(current) / "report.md").read_text()
 
 
 def test_times_that_are_old_are_marked(report_on, tmp_path):
@@ -446,67 +398,57 @@ def test_rows_that_were_left_out_are_told(report_on, tmp_path):
     assert "0.1" not in [line["median_us"] for line in csv.DictReader((output / "best.csv").open())]
 
 
-def texts(element) -> list[str]:
-    return ["".join(text.itertext()) for text in element.iter(f"{SVG}text")]
-
-
-def panels(written, name: str) -> dict:
+def texts(written, name: str) -> list[str]:
     root = ElementTree.fromstring((written[0] / f"plots/{name}.svg").read_text())
-    return {g.get("id"): g for g in root.iter(f"{SVG}g") if (g.get("id") or "").startswith("panel-")}
+    return ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
 
 
-def test_the_plot_has_a_panel_a_machine_and_dtype(written):
-    root = ElementTree.fromstring((written[0] / "plots/softmax.svg").read_text())
-    found = panels(written, "softmax")
-    expected = {
-        f"panel-softmax-{gpu}-{dtype}" for gpu in (H100, H200, CPU) for dtype in ("float32", "bfloat16")
-    }
-    assert set(found) == expected
-    h200 = texts(found[f"panel-softmax-{H200}-float32"])
-    assert {"NVIDIA H200 · float32", "copy ceiling 4270 GB/s", "1024", "16384"} <= set(h200)
-    assert "not measured" in texts(found[f"panel-softmax-{CPU}-bfloat16"])
-    assert [t for t in texts(root) if t in (*DRAWN, "cpp")] == [
-        "torch",
-        "torch_compile",
-        "triton_online",
-        "triton_row",
-        "cuda",
-        "cpp",
-    ]
-    assert texts(root).count("columns (rows=4096)") == 3
+def test_a_plot_has_a_chart_a_machine_and_words_and_a_legend(written):
+    shown = texts(written, "softmax")
+    machines = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "AMD EPYC")
+    titles = {f"{name} · {dtype}" for name in machines for dtype in ("float32", "bfloat16")}
+    assert titles - set(shown) == {"AMD EPYC · bfloat16"}, "which was not measured"
+    assert {"copy ceiling 4270 GB/s", "1024", "16384", "columns", "GB/s"} <= set(shown)
+    assert sorted(text for text in shown if text in (*DRAWN, "cpp")) == sorted([*DRAWN, "cpp"])
 
 
-def test_a_workload_of_its_own_has_a_figure_of_its_own(written):
-    few = panels(written, "softmax-few_rows")
-    assert list(few) == [f"panel-softmax-few_rows-{H200}-float32-columns={c}" for c in (781, 12671)]
-    root = ElementTree.fromstring((written[0] / "plots/softmax-few_rows.svg").read_text())
-    assert "rows" in texts(root) and "GB/s" in texts(root)
-    assert {"NVIDIA H200 · float32 columns=781", "1", "37", "1823"} <= set(texts(few[next(iter(few))]))
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("softmax-few_rows", {"NVIDIA H200 · float32 columns=781", "1", "37", "1823", "rows", "GB/s"}),
+        ("matmul", {"matmul ceiling 712 TFLOP/s", "matmul ceiling 53.4 TFLOP/s", "m = n = k", "TFLOP/s"}),
+        ("matmul-square_tf32", {"NVIDIA H200 · float32 tf32", "matmul ceiling 356 TFLOP/s"}),
+        ("matmul-decode", {"copy ceiling 4270 GB/s", "1", "16", "64", "m"}),
+        ("of_old", {"256", "4096"}),
+    ],
+)
+def test_a_workload_of_its_own_has_a_plot_of_its_own(written, name, expected):
+    assert expected <= set(texts(written, name))
 
-    square = panels(written, "matmul")
-    assert list(square) == [f"panel-matmul-{H200}-{dtype}" for dtype in ("bfloat16", "float32")]
-    assert "matmul ceiling 712 TFLOP/s" in texts(square[f"panel-matmul-{H200}-bfloat16"])
-    assert "matmul ceiling 53.4 TFLOP/s" in texts(square[f"panel-matmul-{H200}-float32"])
-    root = ElementTree.fromstring((written[0] / "plots/matmul.svg").read_text())
-    assert "m = n = k" in texts(root) and "TFLOP/s" in texts(root)
 
-    (tf32,) = panels(written, "matmul-square_tf32").values()
-    assert {"NVIDIA H200 · float32 tf32", "matmul ceiling 356 TFLOP/s"} <= set(texts(tf32))
-    (decode,) = panels(written, "matmul-decode").values()
-    assert {"copy ceiling 4270 GB/s", "1", "16", "64"} <= set(texts(decode))
-    root = ElementTree.fromstring((written[0] / "plots/matmul-decode.svg").read_text())
-    assert "m (n=8192 k=8192)" in texts(root)
-
-    (gone,) = panels(written, "of_old").values()
-    assert {"256", "4096"} <= set(texts(gone))
-    assert "copy 4270 GB/s, matmul 712 TFLOP/s" in (written[0] / "roofline/matmul.svg").read_text()
+def test_a_line_lies_where_its_numbers_are(written, folder):
+    """Two heights fix the scale; the other marks and the ceiling must then agree with the ledger."""
+    html = (written[0] / "report.html").read_text()
+    titled = "<figcaption>NVIDIA H200 · float32</figcaption>"
+    kernel = html[html.index('<section id="softmax"') :]
+    chart = kernel[kernel.index(titled) :].partition("</figure>")[0]
+    marks = re.findall(r'<use[^>]* y="([\d.]+)"><title>(\w+).*?, (\d+(?:\.\d+)?) GB/s', chart)
+    assert len(marks) == 4 * len(DRAWN)
+    heights = {(name, float(rate)): float(y) for y, name, rate in marks}
+    (low, low_y), *_, (high, high_y) = sorted((rate, y) for (_, rate), y in heights.items())
+    scale = (high - low) / (high_y - low_y)
+    for (_, rate), y in heights.items():
+        assert low + (y - low_y) * scale == pytest.approx(rate, rel=0.01, abs=10)
+    ceiling = re.search(r'class="limit"><path d="M[\d.]+ ([\d.]+)L', chart)
+    assert ceiling is not None
+    assert low + (float(ceiling[1]) - low_y) * scale == pytest.approx(4270, rel=0.01)
 
 
 def test_the_data_of_a_plot_is_a_file(written):
     for name in PLOTS:
         kernel, _, workload = name.partition("-")
         lines = list(csv.DictReader((written[0] / f"data/{name}.csv").open()))
-        assert list(lines[0]) == data_files.names(report.PLOT_COLUMNS)
+        assert list(lines[0]) == file_columns(PLOT_COLUMNS)
         assert {line["workload"] for line in lines} == {
             workload
             or {"softmax": "columns", "square": "squares", "matmul": "square", "of_old": "sizes"}[kernel]
@@ -517,32 +459,11 @@ def test_the_data_of_a_plot_is_a_file(written):
     }
 
 
-def test_parquet_beside_each_csv_has_the_same_rows_with_types(written):
-    texts = {"kernel", "workload", "problem", "words", "gpu", "provider", "configuration", "x_dimension"}
-    texts |= {"headline", "bound", "baseline", "commit", "throttle", "doubt", "incomparable", "old"}
-    for file in sorted(written[0].rglob("*.csv")):
-        typed = pd.read_parquet(file.with_suffix(".parquet"))
-        read = pd.read_csv(file, dtype=dict.fromkeys(texts, "string"))
-        assert list(typed) == list(read) and len(typed) == len(read) > 0
-        for name in typed:
-            if name in texts:
-                assert pd.api.types.is_string_dtype(typed[name])
-                assert typed[name].fillna("").tolist() == read[name].fillna("").tolist(), name
-            elif name in ("valid", "tied", "dirty"):
-                assert str(typed[name].dtype) == "boolean"
-                assert typed[name].fillna(False).tolist() == read[name].fillna(False).tolist(), name
-            else:
-                assert name == "x" or re.search(r"_(us|per_s|fraction|ratio)$", name), f"{name} has no unit"
-                assert str(typed[name].dtype) == ("Int64" if name == "x" else "Float64")
-                numbers = typed[name].astype("float64").tolist()
-                assert numbers == pytest.approx(read[name].tolist(), rel=1e-5, nan_ok=True), name
-
-
 def drawn(rows: list) -> list[tuple[str, str, tuple[str, ...], list[int]]]:
     table = frame(rows)
     return [
-        (one.workload, one.x_label, tuple(one.panels), sorted(set(one.lines["x"])))
-        for one in drawings(rows[0].point.kernel, table, best_configurations(table))
+        (one.workload, one.x_label, tuple(one.panels), sorted(set(one.rows["x"])))
+        for one in workload_plots(rows[0].point.kernel, table, best_configurations(table))
     ]
 
 
@@ -550,18 +471,18 @@ def test_a_problem_belongs_to_every_workload_that_has_it():
     rows = [measurement("softmax", "torch", size, workload="quick") for size in (1024, 4096)]
     assert drawn(rows) == [("quick", "columns (rows=4096)", ("float32",), [1024, 4096])]
     rows += [measurement("softmax", "cuda", size, workload="columns") for size in (256, 1024, 4096)]
-    assert list(of_workloads(frame(rows))) == ["columns"], "which has all of quick's problems"
+    assert list(workload_ranks(frame(rows))) == ["columns"], "which has all of quick's problems"
     assert drawn(rows) == [("columns", "columns (rows=4096)", ("float32",), [256, 1024, 4096])]
     table = frame(rows)
-    (one,) = drawings("softmax", table, best_configurations(table))
-    assert len(one.lines) == 5, "torch's rows of quick, too"
+    (one,) = workload_plots("softmax", table, best_configurations(table))
+    assert len(one.rows) == 5, "torch's rows of quick, too"
 
 
 def summary_of(rows: list) -> list[tuple]:
     """What the overview says of rows without finals."""
     table = frame(rows)
-    about = report.describe("softmax", set(table["provider"]))
-    times = RivalTimes(table, (), {"softmax": about.rivals}, Environments({}, {}))
+    about = describe("softmax", set(table["provider"]))
+    times = OtherTimes(table, (), {"softmax": about.others}, Environments({}, {}))
     field = head_to_heads(table, {"softmax": about.own}, times)
     found = summaries(field, table, frame([]), {"softmax": about.baseline})
     return [(one.speedup, one.where) for one in found]
@@ -581,47 +502,6 @@ def test_a_problem_off_the_line_breaks_no_other():
     pinned = measurement("matmul", "torch", 512, m=16, workload="square")
     assert drawn([*rows, pinned]) == [("square", "m = n = k", ("float32",), [512, 1024])]
     assert drawn([rows[0], pinned]) == [], "two places that are not on one line"
-
-
-def heights(written, gpu: str, dtype: str) -> list[list[tuple[float, float]]]:
-    """The points of each polyline of a panel."""
-    root = ElementTree.fromstring((written[0] / "plots/softmax.svg").read_text())
-    panel = next(g for g in root.iter(f"{SVG}g") if g.get("id") == f"panel-softmax-{gpu}-{dtype}")
-    paths = [p for p in panel.iter(f"{SVG}path") if p.get("clip-path") and p.get("d")]
-    found = []
-    for path in paths:
-        numbers = [float(v) for v in re.findall(r"-?[\d.]+", path.get("d"))]
-        found.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
-    return found
-
-
-def test_a_line_lies_where_its_numbers_are(written, folder):
-    lines = heights(written, H200, "float32")
-    drawn = sorted((line for line in lines if len(line) == 4), key=lambda line: line[-1][1])
-    rows = [
-        r
-        for r in rows_of(folder)
-        if "rows" in r
-        and (r["gpu"], r["dtype"], r["kernel"], r["rows"]) == (H200, "float32", "softmax", 4096)
-    ]
-    best: dict[str, dict[int, float]] = {}
-    for row in rows:
-        if row["status"] == "ok":
-            rates = best.setdefault(row["provider"], {})
-            rates[row["columns"]] = max(rates.get(row["columns"], 0), row["gbps"])
-    expected = sorted(best.values(), key=lambda rates: -rates[16384])
-    assert len(drawn) == len(expected) == len(DRAWN)
-    # Two heights fix the scale; all others must then agree with the ledger.
-    (low_y, low), (high_y, high) = (drawn[-1][0][1], expected[-1][256]), (drawn[0][-1][1], expected[0][16384])
-    scale = (high - low) / (high_y - low_y)
-    for line, rates in zip(drawn, expected, strict=True):
-        assert [low + (y - low_y) * scale for _, y in line] == pytest.approx(list(rates.values()), rel=1e-3)
-        steps = [b[0] - a[0] for a, b in itertools.pairwise(line)]
-        assert steps == pytest.approx([steps[0]] * 3, rel=1e-3), (
-            "sizes apart by a factor of 4 are evenly spaced"
-        )
-    level = [low + (line[0][1] - low_y) * scale for line in lines if line[0][1] == line[-1][1]]
-    assert any(height == pytest.approx(4270, rel=1e-3) for height in level), "the ceiling is drawn in"
 
 
 def test_metrics_are_geometric_means_of_the_best(written, folder):
@@ -690,15 +570,12 @@ def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, tmp_path):
         "plots/notes.svg",
         "data/table.csv",
         "metrics/mine.json",
-        "data/my.parquet",
     }
     (output / "metrics").mkdir(exist_ok=True)
     for name in kept:
         (output / name).write_text("not from here")
     report_on(write_results(tmp_path / "results", before[::2]))
-    pages = {f"{page}.{kind}" for page in ("field", "history", "report") for kind in ("html", "md")}
-    own = {"metrics.json", "plots/gelu.svg"} | pages
-    own |= {f"{name}.{kind}" for name in ("best", "data/gelu") for kind in ("csv", "parquet")}
+    own = {"metrics.json", "plots/gelu.svg", "report.html", "report.md", "best.csv", "data/gelu.csv"}
     assert set(files(output)) == kept | own
     assert "softmax" not in (output / "report.html").read_text()
 
@@ -709,9 +586,7 @@ def test_no_results_make_a_page_that_says_so(report_on, tmp_path, capsys):
     for name in ("report.html", "report.md"):
         assert "Nothing was measured yet." in (output / name).read_text()
     assert json.loads((output / "metrics.json").read_text()) == {}
-    columns = data_files.names(best.COLUMNS)
-    assert (output / "best.csv").read_text() == ",".join(columns) + "\n"
-    assert list(pd.read_parquet(output / "best.parquet")) == columns
+    assert (output / "best.csv").read_text() == ",".join(file_columns(best.COLUMNS)) + "\n"
     assert "the report shows no other machine either" in capsys.readouterr().out
 
 
@@ -806,7 +681,6 @@ def test_a_kernel_without_words(report_on, tmp_path):
         bare.append(moved(row, point))
     output = report_on(write_results(tmp_path / "results", bare))
     assert set(json.loads((output / "metrics.json").read_text())["of_old"][H200]) == {"all", "points"}
-    assert "### of_old: best configurations" in (output / "report.md").read_text()
     assert "NVIDIA H200</text>" in (output / "plots/of_old.svg").read_text()
 
 
@@ -888,7 +762,7 @@ def test_a_problem_has_one_unit_on_every_machine(report_on, tmp_path):
         for gpu, workload in ((H100, "decode"), (H200, "square"))
     ]
     text = (report_on(write_results(tmp_path / "results", rows)) / "report.md").read_text()
-    assert "| problem | machine | best configuration | us | GB/s | of ceiling | x torch |" in text
+    assert "| problem | dtype | machine | best configuration | us | GB/s | of ceiling | x torch |" in text
 
 
 def test_failures_of_providers_that_nobody_asked_for_are_left_out(report_on, tmp_path):
@@ -953,12 +827,13 @@ def test_two_gpus_are_compared_at_the_same_problems(report_on, tmp_path):
     ]
     output = report_on(write_results(tmp_path / "results", rows))
     text = (output / "report.md").read_text()
-    lines = {line.split(" | ")[1]: line for line in text.splitlines() if line.startswith("| softmax |")}
-    _, of_h100, of_h200 = lines["float32"].strip("| ").rsplit(" | ", 2)
-    assert of_h100.endswith("at 1024, 4096") and of_h200.endswith("at 1024, 4096")
-    assert lines["bfloat16"].split(" | ")[2] == "not measured"
-    assert "| 16384 | NVIDIA H200 | not measured |  |  |  |  |" in text
-    assert "| 256 | NVIDIA H100 80GB HBM3 | no time |  |  |  |  |" in text
+    (overview,) = pages.tables(pages.section(text, "Overview"))
+    at = {(dtype, machine): (ratio, where) for _, dtype, machine, ratio, *_, where in overview[1:]}
+    assert at["float32", "NVIDIA H200"][1] == at["float32", "NVIDIA H100 80GB HBM3"][1] == "1024, 4096"
+    assert at["bfloat16", "NVIDIA H100 80GB HBM3"] == ("not measured", "")
+    best_of = pages.tables(pages.section(text, "softmax"))[0]
+    assert ["16384", "float32", "NVIDIA H200", "not measured", "", "", "", ""] in best_of
+    assert ["256", "float32", "NVIDIA H100 80GB HBM3", "no time", "", "", "", ""] in best_of
     page = Page((output / "report.html").read_text())
     cells = [row for table in page.tables for row in table if "not measured" in row]
     assert ["16384", "float32", "NVIDIA H200", "not measured", "", "", "", ""] in cells

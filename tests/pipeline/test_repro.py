@@ -13,7 +13,7 @@ import pytest
 
 from pipeline import ROOT, repro
 from pipeline.command import remedies
-from pipeline.reporting.swept import Swept
+from pipeline.reporting.sweep_output import SweepOutput
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
 from tests import factory
@@ -71,11 +71,11 @@ def test_what_was_there_before_is_no_first_table(shown: StringIO) -> None:
     assert tables(shown) == [] and stages.swept == []
 
 
-def test_a_sweeps_own_closing_line_tells_it() -> None:
+def test_a_sweeps_own_last_line_says_it() -> None:
     planned: Any = SimpleNamespace(points=[])
     unread: Any = None
-    swept = Swept(unread, planned, unread, ledger("square"), [], 12, 3.2, 0.001, "run")
-    found = repro.SWEPT.match(swept.closing_line())
+    swept = SweepOutput(unread, planned, unread, ledger("square"), [], 12, 3.2, 0.001, "run")
+    found = repro.SWEPT.match(swept.summary_line())
     assert found is not None and found[1] == "square"
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from pipeline import report
 from pipeline.command.options import ReportConfig
-from pipeline.reporting.frames import best_configurations, frame
-from pipeline.reporting.roofline import dram_bytes, marks
+from pipeline.reporting.frames import frame
+from pipeline.reporting.ranking import best_configurations
+from pipeline.reporting.roofline import dram_bytes, roofline_marks
 from pipeline.store import results
 from pipeline.store.evidence import CodeRow, CounterRow, Mix, NcuRule, ProfileRow, joined, load, write_lines
 from pipeline.store.record import Measurement
@@ -203,15 +204,13 @@ def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> Non
     best = best_configurations(frame(row for row in ROWS if row.origin.gpu == H200))
     largest = best[best["rank"] == best["rank"].max()]
     counters = load(folder, print).counters["softmax", H200]
-    found = {one.provider: one for one in marks(largest, dram_bytes(counters))}
+    found = dict(roofline_marks(largest, dram_bytes(counters)))
     row = row_of("triton_online", 4096, 8)
     assert row.rate is not None
-    assert found["triton_online"].counted
-    assert found["triton_online"].intensity == pytest.approx(row.rate.flops / 2e8)
-    assert not found["torch"].counted
-    assert found["torch"].intensity == pytest.approx(5 / 8), (
-        "five flops an element, 4 bytes read and 4 written"
-    )
+    assert found["triton_online"].hollow
+    assert found["triton_online"].x == pytest.approx(row.rate.flops / 2e8)
+    assert not found["torch"].hollow
+    assert found["torch"].x == pytest.approx(5 / 8), "five flops an element, 4 bytes read and 4 written"
 
 
 def test_a_call_of_several_kernels_moves_the_bytes_of_all() -> None:

@@ -1,5 +1,5 @@
 "use strict";
-/* What the page can do beside being read: choose, sort, search, point at a mark, draw landscapes.
+/* What the page can do beside being read: choose, sort, search, point at a mark.
    Without it every section, table and chart is there. */
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -40,27 +40,21 @@ function choose() {
   choices.querySelector("output").textContent =
     shown.length < open.length ? `${shown.length} of ${open.length} rows` : "";
   if (chosen.provider) all("details.every").forEach((details) => { details.open = true; });
-  all(".landscapes").forEach(drawLandscapes);
 }
 
 /* The rows of every provider are data until somebody looks at them: written out they are half of the page. */
 function writeRows(details) {
   const script = details.querySelector("script");
   if (!script) return;
-  const data = JSON.parse(script.textContent);
+  const { texts, rows } = JSON.parse(script.textContent);
+  const place = [...details.querySelectorAll("thead th")].findIndex((one) => one.textContent.endsWith("configuration"));
   const body = details.querySelector("tbody");
-  data.rows.forEach(([problem, words, gpu, provider, label, ...cells]) => {
+  rows.forEach((places) => {
+    const [gpu, words, provider, style, sort, first, ...cells] = places.map((one) => texts[one]);
     const row = body.insertRow();
-    const [rank, extent] = data.problems[problem];
-    const [slug, machine] = data.gpus[gpu];
-    const [name, style] = data.providers[provider];
-    Object.assign(row.dataset, { gpu: slug, words: data.words[words], provider: name });
-    const best = make("td");
-    best.append(make("i", "", { class: style }), label);
-    row.append(
-      make("th", extent, { scope: "row", "data-sort": rank }), make("td", data.words[words]),
-      make("td", machine), best, ...cells.map((cell) => make("td", cell)),
-    );
+    Object.assign(row.dataset, { gpu, words, provider });
+    row.append(make("th", first, { scope: "row", "data-sort": sort }), ...cells.map((cell) => make("td", cell)));
+    row.cells[place]?.prepend(make("i", "", { class: style }));
   });
   script.remove();
 }
@@ -82,7 +76,7 @@ function startChoices() {
   };
   ["input", "change"].forEach((kind) => form.addEventListener(kind, read));
   form.elements.kernel.addEventListener("change", () => {
-    if (chosen.kernel) document.getElementById(`kernel-${chosen.kernel}`).scrollIntoView();
+    if (chosen.kernel) document.getElementById(chosen.kernel).scrollIntoView();
   });
   form.addEventListener("reset", () => setTimeout(read));
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -187,68 +181,6 @@ function startPointing(chart) {
   });
 }
 
-/* Landscapes: a provider's rate over two of its parameters, a map for each GPU and dtype. */
-
-function options(select, names, usual) {
-  const before = select.value;
-  select.replaceChildren(...names.map((name) => make("option", name)));
-  select.value = names.includes(before) ? before : usual;
-}
-
-function drawMap(one, map) {
-  const table = make("table", "", { class: "map" });
-  const rateOf = (us) => Number((map.rate_times_us / us).toPrecision(4));
-  const most = Math.max(...map.cells.map(([, , us]) => rateOf(us)));
-  const title = [one.machines[map.gpu], map.words, map.problem].filter(Boolean).join(" · ");
-  table.append(make("caption", `${title}: ${map.unit}, ${one.across.name} across, ${one.down.name} down`));
-  const columns = [...new Set(map.cells.map(([x]) => x))].sort((a, b) => a - b);
-  const rows = [...new Set(map.cells.map(([, y]) => y))].sort((a, b) => a - b);
-  const head = table.createTHead().insertRow();
-  head.append(make("td"), ...columns.map((x) => make("th", one.across.values[x], { scope: "col" })));
-  const body = table.createTBody();
-  rows.forEach((y) => {
-    const row = body.insertRow();
-    row.append(make("th", one.down.values[y], { scope: "row" }));
-    columns.forEach((x) => {
-      const cell = row.insertCell();
-      const found = map.cells.find(([a, b]) => a === x && b === y);
-      if (!found) return;
-      const [, , us, configuration, distrusted] = found;
-      const rate = rateOf(us);
-      cell.textContent = (rate < 1e4 ? rate.toPrecision(4) : rate) + (distrusted ? "!" : "");
-      cell.style.setProperty("--share", `${Math.max(0, 100 - 250 * (1 - rate / most))}%`);
-      cell.classList.toggle("most", rate === most);
-      const text = `${one.provider} ${one.configurations[configuration]}: ${us} us, ${rate} ${map.unit}`;
-      cell.addEventListener("pointerenter", () => show(text, cell.getBoundingClientRect()));
-      cell.addEventListener("pointerleave", hide);
-    });
-  });
-  return table;
-}
-
-function drawLandscapes(block) {
-  if (block.closest("section").hidden) return;
-  const [provider, problem] = all("select", block);
-  block.data ??= JSON.parse(block.querySelector("script").textContent);
-  options(provider, block.data.map((one) => one.provider), block.data[0].provider);
-  if (block.data.some((one) => one.provider === chosen.provider)) provider.value = chosen.provider;
-  const one = block.data.find((each) => each.provider === provider.value);
-  const maps = one.maps.filter((map) => (!chosen.gpu || map.gpu === chosen.gpu)
-    && (!chosen.words || map.words === chosen.words));
-  const problems = [...new Set(maps.map((map) => map.problem))];
-  options(problem, problems, problems[problems.length - 1]);
-  const drawn = maps.filter((map) => map.problem === problem.value).map((map) => drawMap(one, map));
-  block.querySelector(".maps").replaceChildren(...drawn);
-}
-
-function startLandscapes() {
-  all(".landscapes").forEach((block) => {
-    block.hidden = false;
-    block.querySelector("form").addEventListener("change", () => drawLandscapes(block));
-  });
-}
-
 startSorting();
 all(".chart > svg").forEach(startPointing);
-startLandscapes();
 if (choices) startChoices();

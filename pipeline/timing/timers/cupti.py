@@ -19,7 +19,7 @@ from time import perf_counter
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pipeline.timing.timers.events import recorded
+from pipeline.timing.timers.event import recorded
 
 REPEATS = 5
 

@@ -1,13 +1,4 @@
-"""CUDA events around each launch: the plain way, good from about 50 us up.
-
-An event pair costs 1 to 4 us itself, which is in the number. The second-level cache is written over
-between launches when the measurement is a cold one, as often as it takes the host to make the launch
-meanwhile: else the device would wait for the host between the events. (Written over once, an H200 gave 70 us
-for what torch.compile made of a softmax of one row of 781 columns, 4.4 us for a Triton kernel.) Where the
-host is late all the same, the device has passed the first event before the host is done with the second:
-such samples are left out, and the cache is written over twice as often. In a hot measurement the host's time
-shows.
-"""
+"""CUDA events, as the timers on a GPU use them."""
 
 from __future__ import annotations
 
@@ -21,7 +12,19 @@ import torch
 
 from pipeline.timing.stopping import Stopping
 from pipeline.timing.timers import Rotation, Samples, checked_outputs, input_bytes
-from pipeline.timing.timers.events import passed, recorded
+
+
+def recorded() -> torch.cuda.Event:
+    """An event recorded on the current stream."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def passed(event: torch.cuda.Event) -> bool:
+    """Whether the device has come to the event."""
+    return bool(event.query())  # type: ignore[no-untyped-call]
+
 
 BATCH = 20
 """Launches that are queued before the host waits for their events."""

@@ -22,7 +22,7 @@ from pipeline.timing.launch_gap import LaunchGap
 from pipeline.timing.stopping import Stopping
 from pipeline.timing.timers import Reading, Rotation, Samples, input_bytes
 from pipeline.timing.timers.capture import Ring, capture
-from pipeline.timing.timers.events import recorded
+from pipeline.timing.timers.event import recorded
 
 TURN_US = 800.0
 """A turn lasts about this long, or as long as the ring takes once. Ten turns are enough: on an H200 twelve

@@ -357,7 +357,7 @@ def test_who_comes_next_does_not_answer_for_a_reply_too_many(worker: Supervisor,
 
 
 SLOW_CLOCK = """
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Count
 def done(self, samples, elapsed):
     samples[:] = [0.5 for sample in samples]
     return len(samples) > 2
@@ -552,7 +552,7 @@ def test_a_worker_that_can_not_start_is_said(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
     (folder / "__init__.py").touch()
-    for name in ("fork_server.py", "judging.py"):
+    for name in ("fork_server.py", "verifier_process.py"):
         (folder / name).write_text("raise SystemExit('no torch here')")
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, root=tmp_path) as broken:
         outcome = measured(broken, "right")

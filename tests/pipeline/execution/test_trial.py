@@ -12,7 +12,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from kernels.contract import Tolerance
-from pipeline.execution import judge as judging
+from pipeline.execution import verifier
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import (
     Again,
@@ -176,7 +176,7 @@ def test_an_input_that_was_changed_is_seen_in_shared_memory(memory: int) -> None
 
 
 def test_what_does_not_fit_is_said_before_it_is_made(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "memory_available", lambda device: 3 * 10**9)
+    monkeypatch.setattr(verifier, "memory_available", lambda device: 3 * 10**9)
     judge = Judge("cpu", 0, memory)
     problem = Values({"elements": 10**9, "dtype": "float32"})
     point = Point(kernel="faulty", provider="right", problem=problem)
@@ -189,8 +189,8 @@ def test_a_reference_is_computed_once_for_all_providers_of_a_problem(
 ) -> None:
     judge = Judge("cpu", 0, memory)
     made: list[Tolerance] = []
-    answered = judging._answered
-    monkeypatch.setattr(judging, "_answered", lambda *given: (made.append(given), answered(*given))[1])
+    answered = verifier._answered
+    monkeypatch.setattr(verifier, "_answered", lambda *given: (made.append(given), answered(*given))[1])
     for provider in ("torch_square", "cpp"):
         judge.prepare(Prepare(where="square", point=square(provider, 17)))
         for edition in (0, 1):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import UserError
-from pipeline.machine import compilers as toolchain
+from pipeline.machine import environment as toolchain
 from tests.pipeline.toolchain.tiny import needs_nvcc
 
 NOWHERE = Path("/nonexistent")

@@ -70,7 +70,7 @@ MODULE.main(ARGUMENTS)
     [
         # In the process that it is forked from.
         ("worker", 'worker.prepare("cpu")', 'there.detach(), os.memfd_create("test")'),
-        ("judging", "", 'os.getppid(), there.detach(), os.memfd_create("test")'),
+        ("verifier_process", "", 'os.getppid(), there.detach(), os.memfd_create("test")'),
     ],
 )
 def test_worker_and_judge_call_them_before_they_answer(module: str, prepared: str, arguments: str) -> None:

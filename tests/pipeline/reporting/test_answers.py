@@ -30,9 +30,9 @@ def answered(folder: Path) -> dict[str, list[str]]:
     text = (output / "report.md").read_text()
     page = (output / "report.html").read_text()
     found = {}
-    for question, answer in re.findall(r"^\*\*(.*\?)\*\*.*\n\n((?:- .*\n)+)", text, re.MULTILINE):
+    for question, answer in re.findall(r"^### (.*\?)\n\n((?:- .*\n)+)", text, re.MULTILINE):
         found[question] = [line.removeprefix("- ") for line in answer.splitlines()]
-        assert f"<h2>{question}</h2>" in page
+        assert f"<h3>{question}</h3>" in page
         assert len(found[question]) <= MOST_LINES
     assert list(found) == [GPU, BEATEN, SLOWED, DOUBTED]
     return found
@@ -87,7 +87,7 @@ def test_the_first_screen_answers_from_two_gpus_finals_comparisons_and_doubts(tm
     assert re.search(r"All \d+ times: of an earlier source", answer)
     assert "1 time: finals of one round, which decides nothing." in answer
     text = (tmp_path / "reports/report.md").read_text()
-    assert "| 1 | throttled, so an upper bound | NVIDIA H200: softmax 1 |" in text
+    assert "| throttled, so an upper bound | 1 | NVIDIA H200: softmax 1 |" in text
 
 
 def test_what_there_is_no_answer_to_is_said_with_the_command(tmp_path: Path) -> None:

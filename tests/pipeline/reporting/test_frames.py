@@ -5,16 +5,9 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
-from pipeline.reporting.frames import (
-    COLUMNS,
-    against_baseline,
-    best_configurations,
-    best_providers,
-    comparable,
-    frame,
-    headline,
-    x_name,
-)
+from pipeline.reporting.frames import COLUMNS, frame
+from pipeline.reporting.headlines import comparable, headline, x_name
+from pipeline.reporting.ranking import against_baseline, best_configurations, best_providers
 from tests.factory import H100, H200, MEASURED_AT, flat, grid, measurement
 
 
@@ -24,7 +17,7 @@ def test_a_frame_has_its_columns_even_when_empty():
     (made,) = frame([row]).to_dict("records")
     assert list(made) == COLUMNS
     assert row.outcome.timing is not None
-    assert made["samples_us"] == list(row.outcome.timing.samples_us)
+    assert made["median_us"] == row.outcome.timing.median_us
     assert (made["extent"], made["words"], made["x"]) == ("rows=3 columns=1024", "float32", 1024)
 
 
@@ -135,7 +128,7 @@ def test_a_difference_within_the_noise_is_a_tie():
         found = against_baseline(best_configurations(frame(noisy)), {"softmax": "torch"})
         return set(found.loc[found["tied"], "provider"])
 
-    assert ties(0.05) == {"cuda", "triton_row"}, "and the baseline is no rival of itself"
+    assert ties(0.05) == {"cuda", "triton_row"}, "and the baseline is not compared with itself"
     assert ties(0.2) == {"cuda", "cpp", "triton_row"}
     assert ties(None) == set(), "the confidence interval is 0.4 %"
     assert ties(0.007) == {"triton_row"}

@@ -6,15 +6,14 @@ import io
 
 import pytest
 
-from pipeline.reporting import progress
-from pipeline.reporting.progress import Bars, Progress
-from pipeline.reporting.swept import best_so_far
-from pipeline.reporting.terminal import Terminal
+from pipeline.reporting import terminal
+from pipeline.reporting.sweep_output import best_so_far
+from pipeline.reporting.terminal import Bars, Progress, Terminal
 from tests import factory
 
 
 def test_a_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY_S", -1.0)
+    monkeypatch.setattr(terminal, "LINE_EVERY_S", -1.0)
     written = io.StringIO()
     point = factory.made_point(provider="triton_online", size=4096, block_size=1024, num_warps=8)
     with Progress(Terminal(file=written, width=80), "softmax on h200", 2) as shown:

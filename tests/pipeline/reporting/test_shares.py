@@ -1,11 +1,9 @@
 """Shares of a ceiling: all of one machine and arithmetic are of its newest ceiling, whatever rows hold."""
 
-import numpy as np
 import pytest
 
 from pipeline.points.frozen import Values
 from pipeline.reporting import shares
-from pipeline.reporting.frames import frame
 from pipeline.reporting.shares import compute_ceiling
 from pipeline.store.ceilings import Rates
 from tests.factory import CPU, H100, H200, ceilings, final, grid, measurement
@@ -45,7 +43,7 @@ def rows() -> list:
 
 
 def test_a_share_is_of_the_ceiling_of_today():
-    before, after = rows(), shares.of_records(rows(), known())
+    before, after = rows(), shares.with_shares(rows(), known())
     assert {row.rate.bound for row in after if row.rate} == {"memory", "compute", None}
     for old, new in zip(before, after, strict=True):
         if old.rate is None:
@@ -62,25 +60,14 @@ def test_a_sustained_time_has_the_ceiling_of_a_burst():
     burst = final(row, 200.0)
     lower = burst.rate.model_copy(update={"ceiling_fraction": 1.07})
     sustained = burst.model_copy(update={"power": "sustained", "rate": lower})
-    one, other = shares.of_records([burst, sustained], known())
+    one, other = shares.with_shares([burst, sustained], known())
     assert one.rate == other.rate and one.rate.bound == "compute"
 
 
 def test_a_kernel_that_is_gone_keeps_the_share_of_a_copy_alone():
     gone = measurement("gone", size=4096)
-    (found,) = shares.of_records([gone], known())
+    (found,) = shares.with_shares([gone], known())
     assert found.rate.ceiling_fraction == pytest.approx(found.rate.gbps / known()[H200].copy_gbps, rel=1e-4)
     computing = gone.model_copy(update={"rate": gone.rate.model_copy(update={"bound": "compute"})})
-    (found,) = shares.of_records([computing], known())
+    (found,) = shares.with_shares([computing], known())
     assert (found.rate.bound, found.rate.ceiling_fraction) == (None, None), "in which arithmetic?"
-
-
-def test_a_table_has_the_shares_that_records_have():
-    found = shares.of_table(frame(rows()), known())[["bound", "ceiling_fraction"]]
-    expected = frame(shares.of_records(rows(), known()))[["bound", "ceiling_fraction"]]
-    assert list(found["bound"]) == list(
-        expected["bound"].astype(object).where(expected["bound"].notna(), None)
-    )
-    fractions = expected["ceiling_fraction"].to_numpy(float)
-    np.testing.assert_allclose(found["ceiling_fraction"].to_numpy(float), fractions)
-    assert shares.of_table(frame([]), known()).empty

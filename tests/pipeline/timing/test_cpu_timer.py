@@ -4,7 +4,7 @@ from collections import Counter
 
 import torch
 
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Count
 from pipeline.timing.timers import Rotation
 from pipeline.timing.timers.cpu import CpuTimer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Count
 from pipeline.timing.timers import Rotation, Samples, event
 from pipeline.timing.timers.event import MOST_WRITES, EventTimer
 

@@ -15,7 +15,7 @@ from pipeline.store.ceilings import Canary
 from pipeline.store.record import State
 from pipeline.timing import launch_gap
 from pipeline.timing.launch_gap import LAUNCHES, LaunchGap
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Count
 from pipeline.timing.timers import Reading, Rotation, Samples, graph
 from pipeline.timing.timers import capture as capturing
 from pipeline.timing.timers.capture import MOST_LAUNCHES, NotCapturableError, Ring, capture

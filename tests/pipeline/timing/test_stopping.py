@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.timing.stopping import Either
-from pipeline.timing.stopping_budget import Budget
-from pipeline.timing.stopping_confidence import Confidence
-from pipeline.timing.stopping_count import Count
+from pipeline.timing.stopping import Budget, Confidence, Count, Either
 
 
 def test_count_stops_at_its_number() -> None:

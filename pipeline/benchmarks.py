@@ -1,0 +1,272 @@
+"""Benchmarks of the measuring itself: its timers, inputs, sweeps and waits.
+
+    python -m pipeline.benchmarks timers kernel=square size=[256,4096] repeats=12
+    python -m pipeline.benchmarks inputs kernel=matmul size=[4096,8192] dtype=bfloat16
+    python -m pipeline.benchmarks sweep kernel=matmul provider=triton_tiled preset=quick
+    python -m pipeline.benchmarks devices kernel=softmax
+    python -m pipeline.benchmarks waits only=[help,nothing_to_sweep]
+
+``timers`` times one provider by every timer: the time, its spread over the repeats, the cost of a
+measurement, and the distance from the duration that CUPTI reports for the same launches. ``wall_no_sync``
+times the launch and not the kernel; ``wall`` adds the round trip.
+
+``inputs`` times the same call on normal values, on small integers and on zeros, in a burst and, on a GPU,
+after seconds of the same work: a GPU takes the more power the more bits change, and where the power limit
+holds it, it is faster on zeros. Inputs that are no floating-point numbers stay as the kernel makes them.
+
+``sweep`` measures the points of one provider in the textbook way (compile, verify, ``do_bench``, next) and by
+a sweep, each in a process of its own with empty compiler caches. ``devices`` compares a sweep on one GPU of
+this host with the same on two, four and so on.
+
+``waits`` times the first ``make repro``, one with nothing to do, an edit until its new times, and the tests,
+in a clone of the last commit with caches of its own. ``cloned`` needs ``first`` before it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from pipeline import UserError, unknown
+from pipeline.command.options import BenchmarksConfig
+from pipeline.command.run import console, run_stage, say, warn
+from pipeline.command.words import positional
+from pipeline.execution import benchmark, sidecar_files, waits
+from pipeline.execution.protocol import InputValues, TimerName
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine import device
+from pipeline.machine.device import Device
+from pipeline.machine.environment import fingerprint
+from pipeline.machine.lock import DeviceLock
+from pipeline.points.choice import of_provider
+from pipeline.points.frozen import Record, Values
+from pipeline.points.notation import extent, label, words
+from pipeline.points.plan import Target, plan
+from pipeline.points.point import Point
+from pipeline.reporting.numbers import number, print_wide
+from pipeline.store import results
+from pipeline.store.files import write_atomically
+from pipeline.store.turns import Sustained
+
+TIMERS: tuple[TimerName, ...] = ("graph", "event", "do_bench", "wall", "wall_no_sync")
+KINDS: tuple[InputValues, ...] = ("normal", "integers", "zeros")
+
+
+class TimerRow(Record):
+    """One timer at one point: microseconds, spread (max - min over the median of the repeats' medians),
+    milliseconds a measurement, and CUPTI's duration (None where CUPTI can't be read)."""
+
+    kernel: str
+    provider: str
+    problem: Values
+    parameters: Values
+    timer: str
+    median_us: float
+    spread: float
+    cost_ms: float
+    cupti_us: float | None
+
+    @property
+    def point(self) -> Point:
+        """The point that was timed."""
+        return Point(
+            kernel=self.kernel, provider=self.provider, problem=self.problem, parameters=self.parameters
+        )
+
+
+class InputsRow(Record):
+    """A point on one kind of inputs: the medians of the repeats in microseconds, in a burst and after seconds
+    of the same work (None on a CPU), and the clock and the power then."""
+
+    point: Point
+    inputs: str
+    burst_us: tuple[float, ...]
+    sustained_us: tuple[float, ...] | None
+    sm_clock_mhz: int | None
+    power_w: float | None
+
+
+def run(config: BenchmarksConfig) -> None:
+    """Run one benchmark and print its table. Raises UserError without the name of one."""
+    chosen = device.resolve(config.device)
+    if config.benchmark is None:
+        raise UserError("write python -m pipeline.benchmarks timers, inputs, sweep, devices or waits.")
+    if config.benchmark == "waits":
+        for name in config.only or ():
+            if name not in waits.WAITS:
+                raise unknown("wait", name, waits.WAITS)
+        print_wide(console, waits.measured(config.only or tuple(waits.WAITS), chosen, say))
+    elif config.benchmark == "sweep":
+        print_wide(console, beside_textbook(config, chosen))
+    elif config.benchmark == "devices":
+        gpus = device.gpus()
+        title = f"{config.entry.name} on {chosen.slug}, preset {config.preset.name}, cold caches"
+        sweep = [f"kernel={config.entry.loaded.where}", f"preset={config.preset.name}"]
+        print_wide(console, benchmark.on_several(sweep, gpus, config.repeats, title))
+    else:
+        time_points(config, chosen)
+
+
+def beside_textbook(config: BenchmarksConfig, chosen: Device) -> Table:
+    """A sweep's seconds beside the textbook's. Raises UserError where there is nothing to measure."""
+    if config.provider is None:
+        raise UserError("provider is missing: write provider=NAME, whose points both ways measure.")
+    if chosen.kind != "cuda":
+        raise UserError(f"do_bench needs a GPU, and device={config.device} is {chosen.name} here.")
+    target = Target(chosen.kind, device.capabilities(chosen))
+    planned = plan(config.entry, config.preset.name, target, config.pin, [config.provider])
+    if not planned.points:
+        raise UserError(f"there is nothing to measure: {' '.join(planned.refusals())}.")
+    textbook = {
+        "where": config.entry.loaded.where,
+        "provider": config.provider,
+        "points": [point.model_dump(include={"problem", "parameters"}) for point in planned.points],
+    }
+    sweep = [f"kernel={config.entry.loaded.where}", f"preset={config.preset.name}"]
+    sweep += [f"provider={config.provider}", *benchmark.pinned(config.pin)]
+    count = len(planned.points)
+    title = f"{count} points of {config.entry.name}/{config.provider} on {chosen.slug}, cold caches"
+    return benchmark.beside_textbook(textbook, sweep, chosen, config.repeats, title)
+
+
+def time_points(config: BenchmarksConfig, chosen: Device) -> None:
+    """Time every point by every timer or on every kind of inputs, print the table and write the rows."""
+    target = Target(chosen.kind, device.capabilities(chosen))
+    points = of_provider(config.entry, config.preset.name, config.provider, config.pin, target)
+    output = results.folder_for(config.output, chosen.kind)
+    kinds: tuple[InputValues, ...] = KINDS if config.benchmark == "inputs" else ("normal",)
+    rows: list[Any] = []
+    with ExitStack() as stack:
+        stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
+        workers = {
+            kind: stack.enter_context(
+                Supervisor(chosen, config.timing, config.seed, config.point_timeout_s, values=kind)
+            )
+            for kind in kinds
+        }
+        canary = sidecar_files.canary_for(workers["normal"], fingerprint(chosen), output)
+        for worker in workers.values():
+            worker.canary = canary
+        for point in points:
+            with console.status(f"{point} …"):
+                if config.benchmark == "inputs":
+                    rows += on_inputs(config, point, workers)
+                else:
+                    rows += by_timers(config, point, workers["normal"])
+    title = f"{config.entry.name}/{points[0].provider} on {chosen.slug}"
+    print_wide(
+        console, inputs_table(rows, title) if config.benchmark == "inputs" else timers_table(rows, title)
+    )
+    path = output / str(config.benchmark) / config.entry.name / f"{chosen.slug}.json"
+    write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
+    say(f"Rows: {path}")
+
+
+def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> list[TimerRow]:
+    """One point by every timer, the timers in turn so that a drift of the device reaches all alike. A point
+    that can't be timed is warned of, and has no rows."""
+    is_gpu = worker.device.kind == "cuda"
+    timers: tuple[TimerName, ...] = TIMERS if is_gpu else ("auto",)
+    found = worker.readings(config.entry.loaded.where, point, timers, config.repeats, is_stamped=is_gpu)
+    if found.error is not None:
+        warn(f"{label(point)} at {extent(point)}: {found.error}")
+    return [
+        TimerRow(
+            **point.model_dump(),
+            timer=timer if is_gpu else timed[0].timing.timer,
+            median_us=median(times),
+            spread=(max(times) - min(times)) / median(times),
+            cost_ms=median(one.took_ms for one in timed),
+            cupti_us=found.stamped and found.stamped.duration_us,
+        )
+        for timer, timed in found.timed.items()
+        for times in [[one.timing.median_us for one in timed]]
+    ]
+
+
+def on_inputs(
+    config: BenchmarksConfig, point: Point, workers: Mapping[InputValues, Supervisor]
+) -> list[InputsRow]:
+    """One point on every kind of inputs, these in turn so that a drift of the device reaches all alike.
+    Raises UserError for a point that can't be timed."""
+    where = config.entry.loaded.where
+    burst: dict[str, list[float]] = {kind: [] for kind in workers}
+    lasting: dict[str, list[Sustained]] = {kind: [] for kind in workers}
+    for _ in range(config.repeats):
+        for kind, worker in workers.items():
+            outcome = worker.measure(where, point)
+            if outcome.timing is None:
+                raise UserError(f"{point} on {kind}: {outcome.status}: {outcome.error}.")
+            burst[kind].append(outcome.timing.median_us)
+            if worker.device.kind == "cuda":
+                sustained = worker.extra(where, point, config.work_s).sustained
+                lasting[kind] += [] if sustained is None else [sustained]
+    return [
+        InputsRow(
+            point=point,
+            inputs=kind,
+            burst_us=tuple(burst[kind]),
+            sustained_us=tuple(one.median_us for one in lasting[kind]) or None,
+            sm_clock_mhz=lasting[kind][-1].sm_clock_mhz if lasting[kind] else None,
+            power_w=lasting[kind][-1].power_w if lasting[kind] else None,
+        )
+        for kind in workers
+    ]
+
+
+def timers_table(rows: Sequence[TimerRow], title: str) -> Table:
+    """A line a point and timer."""
+    shown = _table(title, ("problem", "timer", "us", "spread", "cost ms", "CUPTI us", "off"))
+    for row in rows:
+        off = None if row.cupti_us is None else row.median_us / row.cupti_us - 1
+        shown.add_row(
+            _place(row.point),
+            row.timer,
+            f"{row.median_us:.4g}",
+            f"{row.spread:.2%}",
+            f"{row.cost_ms:.1f}",
+            "–" if row.cupti_us is None else f"{row.cupti_us:.4g}",
+            "–" if off is None else f"{off:+.1%}",
+        )
+    return shown
+
+
+def inputs_table(rows: Sequence[InputsRow], title: str) -> Table:
+    """A line a point and kind, each time beside that on normal values."""
+    headings = ("problem", "inputs", "burst us", "x normal", "sustained us", "x normal", "MHz", "W")
+    shown = _table(title, headings)
+    normal = {row.point: row for row in rows if row.inputs == "normal"}
+    for row in rows:
+        other = normal[row.point]
+        times = [*_ratio(row.burst_us, other.burst_us), *_ratio(row.sustained_us, other.sustained_us)]
+        shown.add_row(_place(row.point), row.inputs, *times, number(row.sm_clock_mhz), number(row.power_w))
+    return shown
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    for place, heading in enumerate(headings):
+        shown.add_column(heading, justify="left" if place < 2 else "right")
+    return shown
+
+
+def _place(point: Point) -> str:
+    return " ".join(filter(None, [label(point), words(point), extent(point)]))
+
+
+def _ratio(times: tuple[float, ...] | None, others: tuple[float, ...] | None) -> tuple[str, str]:
+    if times is None or others is None:
+        return "", ""
+    return number(median(times)), f"{median(times) / median(others):.3f}"
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = positional(sys.argv[1:], "benchmark")
+    run_stage("benchmarks", BenchmarksConfig, run)

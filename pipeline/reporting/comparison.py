@@ -1,0 +1,126 @@
+"""What a comparison found: a row a point, as a table and a plot, and as its file keeps it."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from statistics import geometric_mean
+
+from pipeline.points import notation
+from pipeline.reporting.charts import RATIOS
+from pipeline.reporting.numbers import number
+from pipeline.reporting.tables import TextTable
+from pipeline.store.comparisons import ComparisonRow
+from pipeline.verdicts.intervals import Estimate, Verdict
+
+COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
+
+MOST_DRAWN = 120
+"""Ratios in a plot at most; a plot of more would not be read."""
+
+WIDE_RATIOS = 10
+"""How many times the least of some ratios the greatest is on an axis that has to be logarithmic."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A point by both sides: times in microseconds, the ratio of b's to a's with its interval, and what
+    follows; ``changed`` is what its launches say is another."""
+
+    problem: str
+    a: str
+    b: str
+    a_us: float
+    b_us: float
+    estimate: Estimate
+    verdict: Verdict
+    changed: str = ""
+
+
+def summary(found: Sequence[Compared]) -> str:
+    """Counts and the mean."""
+    counts = Counter(row.verdict for row in found)
+    words = ", ".join(f"{counts[word]} {word}" for word in ("same", "faster", "slower", "undecided"))
+    mean = geometric_mean([row.estimate.ratio for row in found])
+    return f"{notation.points(len(found))}: b is {words}. Geometric mean of b / a: {mean:.4f}."
+
+
+def kept(row: Compared) -> ComparisonRow:
+    """A row as the comparison's file keeps it."""
+    return ComparisonRow(
+        problem=row.problem,
+        a=row.a,
+        b=row.b,
+        a_us=row.a_us,
+        b_us=row.b_us,
+        rounds=row.estimate.rounds,
+        ratio=row.estimate.ratio,
+        low=row.estimate.low,
+        high=row.estimate.high if isfinite(row.estimate.high) else None,
+        verdict=row.verdict,
+        changed=row.changed,
+    )
+
+
+def from_kept(row: ComparisonRow) -> Compared:
+    """A row that was kept, as tables and plots take it."""
+    high = inf if row.high is None else row.high
+    one = Estimate(row.rounds, row.ratio, row.low, high, 1.0)
+    return Compared(row.problem, row.a, row.b, row.a_us, row.b_us, one, row.verdict, row.changed)
+
+
+def interval(one: Estimate) -> str:
+    """``0.985 to 0.991``."""
+    return f"{one.low:.3f} to {one.high:.3f}" if isfinite(one.high) else ""
+
+
+def table(rows: Sequence[Compared], title: str) -> TextTable:
+    """The rows; those that are not the same are in bold."""
+    return TextTable(
+        title=title,
+        columns=("problem", "a", "b", "a us", "b us", "b / a", "90 %", "b is"),
+        rows=[
+            [
+                *(one.problem, one.a, one.b, number(one.a_us), number(one.b_us)),
+                f"{one.estimate.ratio:.3f}",
+                interval(one.estimate),
+                "; ".join(filter(None, [one.verdict, one.changed])),
+            ]
+            for one in rows
+        ],
+        numbers=("a us", "b us", "b / a"),
+        strong=[place for place, one in enumerate(rows) if one.verdict != "same"],
+    )
+
+
+def plot(rows: Sequence[Compared], title: str, margin: float) -> bytes:
+    """SVG: each ratio with its interval, a row each, and the margin as a band."""
+    # matplotlib takes a second to import, and most comparisons draw nothing.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    drawn = [one for one in rows if isfinite(one.estimate.high)][:MOST_DRAWN]
+    figure = Figure(figsize=(8, 1.2 + 0.22 * len(drawn)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvspan(1 / (1 + margin), 1 + margin, color="#d8dee4", label=f"margin of {margin:.1%}")
+    axes.axvline(1, color="#656d76", linewidth=0.8)
+    for place, one in enumerate(drawn):
+        colour = COLOURS[one.verdict]
+        axes.plot([one.estimate.low, one.estimate.high], [place, place], color=colour, linewidth=1.5)
+        axes.plot([one.estimate.ratio], [place], "o", color=colour, markersize=3.5)
+    ends = [end for one in drawn for end in (one.estimate.low, one.estimate.high)]
+    if min(ends, default=1) > 0 and max(ends, default=1) > WIDE_RATIOS * min(ends, default=1):
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(RATIOS))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_yticks(range(len(drawn)), [f"{one.b} {one.problem}" for one in drawn], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("time of b / time of a, with its 90 % interval")
+    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
+    axes.legend(fontsize=7, loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

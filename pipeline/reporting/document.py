@@ -1,0 +1,175 @@
+"""A page of sections, written as Markdown and as HTML from the same blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.reporting.charts import HEIGHT, SHAPES, WIDTH, Chart
+from pipeline.reporting.tables import TextTable, as_html, as_markdown
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph: plain, a ``note`` in small letters, or an ``alarm``. ``link`` is the title of a section
+    that says more; with ``has_code`` what stands in backticks is code."""
+
+    text: str
+    kind: str = ""
+    link: str = ""
+    has_code: bool = False
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of sentences."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing: in Markdown a ``file`` beside the page, in HTML what is ``drawn``."""
+
+    title: str
+    file: str
+    drawn: Markup
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts side by side, so many in a row; in Markdown a ``file`` beside the page, or nothing."""
+
+    title: str
+    charts: Sequence[Chart]
+    columns: int = 3
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a heading.
+
+    about:
+        By what a reader chooses it in HTML: ``kernel``, ``gpu``.
+    is_folded:
+        Whether HTML shows it only when it is opened; ``is_open``, whether it is open at first.
+    look:
+        The name of its style in HTML.
+    """
+
+    title: str
+    blocks: Sequence[Text | Items | Figure | Charts | TextTable | Section]
+    about: Mapping[str, str] = field(default_factory=dict)
+    is_folded: bool = False
+    is_open: bool = False
+    look: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """The fragment of a link to it, as GitHub makes it of the title."""
+        return anchor(self.title)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page. ``choices`` are what a reader can choose by, each by value and name."""
+
+    title: str
+    blocks: Sequence[Text | Items]
+    sections: Sequence[Section]
+    choices: Mapping[str, Mapping[str, str]]
+
+    def markdown(self) -> str:
+        """The page as Markdown."""
+        top = Section(self.title, [*self.blocks, *self.sections])
+        return "\n".join(_markdown(top, 1)).strip("\n") + "\n"
+
+    def html(self, styles: Mapping[str, tuple[str, str]]) -> str:
+        """The page as HTML that needs no other file. ``styles`` are colours on light and dark, by name."""
+        shown: dict[str, Any] = {"page": self, "styles": styles, "shapes": SHAPES.values()}
+        return _jinja().get_template("page.html.j2").render(shown)
+
+
+def plot(name: str, charts: Sequence[Chart], styles: Mapping[str, tuple[str, str]]) -> str:
+    """Charts as an SVG file of its own: a row for each text behind their machines, and below them what the
+    colours mean."""
+    views = [one.view for one in charts]
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for view in views:
+        rows.setdefault(view["title"].partition(" · ")[2], []).append(view)
+    high = HEIGHT + 24
+    placed = [
+        (x * WIDTH, 24 + y * high, v) for y, some in enumerate(rows.values()) for x, v in enumerate(some)
+    ]
+    columns = 2 * max(map(len, rows.values()))
+    lines = {line["provider"]: line for view in views for line in view["lines"]}.values()
+    top = 40 + len(rows) * high
+    legend = [(10 + i % columns * 240, top + i // columns * 20, line) for i, line in enumerate(lines)]
+    return (
+        _jinja()
+        .get_template("plot.svg.j2")
+        .render(
+            name=name,
+            width=240 * columns,
+            height=top + -(-len(lines) // columns) * 20,
+            charts=placed,
+            legend=legend,
+            styles=styles,
+            shapes=SHAPES.values(),
+        )
+    )
+
+
+def _jinja() -> Environment:
+    jinja = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    jinja.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    jinja.filters |= {"text": as_html, "anchor": anchor, "kind": lambda one: type(one).__name__}
+    return jinja
+
+
+def anchor(title: str) -> str:
+    """The fragment of a link to the heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _markdown(section: Section, level: int) -> Iterator[str]:
+    """The lines of a section, with an empty one after each block."""
+    yield from (f"{'#' * level} {as_markdown(section.title)}", "")
+    for block in section.blocks:
+        match block:
+            case Section() if any(isinstance(one, TextTable) and one.is_packed for one in block.blocks):
+                continue  # a page of it all would be too long
+            case Section():
+                yield from _markdown(block, level + 1)
+                continue
+            case Text():
+                line = as_markdown(block.text, has_code=block.has_code)
+                more = f"[{block.link}](#{anchor(block.link)})" if block.link else ""
+                yield ("> " * (block.kind == "alarm")) + " ".join(filter(None, [line, more]))
+            case Items():
+                yield from (f"- {as_markdown(line)}" for line in block.lines)
+            case Figure():
+                yield f"![{as_markdown(block.title)}]({block.file})"
+            case Charts() if block.file:
+                yield f"![{as_markdown(block.title)}]({block.file})"
+            case TextTable():
+                yield block.markdown()
+            case _:
+                continue
+        yield ""

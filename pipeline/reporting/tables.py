@@ -1,0 +1,134 @@
+"""A table of texts, which a terminal, a Markdown page and an HTML page show alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup, escape
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from pipeline.points.limits import visible
+from pipeline.reporting.numbers import print_wide
+
+ABOUT = ("gpu", "words", "provider", "style", "sort")
+"""What an HTML page knows of a row beside its cells: by what a reader chooses it, its provider's colour,
+and the number by which its first cell is sorted."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of texts under columns.
+
+    numbers:
+        The names of the columns that are aligned on the right.
+    strong, breaks:
+        The places of rows in bold, and of those above which a terminal draws a line.
+    notes:
+        Sentences below a terminal's table.
+    about:
+        For each row what an HTML page knows of it, by ``ABOUT``.
+    is_packed:
+        Whether an HTML page's script writes the rows when somebody opens the section.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Collection[str] = ()
+    strong: Collection[int] = ()
+    breaks: Collection[int] = ()
+    notes: Sequence[str] = ()
+    about: Sequence[Mapping[str, str]] = field(default_factory=tuple)
+    is_packed: bool = False
+
+    def rich(self) -> RichTable:
+        """For a terminal: nothing is cut off, and a number is never broken."""
+        found = RichTable(
+            title=self.title or None,
+            title_justify="left",
+            caption="\n".join(self.notes) or None,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
+        for place, name in enumerate(self.columns):
+            is_number = name in self.numbers
+            found.add_column(
+                name,
+                justify="right" if is_number else "left",
+                no_wrap=is_number or place == 0,
+                overflow="fold",
+            )
+        for place, row in enumerate(self.rows):
+            if place in self.breaks:
+                found.add_section()
+            found.add_row(*map(RichText, row), style="bold" if place in self.strong else None)
+        return found
+
+    def markdown(self, *, has_code: bool = False) -> str:
+        """For a Markdown page. Cells say no more than their text, but with ``has_code`` what they have in
+        backticks is code."""
+        aligned = ["---:" if name in self.numbers else "---" for name in self.columns]
+        header, *rows = (
+            f"| {' | '.join(self._cells(row, has_code))} |" for row in [self.columns, *self.rows]
+        )
+        return "\n".join([header, f"|{'|'.join(aligned)}|", *rows])
+
+    @staticmethod
+    def _cells(row: Sequence[str], has_code: bool) -> list[str]:
+        return [as_markdown(cell, has_code=has_code) for cell in row]
+
+    def print(self, console: Console) -> None:
+        """Print it on a terminal."""
+        print_wide(console, self.rich())
+
+    @property
+    def right(self) -> list[int]:
+        """The places of the columns of numbers, from 1 on."""
+        return [place for place, name in enumerate(self.columns, 1) if name in self.numbers]
+
+    @property
+    def known(self) -> list[tuple[Sequence[str], Mapping[str, str]]]:
+        """Each row with what a page knows of it."""
+        return list(zip(self.rows, self.about or [{}] * len(self.rows), strict=True))
+
+    @property
+    def packed(self) -> dict[str, Any]:
+        """The rows as data: each distinct text once, and a row as the places of its texts, those of ``ABOUT``
+        first."""
+        texts: dict[str, int] = {}
+        rows = [
+            [
+                texts.setdefault(text, len(texts))
+                for text in (*(about.get(name, "") for name in ABOUT), *cells)
+            ]
+            for cells, about in self.known
+        ]
+        return {"texts": list(texts), "rows": rows}
+
+
+def as_markdown(text: str, *, has_code: bool = False) -> str:
+    """A text as Markdown that says no more than the text: no tag, no link, no further cell; and no code, but
+    with ``has_code`` what stands in backticks."""
+    parts = re.split(r"`([^`]*)`", visible(text)) if has_code else [visible(text)]
+    return "".join(f"`{part}`" if place % 2 else _plain(part) for place, part in enumerate(parts))
+
+
+def _plain(text: str) -> str:
+    escaped = re.sub(r"[\\`\[\]|]", r"\\\g<0>", text)
+    # Before "= " or a space it begins no tag.
+    return re.sub(r"<(?!=? )", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", escaped))
+
+
+def as_html(text: str, *, has_code: bool = False) -> Markup:
+    """A text as HTML; with ``has_code`` what stands in backticks is code."""
+    escaped = str(escape(text))
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped) if has_code else escaped)

@@ -1,0 +1,110 @@
+"""Charts and the overview's plot: axes that can be read, and legends that are whole."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from pipeline.reporting.charts import Chart, Mark, Series, styles
+from pipeline.reporting.comparison import Compared
+from pipeline.reporting.comparison import plot as comparison_plot
+from pipeline.reporting.document import plot
+from pipeline.reporting.frames import frame
+from pipeline.reporting.overview import Summary
+from pipeline.reporting.overview_plot import overview_plot
+from pipeline.reporting.ranking import against_baseline, best_configurations
+from pipeline.reporting.workload_plots import Machine, WorkloadPlot, workload_plots
+from pipeline.store.record import Measurement
+from pipeline.verdicts.intervals import Estimate
+from tests.factory import H100, H200, measurement
+
+SVG = "{http://www.w3.org/2000/svg}"
+NAMES = {H100: "NVIDIA H100", H200: "NVIDIA H200"}
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(one.itertext()).strip() for one in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def summary(kernel: str, gpu: str, speedup: float, share: float | None) -> Summary:
+    return Summary(kernel, gpu, "bfloat16", ("4096",), True, speedup, "gbps", 1000.0, share)
+
+
+def test_a_kernel_has_a_line_and_a_machine_a_mark() -> None:
+    some = [
+        summary("softmax", H100, 1.5, 0.95),
+        summary("softmax", H200, 1.88, 0.94),
+        summary("gelu", H200, 0.5, None),
+    ]
+    shown = texts(overview_plot(some, NAMES))
+    assert [text for text in shown if text in ("gelu bfloat16", "softmax bfloat16")] == [
+        "gelu bfloat16",
+        "softmax bfloat16",
+    ]
+    assert {"1.50", "1.88", "0.50", "95.0 %", "94.0 %", "NVIDIA H100", "NVIDIA H200"} <= set(shown)
+    assert "NVIDIA H100" not in texts(overview_plot(some[1:], NAMES)), "it measured nothing"
+    assert overview_plot([], NAMES) == ""
+    priced = texts(overview_plot([summary("a$\\frac{$", H200, 1.0, 1.0)], {H200: "GPU $x$"}))
+    assert {"a$\\frac{$ bfloat16", "GPU $x$"} <= set(priced), "a dollar begins no formula"
+
+
+def workload_plot(rows: list[Measurement]) -> WorkloadPlot:
+    table = frame(rows)
+    best = against_baseline(best_configurations(table), {"softmax": "torch"})
+    (found,) = workload_plots("softmax", table, best)
+    return found
+
+
+def chart(gbps: dict[int, float]) -> Chart:
+    """The chart of a provider that has a rate at each number of columns."""
+    moved = {columns: 2 * 4096 * columns * 4 for columns in gbps}
+    rows = [
+        measurement("softmax", "torch", columns, median_us=moved[columns] / 1e3 / rate)
+        for columns, rate in gbps.items()
+    ]
+    found = workload_plot(rows)
+    (only,) = found.charts([Machine(H200, "NVIDIA H200", None)], styles(["torch"]), "torch")
+    return only
+
+
+@pytest.mark.parametrize(("least", "is_log"), [(1000.0, False), (2.0, True)])
+def test_rates_far_apart_have_a_logarithmic_axis(least: float, is_log: bool) -> None:
+    found = chart({256: least, 1024: least * 20, 4096: 4000.0})
+    assert found.is_log == is_log
+    heights = [mark["y"] for mark in found.view["lines"][0]["marks"]]
+    by_first, by_second = heights[0] - heights[1], heights[1] - heights[2]
+    if is_log:  # a factor of 20, and one of 100
+        assert by_second / by_first == pytest.approx(2 / 1.301, rel=0.02)
+        assert [text for _, text in found.view["y_ticks"]] == ["10", "100", "1000"]
+
+
+@pytest.mark.parametrize(
+    ("gbps", "expected"),
+    [
+        ({256: 0.4, 1024: 0.9}, ["0.00", "0.25", "0.50", "0.75", "1.00"]),
+        ({256: 400.0, 1024: 900.0}, ["0", "250", "500", "750", "1000"]),
+    ],
+)
+def test_figures_of_an_axis_have_equal_digits(gbps: dict[int, float], expected: list[str]) -> None:
+    assert [text for _, text in chart(gbps).view["y_ticks"]] == expected
+
+
+def test_the_legend_of_a_file_names_every_provider_once() -> None:
+    names = [f"provider_{i}" for i in range(13)]
+    looks = styles(names)
+    series = [Series(name, looks[name], [Mark(1, 1, ""), Mark(2, 2, "")]) for name in names]
+    charts = [Chart(f"{gpu} · float32", "n", "GB/s", series, gpu, "float32") for gpu in NAMES]
+    drawn = plot("softmax", charts, {one.name: (one.light, one.dark) for one in looks.values()})
+    assert sorted(text for text in texts(drawn) if text in names) == sorted(names)
+
+
+def test_a_ratio_far_from_the_others_flattens_no_axis() -> None:
+    some = [summary("sparsify", H200, 69.3, None), summary("softmax", H200, 0.21, None)]
+    assert {"0.25", "0.5", "1", "2", "16", "64"} <= set(texts(overview_plot(some, NAMES)))
+    rows = [
+        Compared("4096", "torch", "torch", 9.0, 9.0 * ratio, Estimate(5, ratio, ratio, ratio, 0.5), "slower")
+        for ratio in (1.5, 69.0)
+    ]
+    drawn = comparison_plot(rows, "title", 0.01).decode()
+    assert all(f"<!-- {tick} -->" in drawn for tick in (1, 2, 64))

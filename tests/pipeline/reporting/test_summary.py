@@ -1,0 +1,120 @@
+"""What `make repro` ends with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline import ROOT, report
+from pipeline.command.options import ReportConfig
+from pipeline.reporting import best, summary
+from pipeline.reporting.data_files import read_ledgers
+from pipeline.reporting.numbers import RATES
+from pipeline.store import results, runs
+from tests import factory
+
+
+def shown(reports: Path, gpu: str = factory.H200) -> list[str]:
+    console = Console(file=StringIO(), width=80)
+    assert summary.show(console, reports, gpu)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is a StringIO
+
+
+def in_file(reports: Path, gpu: str) -> list[best.Row]:
+    return best.read(reports / "best.csv", gpu)
+
+
+def test_the_table_of_the_committed_report_fits_a_screen_and_says_how_much_more_there_is() -> None:
+    reports = ROOT / "reports"
+    lines = shown(reports)
+    assert len(lines) <= 28 and all(len(line) <= 110 for line in lines[:-1])
+    of_gpu = in_file(reports, factory.H200)
+    headlines: dict[str, set[str]] = {}
+    for row in of_gpu:
+        headlines.setdefault(row["kernel"], set()).add(row["headline"])
+    rows = [line for line in lines if line.startswith(tuple(headlines))]
+    assert {line.split()[0] for line in rows} == set(headlines)
+    assert all(any(f" {RATES[one]} " in line for one in headlines[line.split()[0]]) for line in rows)
+    assert lines[-1] == (
+        f"… and {len(of_gpu) - len(rows)} more in the report. "
+        f"All machines side by side: {reports}/report.html. Every run in MLflow: make ui."
+    )
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two GPUs."""
+    folder = tmp_path_factory.mktemp("summary")
+    rows = factory.grid(gpus=[factory.H200, factory.H100], dtypes=["float32", "bfloat16"])
+    factory.write_results(folder / "results", rows)
+    report.run(ReportConfig(input=folder / "results", output=folder / "reports", device="cpu"))
+    return folder / "reports"
+
+
+def test_a_row_is_the_best_of_its_machine_at_the_largest_problem(reports: Path) -> None:
+    for gpu in (factory.H200, factory.H100):
+        rows = [line for line in shown(reports, gpu) if line.startswith("softmax")]
+        of_gpu = in_file(reports, gpu)
+        for dtype in ("float32", "bfloat16"):
+            largest = [row for row in of_gpu if row["words"] == dtype][-1]
+            (line,) = [line for line in rows if f" {dtype} " in line]
+            assert largest["problem"] == "4096" and " 4096 " in line
+            assert f"{float(largest['gbps']):.0f} GB/s" in line
+            assert f" {largest['provider']} {largest['configuration']} " in line
+            assert line.endswith(f"x {largest['baseline']}")
+
+
+def test_before_there_is_a_report_the_ledgers_give_the_same_rows(reports: Path) -> None:
+    folder = reports.parent / "results"
+    for gpu in (factory.H200, factory.H100):
+        # What is old is known of a report's rows alone.
+        of_gpu = [{**row, "old": ""} for row in in_file(reports, gpu)]
+        assert read_ledgers(folder, gpu, ["softmax"]) == of_gpu
+    console = Console(file=StringIO(), width=80)
+    summary.show_first(console, folder, factory.H200, ["softmax"])
+    assert console.file.getvalue().startswith(f"{factory.H200}, by the sweeps")  # type: ignore[attr-defined]
+    for gpu, kernel in (("nvidia-b200", "softmax"), (factory.H200, "gelu")):
+        console = Console(file=StringIO())
+        summary.show_first(console, folder, gpu, [kernel])
+        assert console.file.getvalue() == ""  # type: ignore[attr-defined]  # it is a StringIO
+
+
+def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: Path) -> None:
+    console = Console(file=StringIO())
+    assert not summary.show(console, reports, "nvidia-b200")
+    assert not summary.show(console, tmp_path, factory.H200)
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]  # it is a StringIO
+
+
+def test_it_is_said_how_many_rows_were_measured_here_and_how_many_came_with_the_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's rows by the runs that were noted when they measured; a CPU's are all of this host."""
+    monkeypatch.setattr(runs, "MEASURED_HERE", tmp_path / "local/runs")
+    monkeypatch.setattr(results, "folders_of", lambda folder: [folder, tmp_path / "local/results"])
+    folder, cpu = tmp_path / "results", "cpu-amd-epyc"
+    began = factory.MEASURED_AT + timedelta(days=1)
+    came = factory.grid(gpus=[factory.H200, factory.H100])
+    factory.write_results(folder, came)
+
+    def said() -> str:
+        return str(summary.provenance(folder, began))
+
+    clone = f"{len(came)} came with the clone (nvidia-h100-80gb-hbm3, nvidia-h200)."
+    assert said() == f"No rows were measured in this checkout; {clone}"
+
+    later = began + timedelta(hours=1)
+    mine = [
+        factory.measurement(size=size, run="20261201T120000Z-abcdef", measured_at=later) for size in (7, 8)
+    ]
+    factory.write_results(folder, [*came, *mine])
+    runs.note("20261201T120000Z-abcdef")
+    factory.write_results(tmp_path / "local/results", [factory.measurement(gpu=cpu)])
+    assert said() == f"3 rows were measured in this checkout, 2 of them now; {clone}"
+    with results.ledger_path(folder, "softmax", factory.H200).open("a") as ledger:
+        ledger.write('{"torn')
+    assert said() == f"3 rows were measured in this checkout, 2 of them now; {clone}"

@@ -1,0 +1,211 @@
+"""Benchmarks of the measuring itself: their points and their rows. The times only a GPU can say."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline import ROOT, UserError, benchmarks
+from pipeline.benchmarks import KINDS
+from pipeline.command.options import BenchmarksConfig
+from pipeline.command.run import run_stage
+from pipeline.command.words import positional
+from pipeline.execution import benchmark, textbook
+from pipeline.execution.benchmark import Seconds
+from pipeline.execution.instance import fill
+from pipeline.execution.protocol import InputValues
+from pipeline.execution.waits import CUDA_EDIT, TRITON_EDIT, WAITS, Clone
+from pipeline.machine import device
+from pipeline.points import catalog
+from pipeline.points.choice import of_provider
+from pipeline.points.plan import Target
+from pipeline.points.point import Point
+from tests.planted import outside
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs the command in this process, and gives its exit code."""
+
+    def run(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *positional(words, "benchmark")])
+        with pytest.raises(SystemExit) as ended:
+            run_stage("benchmarks", BenchmarksConfig, benchmarks.run)
+        return int(str(ended.value.code))
+
+    return run
+
+
+def chosen(kind: str, kernel: str, provider: str | None = None, **pin: Any) -> list[Point]:
+    pins = {name: value if isinstance(value, list) else [value] for name, value in pin.items()}
+    return of_provider(catalog.find(kernel), "standard", provider, pins, Target(kind))
+
+
+def test_the_defaults_are_the_baseline_at_few_problems_and_a_providers_own_parameters() -> None:
+    points = chosen("cuda", "softmax")
+    assert [(one.provider, one.problem["columns"]) for one in points] == [
+        ("torch", columns) for columns in (256, 8192, 262144)
+    ]
+    (point,) = chosen("cuda", "softmax", "triton_online", size=512)
+    assert dict(point.parameters) == {"block_size": 1024, "num_warps": 4}
+    wider = chosen("cuda", "softmax", "triton_online", size=512, block_size=[2048, 4096])
+    assert [one.parameters["block_size"] for one in wider] == [2048, 4096]
+    (point,) = chosen("cpu", "matmul", "torch", m=16, size=64)
+    assert dict(point.problem) == {"m": 16, "n": 64, "k": 64, "dtype": "bfloat16", "arithmetic": "ieee"}
+
+
+@pytest.mark.slow
+def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outside.write(tmp_path)
+    words = ("preset=smoke", "device=cpu", "repeats=2", "provider=pieces", "size=[8,64]", "parts=[1,4]")
+    assert command("timers", f"kernel={made}", *words, f"output={tmp_path}/out") == 0
+    (path,) = (tmp_path / "out/timers/double").glob("*.json")
+    rows = json.loads(path.read_text())
+    assert [(row["problem"]["n"], row["parameters"]["parts"], row["timer"]) for row in rows] == [
+        (n, parts, "perf_counter") for n in (8, 64) for parts in (1, 4)
+    ]
+    assert all(row["median_us"] > 0 and row["cupti_us"] is None for row in rows)
+    assert "double/pieces on cpu-" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["timers", "kernel=square", "provider=triton_flat"],
+            "triton_flat of square can't be timed: needs a",
+        ),
+        (
+            ["timers", "kernel=square", "provider=cud"],
+            "unknown provider of square 'cud'. Did you mean 'cuda'",
+        ),
+        (["timers", "kernel=softmax", "num_warps=4"], "num_warps is no parameter of torch; "),
+        (["sweep", "provider=triton_online"], "do_bench needs a GPU, and device=cpu is "),
+        (["sweep"], "provider is missing: write provider=NAME"),
+        (["devices"], "this compares one GPU with several, and here are "),
+        (["waits", "only=hlp"], "unknown wait 'hlp'. Did you mean 'help'?"),
+        ([], "write python -m pipeline.benchmarks timers, inputs, "),
+        (["timrs"], "benchmark: input should be 'timers', "),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert command(*words, "device=cpu") == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def filled(inputs: Tensors, kind: InputValues) -> Tensors:
+    copies = tuple(x.clone() for x in inputs)
+    fill(copies, kind, seed=0)
+    return copies
+
+
+def test_only_floating_point_values_are_replaced_and_layouts_stay() -> None:
+    x, index = torch.randn(8, 6).t(), torch.arange(8)
+    of_kind = {kind: filled((x, index), kind) for kind in KINDS}
+    assert torch.equal(of_kind["normal"][0], x)
+    assert not of_kind["zeros"][0].any()
+    integers = of_kind["integers"][0]
+    assert torch.equal(integers, integers.round()) and integers.abs().max() <= 4
+    assert len(set(integers.flatten().tolist())) > 3
+    assert torch.equal(integers, filled((x, index), "integers")[0]), "the same each time"
+    for inputs in of_kind.values():
+        assert inputs[0].stride() == x.stride() and torch.equal(inputs[1], index)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_every_dtype_holds_them(dtype: torch.dtype) -> None:
+    (x,) = filled((torch.ones(32).to(dtype),), "integers")
+    assert x.dtype == dtype and set(x.float().tolist()) <= set(range(-4, 5))
+
+
+@pytest.mark.slow
+def test_each_kind_of_inputs_has_a_row_and_stands_beside_normal_values(
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["device=cpu", "kernel=square", "provider=torch_mul", "size=64", "repeats=2"]
+    assert command("inputs", *words, f"output={tmp_path}/o") == 0
+    (path,) = (tmp_path / "o/inputs/square").glob("*.json")
+    rows = json.loads(path.read_text())
+    assert [row["inputs"] for row in rows] == ["normal", "integers", "zeros"]
+    assert all(len(row["burst_us"]) == 2 and row["sustained_us"] is None for row in rows)
+    said = capsys.readouterr().out
+    assert "square/torch_mul on cpu-" in said and "1.000" in said
+
+
+def test_the_textbook_and_the_sweep_get_the_same_points(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The commands that would be run on a GPU; the textbook's loop is run here."""
+    gpu = device.Device(kind="cuda", name="NVIDIA H200", index=0)
+    monkeypatch.setattr(device, "resolve", lambda wanted: gpu)
+    monkeypatch.setattr(device, "capabilities", lambda chosen: None)
+    monkeypatch.setattr(benchmark, "calibrated", lambda chosen, folder: None)
+    made = outside.write(tmp_path)
+    commands = []
+
+    def timed(words: list[str], environment: dict[str, str]) -> Seconds:
+        commands.append(words)
+        if words[0] == "pipeline.execution.textbook":
+            plan = json.loads(Path(words[1]).read_text())
+            textbook.sweep(plan, torch.device("cpu"), lambda call: float(call().numel()))
+        return Seconds(2.0, 3.0)
+
+    monkeypatch.setattr(benchmark, "timed", timed)
+    words = [f"kernel={made}", "provider=pieces", "preset=smoke", "size=[8,16]", "dtype=float32"]
+    code = command("sweep", *words, "device=cuda", "repeats=1")
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    lines = [line for line in printed.out.splitlines() if line.startswith("double/pieces")]
+    assert lines[0] == "double/pieces n=8 dtype=float32 parts=1 8.0"
+    assert len(lines) == 8 and "8 points measured in " in printed.out
+    sweep = commands[1]
+    assert sweep[0] == "pipeline.sweep" and f"kernel={made}" in sweep
+    assert {"provider=pieces", "size=[8,16]", "dtype=[float32]", "device=cuda:0"} <= set(sweep)
+
+
+def test_the_textbook_verifies(tmp_path: Path) -> None:
+    made = outside.write(tmp_path)
+    (made / "pieces.py").write_text("def double(x, parts):\n    return x * 3\n")
+    point = {"problem": {"n": 8, "dtype": "float32"}, "parameters": {"parts": 1}}
+    never: Callable[..., float] = pytest.fail
+    with pytest.raises(AssertionError, match="Mismatched elements: 8 / 8"):
+        textbook.sweep(
+            {"where": str(made), "provider": "pieces", "points": [point]}, torch.device("cpu"), never
+        )
+
+
+def test_waits_are_timed_and_shown_beside_their_limits(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("waits", "device=cpu", "only=[help,misspelt,cuda_edit]") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^help +python -m pipeline\.sweep --help kernel=softmax +\d+\.\d +1 *$", out, re.M)
+    assert re.search(r"^misspelt +a misspelt option +\d+\.\d +1\.5 *$", out, re.M)
+    assert "cuda_edit" not in out, "a CPU has no limit there"
+
+
+def test_a_wait_that_needs_another_before_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Clone, "run", lambda *words, **options: None)
+    with pytest.raises(UserError, match="nothing was measured here yet; name first, too"):
+        WAITS["cloned"].before(Clone(tmp_path, device.cpu()))
+
+
+def test_the_edits_fit_the_sources() -> None:
+    assert TRITON_EDIT[0] in (ROOT / "kernels/softmax/triton.py").read_text()
+    assert CUDA_EDIT not in (ROOT / "kernels/softmax/cuda.cu").read_text()
