@@ -56,7 +56,7 @@ from pipeline.store import results
 from pipeline.store.ceilings import Canary
 from pipeline.store.files import append, content
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts.sampling import Candidate, by_provider, sample
+from pipeline.verdicts.sampling import SampledRow, by_provider, sample
 
 SHORTEST_US, LONGEST_US = 1.0, 1e4
 """Times of the points that are chosen."""
@@ -184,7 +184,7 @@ def run(config: AccuracyConfig) -> None:
         sys.exit(1)
 
 
-def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterator[Candidate]:
+def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterator[SampledRow]:
     """The timed rows of points that there are today; what a row is of does not matter, for it names a point
     alone."""
     target = Target(chosen.kind, device.capabilities(chosen))
@@ -200,7 +200,7 @@ def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterat
                 and problems.declares(entry.loaded.kernel, row.point)
                 and plan.unavailable(entry.loaded.kernel.provider(row.point.provider), target) is None
             ):
-                yield Candidate(row, entry, *settings)
+                yield SampledRow(row, entry, *settings)
 
 
 def _switchers(where: str | None, chosen: Device) -> list[tuple[str, Point]]:
@@ -213,7 +213,7 @@ def _switchers(where: str | None, chosen: Device) -> list[tuple[str, Point]]:
 
 
 def measured(
-    drawn: Sequence[Candidate],
+    drawn: Sequence[SampledRow],
     switchers: Sequence[tuple[str, Point]],
     chosen: Device,
     config: AccuracyConfig,
@@ -239,7 +239,7 @@ def measured(
         *(("switched", worker) for worker in range(SWITCHED_WORKERS if switchers else 0)),
         ("stamped", 0),
     ]
-    by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
+    by_settings: dict[tuple[TimingSettings, int], list[SampledRow]] = defaultdict(list)
     for one in sound:
         by_settings[one.timing, one.seed].append(one)
     missing = [
@@ -296,7 +296,9 @@ def _supervisor(chosen: Device, timing: TimingSettings, seed: int, config: Accur
     return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True)
 
 
-def _read(worker: Supervisor, one: Candidate, key: str, kind: Kind, number_of: int) -> AccuracyReading | None:
+def _read(
+    worker: Supervisor, one: SampledRow, key: str, kind: Kind, number_of: int
+) -> AccuracyReading | None:
     """One reading of a point; None, with a warning, where its time is not to be trusted."""
     where, point = one.entry.loaded.where, one.row.point
     if kind == "stamped":

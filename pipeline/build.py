@@ -121,7 +121,7 @@ def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[
 
     def attempt(config: BuildConfig) -> BuildReport | UserError:
         loaded = config.entry.loaded
-        place, sources = Place.of(loaded), extension.sources(loaded)
+        place, sources = Place.for_kernel(loaded), extension.sources(loaded)
         try:
             known = resources.report_at(report_path(config, chosen)) if config.lazily else None
             if known is not None and resources.is_of_today(place, sources, known, config.architectures):
@@ -160,7 +160,8 @@ def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserEr
         say(remark)
     if built.functions:
         print_wide(console, table(built))
-    where = f"Report in {path}, libraries and compiler logs in {os.path.relpath(Place.of(loaded).output)}."
+    logs = os.path.relpath(Place.for_kernel(loaded).output)
+    where = f"Report in {path}, libraries and compiler logs in {logs}."
     say(where)
 
 

@@ -49,7 +49,7 @@ from pipeline.toolchain.extension import WITHOUT_GPU
 from pipeline.verdicts import code, opponents, rounds
 from pipeline.verdicts.intervals import Rule
 from pipeline.verdicts.opponents import TREE, Named, Pair
-from pipeline.verdicts.rounds import Contest, Match, Rival, RoundLimits
+from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds
 from pipeline.verdicts.sides import Answer, Question
 
 
@@ -134,7 +134,7 @@ class Compare:
             (Named(TREE), Named(TREE)) if config.self_test else opponents.both(self.entry, config.a, config.b)
         )
         self.begin = monotonic()
-        self.contest: Contest | None = None
+        self.measured_rounds: Rounds | None = None
         self.notes: list[str] = []
         self.ceilings: Ceilings | None = None
         self.ceilings_path = Path()
@@ -164,8 +164,8 @@ class Compare:
         matches = []
         for one, other in pairs:
             kind = rounds.class_of(self.entry, one.point, self.ceilings)
-            rivals = Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)
-            matches.append(Match(rivals, noise.get(kind, 0.0), kind))
+            candidates = Candidate(a, one.point, one.parts.key), Candidate(b, other.point, other.parts.key)
+            matches.append(Match(candidates, noise.get(kind, 0.0), kind))
         return matches
 
     def _question(self, named: Named) -> Question:
@@ -218,48 +218,50 @@ class Compare:
                 turns.append(self.path, turn)
                 progress.advance(f"round {turn.round + 1}: {turn.point}")
 
-            contest = Contest(matches, limits, self.rule, commit.new_run(), report, progress.expect)
-            contest.know(known)
-            self.contest = contest
-            if not contest.lacks():
+            measured_rounds = Rounds(matches, limits, self.rule, commit.new_run(), report, progress.expect)
+            measured_rounds.know(known)
+            self.measured_rounds = measured_rounds
+            if not measured_rounds.lacks():
                 say("Nothing to measure: every round is there. Write remeasure=true to measure again.")
-            contest.hold(self.device, config.timing, config.seed, config.point_timeout_s, ceilings.canary)
+            measured_rounds.hold(
+                self.device, config.timing, config.seed, config.point_timeout_s, ceilings.canary
+            )
         if config.self_test:
-            noise = {name: found for name, (found, _) in self._noise(contest).items()}
+            noise = {name: found for name, (found, _) in self._noise(measured_rounds).items()}
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
             write_atomically(self.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
 
     def explain(self) -> None:
         """Note what the compiler made of the two sides, of each provider that became faster or slower: at its
         point that did so most."""
-        assert self.contest is not None, "what is explained was measured"
+        assert self.measured_rounds is not None, "what is explained was measured"
         capability = self.environment.compute_capability
         architecture = capability.replace(".", "") if capability else WITHOUT_GPU
-        for provider, match in code.most_changed(self.contest, self.entry.loaded.kernel).items():
+        for provider, match in code.most_changed(self.measured_rounds, self.entry.loaded.kernel).items():
             with console.status(f"Looking into what {provider} was compiled to …"):
                 self.notes += code.explained(match, architecture)
 
     def rows(self) -> list[Compared]:
         """What is known of each match that has rounds."""
-        return [] if self.contest is None else compared.compared(self.contest)
+        return [] if self.measured_rounds is None else compared.compared(self.measured_rounds)
 
     def show(self) -> None:
         """Print the table, what failed, what is known in all, and where it lies."""
         rows = self.rows()
-        if self.contest is None or (not rows and not self.contest.turns):
+        if self.measured_rounds is None or (not rows and not self.measured_rounds.turns):
             return
         shown = [row for row in rows if row.verdict != "same"] if self.config.self_test else rows
         if self.config.format == "markdown":
             say(f"**{self.title}**\n\n{comparison.table(shown, self.title).markdown()}")
         elif shown:
             comparison.table(shown, self.title).print(console)
-        for match in self.contest.matches:
-            if failed := self.contest.failure(match):
-                rival, outcome = failed
-                say(f"{rival.side.name}: {rival.point} was {outcome.status}: {outcome.error}")
+        for match in self.measured_rounds.matches:
+            if failed := self.measured_rounds.failure(match):
+                candidate, outcome = failed
+                say(f"{candidate.side.name}: {candidate.point} was {outcome.status}: {outcome.error}")
         for note in self.notes:
             say(note)
-        for line in self._summary(self.contest, rows):
+        for line in self._summary(self.measured_rounds, rows):
             say(line)
         picture = self.path.with_suffix(".svg")
         write_atomically(picture, comparison.plot(rows, self.title, self.config.margin))
@@ -269,7 +271,7 @@ class Compare:
 
     def found(self, rows: Sequence[Compared]) -> Comparison:
         """What is kept of the comparison beside its samples."""
-        assert self.contest is not None, "there are rows once there is a contest"
+        assert self.measured_rounds is not None, "there are rows once these are rounds"
         head, _ = commit.head(opponents.repository(self.entry))
         sides = [
             comparisons.ComparedSide(name=named.name, commit=named.commit or head)
@@ -278,7 +280,7 @@ class Compare:
         return Comparison(
             kernel=self.entry.name,
             gpu=self.device.slug,
-            run=self.contest.run,
+            run=self.measured_rounds.run,
             command=commit.command_line("compare"),
             at=datetime.now(UTC),
             a=sides[0],
@@ -288,17 +290,19 @@ class Compare:
             rows=tuple(map(comparison.kept, rows)),
         )
 
-    def _summary(self, contest: Contest, rows: Sequence[Compared]) -> list[str]:
+    def _summary(self, measured_rounds: Rounds, rows: Sequence[Compared]) -> list[str]:
         """Counts and means."""
         if not rows:
             return []
         found = [comparison.summary(rows)]
         if self.config.self_test:
-            found += rounds.sentences([(row.estimate, row.verdict) for row in rows], self._noise(contest))
+            found += rounds.sentences(
+                [(row.estimate, row.verdict) for row in rows], self._noise(measured_rounds)
+            )
         return found
 
-    def _noise(self, contest: Contest) -> rounds.Noise:
-        return rounds.noise(contest, self.entry, self.ceilings)
+    def _noise(self, measured_rounds: Rounds) -> rounds.Noise:
+        return rounds.noise(measured_rounds, self.entry, self.ceilings)
 
 
 def publish(config: CompareConfig) -> None:

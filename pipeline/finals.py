@@ -55,8 +55,8 @@ from pipeline.toolchain.extension import Place
 from pipeline.verdicts import finalists
 from pipeline.verdicts.finalists import Finalists, NobodyError
 from pipeline.verdicts.intervals import Rule
-from pipeline.verdicts.ranking import Standings
-from pipeline.verdicts.rounds import Contest, Match, Rival, RoundLimits
+from pipeline.verdicts.ranking import Ranking
+from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds
 
 WORK_S = 2.0
 """Of the same work before a sustained time: so long an H200's power limit takes to hold its clock down."""
@@ -121,7 +121,7 @@ class Finals:
         self.begin = monotonic()
         self.ceilings: Ceilings | None = None
         self.finalists: dict[Match, Finalists] = {}
-        self.contest: Contest | None = None
+        self.measured_rounds: Rounds | None = None
         self.left_out: list[str] = []
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds, by provider
         self.turns: Counter[str] = Counter()
@@ -195,7 +195,7 @@ class Finals:
                 turns.append(finals.rounds_path(self.output, turn.point.kernel, self.slug), turn)
                 progress.advance(f"round {turn.round + 1}: {turn.point}")
 
-            contest = Contest(
+            measured_rounds = Rounds(
                 tuple(self.finalists),
                 limits,
                 Rule(margin=config.margin),
@@ -207,10 +207,12 @@ class Finals:
             )
             if not config.remeasure:
                 for entry in self.entries:
-                    contest.know(turns.read(finals.rounds_path(self.output, entry.name, self.slug), warn))
-            self.contest = contest
+                    measured_rounds.know(
+                        turns.read(finals.rounds_path(self.output, entry.name, self.slug), warn)
+                    )
+            self.measured_rounds = measured_rounds
             try:
-                contest.hold(
+                measured_rounds.hold(
                     self.device,
                     config.timing,
                     config.seed,
@@ -226,13 +228,15 @@ class Finals:
         sources: defaultdict[str, set[str]] = defaultdict(set)
         for match in matches:
             entry = self.finalists[match].entry
-            providers = (entry.loaded.kernel.provider(rival.point.provider) for rival in match.rivals)
+            providers = (
+                entry.loaded.kernel.provider(candidate.point.provider) for candidate in match.candidates
+            )
             sources[entry.name] |= {one.extension for one in providers if one.extension}
         for entry in self.entries:
             if sources[entry.name]:
-                extension.build(Place.of(entry.loaded), sorted(sources[entry.name]))
+                extension.build(Place.for_kernel(entry.loaded), sorted(sources[entry.name]))
 
-    def _extra(self, worker: Supervisor, match: Match, rival: Rival, turn: Turn) -> Extra:
+    def _extra(self, worker: Supervisor, match: Match, candidate: Candidate, turn: Turn) -> Extra:
         """How right a finalist is, once; and how fast one stays that a GPU's power may hold down."""
         assert self.ceilings is not None, "ceilings are found before finals are held"
         is_long = turn.outcome.timing is not None and turn.outcome.timing.median_us > LONG_US
@@ -240,17 +244,17 @@ class Finals:
             is_long
             and turn.round < self.config.preset.lasting
             and self.device.kind == "cuda"
-            and rival in self.finalists[match].power_limited(self.ceilings)
+            and candidate in self.finalists[match].power_limited(self.ceilings)
         )
         found = Extra()
         if turn.round == 0 or lasting:
-            found = worker.extra(rival.side.where, rival.point, WORK_S if lasting else None)
+            found = worker.extra(candidate.side.where, candidate.point, WORK_S if lasting else None)
         self.changes |= worker.changes
         return found
 
     def write(self) -> None:
         """Add the finals of those matches that this run has measured rounds of."""
-        assert self.contest is not None, "finals are held before they are written"
+        assert self.measured_rounds is not None, "finals are held before they are written"
         rows = self.rows()
         for entry in self.entries:
             path = finals.path(self.output, entry.name, self.slug)
@@ -267,8 +271,8 @@ class Finals:
 
     def rows(self) -> dict[Match, list[Final]]:
         """The finals of each match that has rounds."""
-        assert self.contest is not None and self.ceilings is not None, "finals were held"
-        return Standings(self.contest, self.finalists, self.ceilings, self._origin).rows()
+        assert self.measured_rounds is not None and self.ceilings is not None, "finals were held"
+        return Ranking(self.measured_rounds, self.finalists, self.ceilings, self._origin).rows()
 
     @cached_property
     def provenance(self) -> RunProvenance:
@@ -284,15 +288,15 @@ class Finals:
 
     def show(self) -> None:
         """Print the finals: the fastest of ours at each problem, beside torch and the fastest other."""
-        if self.contest is None:
+        if self.measured_rounds is None:
             return
         rows = self.rows()
         if rows:
             finals_table(list(rows.values()), f"finals on {self.slug}").print(console)
-        for match in self.contest.matches:
-            if failed := self.contest.failure(match):
-                rival, outcome = failed
-                say(f"{rival.point} was {outcome.status}: {outcome.error}")
+        for match in self.measured_rounds.matches:
+            if failed := self.measured_rounds.failure(match):
+                candidate, outcome = failed
+                say(f"{candidate.point} was {outcome.status}: {outcome.error}")
         for provider, what in self.changes.items():
             warn(f"{provider} changed its process, which was replaced: {what}.")
         for line in self.left_out:

@@ -37,7 +37,7 @@ from pipeline.execution.agenda import Agenda
 from pipeline.execution.audit import drawn
 from pipeline.execution.controls import Steadiness
 from pipeline.execution.schedule import Schedule
-from pipeline.execution.sidecar_files import Beside
+from pipeline.execution.sidecar_files import SidecarFiles
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here, Team
 from pipeline.execution.verification import judged
@@ -243,7 +243,7 @@ class Sweep:
         self.provenance: RunProvenance | None = None
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
-        self.beside = Beside(
+        self.beside = SidecarFiles(
             self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
         )
         self.ahead = team.ahead(self.loaded)

@@ -50,7 +50,7 @@ from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 from pipeline.store.record import Outcome
 from pipeline.timing.settings import TimingSettings
-from pipeline.verdicts.sampling import Candidate, by_provider, sample
+from pipeline.verdicts.sampling import SampledRow, by_provider, sample
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Stock:
     """What the ledgers hold: the fresh rows; how many are old, and why; how many are fresh and marked as not
     to be trusted."""
 
-    fresh: list[Candidate] = field(default_factory=list)
+    fresh: list[SampledRow] = field(default_factory=list)
     old: OldRows = field(default_factory=OldRows)
     distrusted: int = 0
 
@@ -76,7 +76,7 @@ class Stock:
 class RemeasuredRow:
     """A row and the outcome of measuring its point again."""
 
-    candidate: Candidate
+    candidate: SampledRow
     outcome: Outcome
 
     @property
@@ -226,7 +226,7 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
         else:
             run = runs.get(row.origin.run)
             gpu = None if run is None else run.devices.get(row.origin.device)
-            stock.fresh.append(Candidate(row, entry, *settings, gpu=gpu))
+            stock.fresh.append(SampledRow(row, entry, *settings, gpu=gpu))
 
 
 def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:
@@ -237,7 +237,7 @@ def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:
 
 
 def measure(
-    drawn: Sequence[Candidate],
+    drawn: Sequence[SampledRow],
     chosen: Device,
     environment: Environment,
     folder: Path,
@@ -245,7 +245,7 @@ def measure(
     found: list[RemeasuredRow],
 ) -> None:
     """Measure the points of the rows again, each as its row was measured, and add them to what was found."""
-    by_settings: dict[tuple[TimingSettings, int], list[Candidate]] = defaultdict(list)
+    by_settings: dict[tuple[TimingSettings, int], list[SampledRow]] = defaultdict(list)
     for one in sorted(drawn, key=by_provider):
         by_settings[one.timing, one.seed].append(one)
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)

@@ -228,7 +228,7 @@ def measurement(
         point=digest(point.model_dump()),
         source=source,
         measurement=measurement,
-        environment=felt(kernel, provider, gpu),
+        environment=relevant_environment(kernel, provider, gpu),
         settings=settings,
     )
     return Measurement(
@@ -261,7 +261,7 @@ def moved(row: Measurement, point: Point) -> Measurement:
     return row.model_copy(update={"point": point, "parts": parts, "key": parts.key})
 
 
-def felt(kernel: str, provider: str, gpu: str) -> str:
+def relevant_environment(kernel: str, provider: str, gpu: str) -> str:
     """The digest of the environment as a provider feels it; of one that is not there of all of it."""
     entry = entry_of(kernel)
     try:

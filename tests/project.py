@@ -108,8 +108,8 @@ class Project:
         left_out = shutil.ignore_patterns(*([] if device.gpus() else ["cuda.*"]))
         for kernel in self.kernels():
             loaded = kernels.load(kernel)
-            build_kernel(Place.of(loaded), extension.sources(loaded), None)
-            built = Place.of(loaded).output
+            build_kernel(Place.for_kernel(loaded), extension.sources(loaded), None)
+            built = Place.for_kernel(loaded).output
             shutil.copytree(built, self.root / "build" / "kernels" / kernel, ignore=left_out)
 
     def run(

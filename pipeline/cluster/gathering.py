@@ -31,15 +31,15 @@ Say = Callable[[str], None]
 
 @dataclass
 class Member:
-    """A device of the cluster, and the station that measures on it. ``felt`` are, for each kernel, what its
-    providers' numbers depend on there of the environment, as digests."""
+    """A device of the cluster, and the station that measures on it. ``relevant_environment`` are, for each
+    kernel, what its providers' numbers depend on there of the environment, as digests."""
 
     node: Node
     remote: Remote
     described: Described
     device: ClusterDevice
     again: Callable[[], Remote]
-    felt: tuple[Values, ...] = ()
+    relevant_environment: tuple[Values, ...] = ()
     is_lost: bool = False
     changes: dict[str, str] = field(default_factory=dict)
 
@@ -155,12 +155,12 @@ def agreeing(
             models.setdefault(one.described.environment.gpu, []).append(one)
     teams = {}
     for model, several in models.items():
-        counted = Counter(one.felt for one in several)
-        usual = next(one for one in several if counted[one.felt] == max(counted.values()))
+        counted = Counter(one.relevant_environment for one in several)
+        usual = next(one for one in several if counted[one.relevant_environment] == max(counted.values()))
         for one in several:
-            if one.felt != usual.felt:
+            if one.relevant_environment != usual.relevant_environment:
                 _leave_out(one, _apart(one.described.environment, usual.described.environment), say)
-        teams[model] = [one for one in several if one.felt == usual.felt]
+        teams[model] = [one for one in several if one.relevant_environment == usual.relevant_environment]
     if not teams:
         raise UserError("no device of the cluster measures as this working tree would, as was said above.")
     return teams
@@ -171,7 +171,7 @@ def _stranger(
 ) -> str | None:
     """Why a member's sources are not this working tree's, by what it was ``asked`` of each entry; None where
     they are, and then it is known what it feels of its environment."""
-    felt = []
+    relevant_environment = []
     for theirs, entry in zip(asked, entries, strict=True):
         environment = one.described.environment
         expected = digests(Identity(entry.loaded, environment, assignment.settings, assignment.seed))
@@ -181,8 +181,8 @@ def _stranger(
             return str(error).rstrip(".")
         if (there.measurement, there.source) != (expected.measurement, expected.source):
             return f"its sources of {entry.name} are not those of this working tree"
-        felt.append(Values(there.environment))
-    one.felt = tuple(felt)
+        relevant_environment.append(Values(there.environment))
+    one.relevant_environment = tuple(relevant_environment)
     return None
 
 

@@ -191,7 +191,7 @@ def digests(identity: Identity) -> Digests:
     return Digests(
         measurement=identity.measurement,
         source={name: identity.source(name) for name in names},
-        environment={name: identity.felt(name) for name in names},
+        environment={name: identity.relevant_environment(name) for name in names},
     )
 
 

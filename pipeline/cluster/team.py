@@ -41,7 +41,7 @@ class ClusterTeam:
         self, members: Sequence[Member], wait_s: float | None, say: Say, kernels: Sequence[str] = ()
     ) -> None:
         self._members = list(members)
-        self._felt = dict(zip(kernels, members[0].felt, strict=True)) if kernels else {}
+        self._felt = dict(zip(kernels, members[0].relevant_environment, strict=True)) if kernels else {}
         self._wait_s = wait_s
         self._say = say
         self._canary: Canary | None = None
@@ -58,8 +58,8 @@ class ClusterTeam:
 
     def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
         """The keys that a kernel's points have on the stations' hosts."""
-        felt = {name: str(told) for name, told in self._felt.get(loaded.where, {}).items()}
-        return Identity(loaded, self.environment, settings, seed, felt)
+        relevant_environment = {name: str(told) for name, told in self._felt.get(loaded.where, {}).items()}
+        return Identity(loaded, self.environment, settings, seed, relevant_environment)
 
     def begin(self) -> None:
         """The stations run since they were gathered. Raises UserError when none is left."""

@@ -66,7 +66,7 @@ class FailedError(Exception):
         self.failed = failed
 
 
-class Partner:
+class ChildProcess:
     """A process that is called ``name``, which ``start`` starts with the descriptors of its end of a socket
     pair and of the memory that it shares."""
 
@@ -170,7 +170,7 @@ class Partner:
         return None if echoed.token == token else f"the {self.name} answered out of turn"
 
     def left_behind(self) -> int:
-        """Processes that it has started and that belong to its warden now, for who started them is gone."""
+        """Processes that it has started and that belong to its reaper now, for who started them is gone."""
         return max(0, len(children(self._process.pid)) - 1) if self._process is not None else 0
 
     def threads(self) -> Threads:

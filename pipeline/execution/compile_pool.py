@@ -42,7 +42,7 @@ class CompilePool:
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
         words = [fd, capability.replace(".", ""), jobs]
-        # Through a warden: an assembler that a compiler has started would outlive a pool that is killed.
+        # Through a reaper: an assembler that a compiler has started would outlive a pool that is killed.
         self._process = subprocess.Popen(
             under_reaper([sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)]),
             pass_fds=[fd],
@@ -203,7 +203,7 @@ class Libraries:
         new = {source: Future[None]() for source, name in wanted.items() if name not in self._of}
         self._of |= {wanted[source]: future for source, future in new.items()}
         if new:
-            self._threads.submit(_build, Place.of(loaded), new)
+            self._threads.submit(_build, Place.for_kernel(loaded), new)
         return {source: self._of[name] for source, name in wanted.items()}
 
     def wait(self) -> None:
@@ -230,7 +230,7 @@ def built(providers: Iterable[tuple[Loaded, str]]) -> dict[tuple[str, str], Outc
         if source is None:
             continue
         try:
-            extension.build(Place.of(loaded), [source])
+            extension.build(Place.for_kernel(loaded), [source])
         except UserError as error:
             broken[loaded.name, name] = Outcome(status="compile_error", error=str(error))
     return broken

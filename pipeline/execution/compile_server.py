@@ -1,6 +1,6 @@
 """The process that compiles ahead: imports torch and Triton once and forks itself for each core it may use.
 
-Started by ``compile_pool``, below a warden, as ``python -m pipeline.execution.compile_server FD CAPABILITY
+Started by ``compile_pool``, below a reaper, as ``python -m pipeline.execution.compile_server FD CAPABILITY
 JOBS``; FD is its end of a socket pair. It is told points, and answers with each as it is compiled.
 
 It holds no CUDA context: every launch ends once its kernel is compiled, and the tensors have no data. The

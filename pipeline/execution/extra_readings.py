@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pipeline.execution.child_process import FailedError
 from pipeline.execution.point_audit import Ask
 from pipeline.execution.protocol import (
-    Appraise,
-    Appraised,
+    AccuracyMeasured,
     Begin,
     Check,
     Checked,
     Done,
     End,
     Ended,
+    MeasureAccuracy,
     Offer,
     Prepare,
     Prepared,
@@ -44,13 +44,13 @@ class Extra:
 
 
 def ask(
-    judge: Ask, worker: Ask, where: str, point: Point, canary: Canary | None, seconds: float | None
+    verifier: Ask, worker: Ask, where: str, point: Point, canary: Canary | None, seconds: float | None
 ) -> tuple[Extra, Ended]:
     """Call a provider that was found right twice on the same inputs, and with ``seconds`` time it after that
     much of the same work; with what it left in its process. Raises GoneError for a process that did not
     survive it."""
     try:
-        prepared = judge(Prepare(where=where, point=point), Prepared)
+        prepared = verifier(Prepare(where=where, point=point), Prepared)
         begin = Begin(
             where=where,
             point=point,
@@ -59,12 +59,12 @@ def ask(
             interpreted=prepared.interpreted,
             canary=canary,
         )
-        judge(Offer(edition=0), Done)
+        verifier(Offer(edition=0), Done)
         worker(begin, Ran)
-        appraised = judge(Appraise(edition=0), Appraised)
-        judge(Offer(edition=0), Done)
+        appraised = verifier(MeasureAccuracy(edition=0), AccuracyMeasured)
+        verifier(Offer(edition=0), Done)
         worker(begin, Ran)
-        repeats = judge(Repeat(), Repeated).same
+        repeats = verifier(Repeat(), Repeated).same
         accuracy = Accuracy(ulp_median=appraised.ulp_median, ulp_worst=appraised.ulp_worst, repeats=repeats)
         sustained = None if seconds is None else worker(Sustain(seconds=seconds), Sustained)
         ended = worker(End(), Ended)
@@ -85,7 +85,7 @@ class Readings:
 
 
 def read(
-    judge: Ask,
+    verifier: Ask,
     worker: Ask,
     where: str,
     point: Point,
@@ -98,8 +98,8 @@ def read(
     at the end; with what it left in its process. Raises GoneError for a process that did not survive it."""
     found = Readings()
     try:
-        prepared = judge(Prepare(where=where, point=point), Prepared)
-        judge(Offer(edition=0), Done)
+        prepared = verifier(Prepare(where=where, point=point), Prepared)
+        verifier(Offer(edition=0), Done)
         begin = Begin(
             where=where,
             point=point,
@@ -109,7 +109,7 @@ def read(
             canary=canary,
         )
         worker(begin, Ran)
-        found.error = judge(Check(edition=0), Checked).error
+        found.error = verifier(Check(edition=0), Checked).error
         if found.error is None and prepared.interpreted:
             found.error = "an interpreter runs it here, which has no time"
         if found.error is None:

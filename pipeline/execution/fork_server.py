@@ -5,8 +5,8 @@ socket pair. For a GPU it imports, while it has nothing to do, what torch.compil
 CPU that would take the cores of what is timed. It is asked in messages of one line:
 
     fork        with three descriptors (the worker's end of its own socket pair, the memory that it shares
-                with the judge, the file for what it prints); answered with the id of the worker's warden
-    status PID  of a warden that has ended; answered with its exit code, negative for a signal
+                with the verifier, the file for what it prints); answered with the id of the worker's reaper
+    status PID  of a reaper that has ended; answered with its exit code, negative for a signal
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(parent: int, fd: int, device: str) -> None:
 
 
 def _code_of(pid: int) -> int:
-    """The exit code of a warden that has ended. A warden of a server that died before this one was killed."""
+    """The exit code of a reaper that has ended. A reaper of a server that died before this one was killed."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
@@ -79,7 +79,7 @@ def _code_of(pid: int) -> int:
 
 
 def _forked(control: socket.socket, descriptors: list[int]) -> int:
-    """The process id of a warden whose child is a worker."""
+    """The process id of a reaper whose child is a worker."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

@@ -84,7 +84,7 @@ class ForkServer:
             return made
 
     def pid_of(self, one: ForkedWorker) -> int:
-        """The id of a worker's warden, once the server has come to it. Raises ChildProcessError where the
+        """The id of a worker's reaper, once the server has come to it. Raises ChildProcessError where the
         server has died before."""
         with self._lock:
             while one.known_pid is None and one in self._asked:
@@ -114,7 +114,7 @@ class ForkServer:
         return self._server.wait()
 
     def terminate(self, one: ForkedWorker) -> None:
-        """Ask a worker's warden to end all, from any thread. A server that is not ready yet is ended instead:
+        """Ask a worker's reaper to end all, from any thread. A server that is not ready yet is ended instead:
         what it was asked for does not come to be."""
         if not self._is_ready:
             if self._server is not None:
@@ -163,7 +163,7 @@ class ForkServer:
 
 
 class ForkedWorker:
-    """A worker below its warden, forked or about to be."""
+    """A worker below its reaper, forked or about to be."""
 
     def __init__(self, server: ForkServer, parent: subprocess.Popen[bytes]) -> None:
         self._server = server
@@ -173,11 +173,11 @@ class ForkedWorker:
 
     @property
     def pid(self) -> int:
-        """The warden's. Raises ChildProcessError for one that did not come to be."""
+        """The reaper's. Raises ChildProcessError for one that did not come to be."""
         return self._server.pid_of(self)
 
     def terminate(self) -> None:
-        """Ask the warden to end all, or the server where it has not come to this one."""
+        """Ask the reaper to end all, or the server where it has not come to this one."""
         if self._code is None:
             self._server.terminate(self)
 
@@ -187,7 +187,7 @@ class ForkedWorker:
         return self._code if self._code is not None else self._parent.poll()
 
     def wait(self) -> int:
-        """Wait for the warden's end."""
+        """Wait for the reaper's end."""
         if self._code is None:
             self._code = self._server.code_of(self)
         return self._code

@@ -45,9 +45,8 @@ class ProviderSource:
 class Identity:
     """Keys of one kernel's points on one device, by its environment, the timing's settings and the seed.
 
-    ``felt`` are the digests of what providers feel of the environment where the device is another host's, by
-    provider: they depend also on the packages that are installed there.
-    """
+    ``relevant_environment`` are the digests of what providers feel of the environment where the device is
+    another host's, by provider: they depend also on the packages that are installed there."""
 
     def __init__(
         self,
@@ -55,14 +54,14 @@ class Identity:
         environment: Environment,
         settings: TimingSettings,
         seed: int,
-        felt: Mapping[str, str] | None = None,
+        relevant_environment: Mapping[str, str] | None = None,
     ) -> None:
         self.loaded = loaded
         self.environment = environment
         self.settings = settings
         self.seed = seed
         self._sources: dict[str, str] = {}
-        self._environments: dict[str, str] = dict(felt or {})
+        self._environments: dict[str, str] = dict(relevant_environment or {})
 
     def key(self, point: Point) -> str:
         """The key that a measurement of the point would have now."""
@@ -74,7 +73,7 @@ class Identity:
             point=digest(point.model_dump()),
             source=self.source(point.provider),
             measurement=self.measurement,
-            environment=self.felt(point.provider),
+            environment=self.relevant_environment(point.provider),
             settings=self.settings_digest,
         )
 
@@ -98,11 +97,11 @@ class Identity:
             self._sources[provider] = source(self.loaded, declared).digest
         return self._sources[provider]
 
-    def felt(self, provider: str) -> str:
+    def relevant_environment(self, provider: str) -> str:
         """Of what the provider's numbers depend on of the environment."""
         if provider not in self._environments:
-            felt = self.environment.keyed_for(self.loaded.kernel.provider(provider))
-            self._environments[provider] = digest(felt)
+            relevant_environment = self.environment.keyed_for(self.loaded.kernel.provider(provider))
+            self._environments[provider] = digest(relevant_environment)
         return self._environments[provider]
 
 

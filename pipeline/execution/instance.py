@@ -57,11 +57,12 @@ def bytes_of(found: Instance, inputs: Tensors) -> int:
 
 
 def standalone(where: str, point: Point, interpreted: bool = False) -> Instance:
-    """The same as ``of`` of a point whose inputs nobody else makes: they are in the provider's form."""
-    return of(kernels.load(where).address(point.provider), point, interpreted)
+    """The same as ``load_instance`` of a point whose inputs nobody else makes: they are in the provider's
+    form."""
+    return load_instance(kernels.load(where).address(point.provider), point, interpreted)
 
 
-def of(where: str, point: Point, interpreted: bool = False) -> Instance:
+def load_instance(where: str, point: Point, interpreted: bool = False) -> Instance:
     """The instance of a point of the kernel that ``where`` names, with the small problem that an interpreter
     is given if it is ``interpreted``.
 
@@ -75,7 +76,7 @@ def of(where: str, point: Point, interpreted: bool = False) -> Instance:
         interpreter.mend()
     library = None
     if provider.extension is not None:
-        library = extension.load(Place.of(loaded), provider.extension)
+        library = extension.load(Place.for_kernel(loaded), provider.extension)
     call = partial(loaded.entry(provider), **loaded.arguments(problem), **point.parameters)
     return Instance(loaded, provider, problem, call, library)
 

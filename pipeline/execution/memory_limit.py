@@ -52,9 +52,9 @@ def _against(loaded: Loaded, problem: Any, memory: int) -> str | None:
 
 
 def needs(loaded: Loaded, problem: Any) -> int:
-    """Bytes that the judge and the worker of a point hold together at most: inputs and float64 answers of two
-    editions and of the audit's set; the sets that they share; what the reference computes with; the worker's
-    inputs and outputs, and those of a graph."""
+    """Bytes that the verifier and the worker of a point hold together at most: inputs and float64 answers of
+    two editions and of the audit's set; the sets that they share; what the reference computes with; the
+    worker's inputs and outputs, and those of a graph."""
     import torch
 
     inputs = sum(x.nbytes for x in loaded.inputs(problem, torch.device("meta"), 0))

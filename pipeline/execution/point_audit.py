@@ -1,5 +1,5 @@
-"""What becomes of a point: a worker runs the provider, a judge verifies what it gave, and the clock of this
-process, in which neither runs, bounds what the worker says of the time."""
+"""What becomes of a point: a worker runs the provider, a verifier verifies what it gave, and the clock of
+this process, in which neither runs, bounds what the worker says of the time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class InconclusiveError(Exception):
     """An audit that says nothing of a time."""
 
 
-class Examination:
+class PointAudit:
     """The steps of one point. ``settings`` are those of its timing, ``is_audited`` says of a median in
     microseconds whether it is worth an audit, ``outside`` is what this process sees of the worker, and
     ``is_known`` says that the provider was right at this problem in another configuration.
@@ -87,7 +87,7 @@ class Examination:
 
     def __init__(
         self,
-        judge: Ask,
+        verifier: Ask,
         worker: Ask,
         kind: Kind,
         settings: TimingSettings,
@@ -95,7 +95,7 @@ class Examination:
         outside: Outside,
         is_known: bool = False,
     ) -> None:
-        self.judge = judge
+        self.verifier = verifier
         self.worker = worker
         self.kind = kind
         self.settings = settings
@@ -109,14 +109,14 @@ class Examination:
     @property
     def read(self) -> tuple[str, ...]:
         """The files outside of the kernel's folder that were read."""
-        by_judge = () if self._prepared is None else self._prepared.read
-        return tuple(dict.fromkeys([*by_judge, *self.ended.read]))
+        by_verifier = () if self._prepared is None else self._prepared.read
+        return tuple(dict.fromkeys([*by_verifier, *self.ended.read]))
 
     def outcome(self, where: str, point: Point, canary: Canary | None) -> Outcome:
         """What happened at a point of the kernel that ``where`` names. Raises GoneError for a process that
         did not survive it."""
         try:
-            self._prepared = prepared = self.judge(Prepare(where=where, point=point), Prepared)
+            self._prepared = prepared = self.verifier(Prepare(where=where, point=point), Prepared)
         except FailedError as error:
             return Outcome(status=error.failed.status, error=error.failed.error)
         interpreted = prepared.problem if prepared.problem != point.problem else None
@@ -156,7 +156,7 @@ class Examination:
             self.ended = Ended(changed=(f"it can't say what: {error}",))
 
     def _steps(self, begin: Begin, edition_s: float) -> Outcome:
-        self.judge(Offer(edition=0), Done)
+        self.verifier(Offer(edition=0), Done)
         ran = self._ran(begin, "first call")
         first = self._right(Check(edition=0), "first call")
         errors = {"max_abs_err": first.max_abs_err, "max_rel_err": first.max_rel_err}
@@ -166,7 +166,7 @@ class Examination:
             return Outcome(status="verified", launch=ran.launch, tolerance_used=first.used, **errors)
         timed = self.worker(Time(), Timed)
         # Other inputs in the memory of a set that nobody could tell before, through what was timed.
-        self.judge(Offer(edition=1), Done)
+        self.verifier(Offer(edition=1), Done)
         self._ran(Again(set=secrets.randbelow(timed.sets)), "after timing")
         self._right(Check(edition=1), "after timing")
         state, ratio = timed.state, None
@@ -201,7 +201,7 @@ class Examination:
             is_needed = begin.interpreted and edition == EDITIONS
             if not is_needed and perf_counter() - started + edition_s > SOON_S[begin.interpreted]:
                 break
-            self.judge(Offer(edition=edition), Done)
+            self.verifier(Offer(edition=edition), Done)
             self._ran(begin.model_copy(update={"again": True}), "on other inputs")
             self._right(Check(edition=edition), "on other inputs")
 
@@ -214,7 +214,7 @@ class Examination:
             raise
 
     def _right(self, request: Check | Inspect, when: str) -> Checked:
-        checked = self.judge(request, Checked)
+        checked = self.verifier(request, Checked)
         if checked.error is not None:
             raise WrongError(f"{when}: {checked.error}", checked)
         return checked
@@ -229,11 +229,11 @@ class Examination:
         """
         if self.settings.cache == "hot":
             timing = self.worker(Time(cache="cold"), Timed).timing
-        shared = self.judge(Spread(sets=audit.calls_for(timing.median_us)), Shared)
+        shared = self.verifier(Spread(sets=audit.calls_for(timing.median_us)), Shared)
         if self.kind == "cuda" and shared.region.handle is None:
             return None
-        self.judge(Draw(), Done)
-        self.judge(Fill(), Done)
+        self.verifier(Draw(), Done)
+        self.verifier(Fill(), Done)
         self.worker(Arm(shared=shared), Done)
         by_host = self.kind == "cuda" and timing.timer != "graph"
         for series in range(audit.SERIES):
@@ -259,11 +259,11 @@ class Examination:
         """One span from go to done over new inputs in all sets, which are made where nobody sees them and
         then written at once; outputs of some are compared."""
         begin = self.outside.clock()
-        # The provider can make the worker's empty replay long, but not the judge's.
-        empty_us = min(self._span_us(self.worker, Empty()), self._span_us(self.judge, Empty()))
-        self.judge(Draw(), Done)
+        # The provider can make the worker's empty replay long, but not the verifier's.
+        empty_us = min(self._span_us(self.worker, Empty()), self._span_us(self.verifier, Empty()))
+        self.verifier(Draw(), Done)
         asleep = self.outside.look()
-        self.judge(Fill(), Done)
+        self.verifier(Fill(), Done)
         before = self.outside.look()
         span_us = self._span_us(self.worker, Go())
         disturbed = audit.disturbance(before, self.outside.look(), self.outside.cores)

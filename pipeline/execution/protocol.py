@@ -22,7 +22,7 @@ MOST_BYTES = 16 << 20
 """Of a message: many times what the samples of the longest measurement take."""
 
 EDITIONS = 2
-"""Inputs of a problem that differ in all values and that the judge keeps: the first call gets one, a timed
+"""Inputs of a problem that differ in all values and that the verifier keeps: the first call gets one, a timed
 call is verified by the other. Those after them are made for one call each."""
 
 TimerName = Literal["auto", "graph", "event", "do_bench", "wall", "wall_no_sync"]
@@ -101,7 +101,7 @@ class Release(Record):
 
 
 class Prepare(Record):
-    """Asks the judge for the inputs of a point, answered with Prepared."""
+    """Asks the verifier for the inputs of a point, answered with Prepared."""
 
     where: str
     point: Point
@@ -123,22 +123,22 @@ class Prepared(Record):
 
 
 class Offer(Record):
-    """Asks the judge to write an edition of the inputs into shared memory and to spoil the outputs there,
+    """Asks the verifier to write an edition of the inputs into shared memory and to spoil the outputs there,
     answered with Done."""
 
     edition: int
 
 
 class Check(Record):
-    """Asks the judge whether the outputs in shared memory are right for an edition of the inputs, and whether
-    these are as they were; answered with Checked."""
+    """Asks the verifier whether the outputs in shared memory are right for an edition of the inputs, and
+    whether these are as they were; answered with Checked."""
 
     edition: int
 
 
 class Checked(Record):
-    """What the judge found; ``error`` is None if all is right, ``used`` the share of the tolerance that was
-    taken."""
+    """What the verifier found; ``error`` is None if all is right, ``used`` the share of the tolerance that
+    was taken."""
 
     error: str | None
     max_abs_err: float
@@ -147,40 +147,41 @@ class Checked(Record):
 
 
 class Spread(Record):
-    """Asks the judge for room for so many sets of inputs, or as many as may be, and for outputs of all or
+    """Asks the verifier for room for so many sets of inputs, or as many as may be, and for outputs of all or
     some of them; answered with Shared."""
 
     sets: int
 
 
 class Draw(Record):
-    """Asks the judge to make other inputs for all sets, out of the worker's sight; answered with Done."""
+    """Asks the verifier to make other inputs for all sets, out of the worker's sight; answered with Done."""
 
 
 class Fill(Record):
-    """Asks the judge to write the inputs that were drawn into all sets, answered with Done."""
+    """Asks the verifier to write the inputs that were drawn into all sets, answered with Done."""
 
 
 class Empty(Record):
     """Asks either process for all that goes round the calls on the sets, without the calls: an empty graph's
-    replay, or a copy into the place of each output. The judge's spoils what is there. Answered with Done."""
+    replay, or a copy into the place of each output. The verifier's spoils what is there. Answered with
+    Done."""
 
 
 class Inspect(Record):
-    """Asks the judge whether these sets have right outputs, in the places that Show names, and their inputs
-    as they were; answered with Checked, the first that is wrong."""
+    """Asks the verifier whether these sets have right outputs, in the places that Show names, and their
+    inputs as they were; answered with Checked, the first that is wrong."""
 
     sets: tuple[int, ...]
 
 
-class Appraise(Record):
-    """Asks the judge how far the outputs in shared memory are from the answer to an edition of the inputs,
-    and to keep them; answered with Appraised."""
+class MeasureAccuracy(Record):
+    """Asks the verifier how far the outputs in shared memory are from the answer to an edition of the inputs,
+    and to keep them; answered with AccuracyMeasured."""
 
     edition: int
 
 
-class Appraised(Record):
+class AccuracyMeasured(Record):
     """The distance of an output's elements from the float64 reference in units in the last place of the
     output's dtype: the median and the largest."""
 
@@ -189,7 +190,7 @@ class Appraised(Record):
 
 
 class Repeat(Record):
-    """Asks the judge whether the outputs in shared memory are those that it has kept, answered with
+    """Asks the verifier whether the outputs in shared memory are those that it has kept, answered with
     Repeated."""
 
 
@@ -248,7 +249,7 @@ class ModeSet(Record):
 
 
 class SetMode(Record):
-    """Asks the judge for a little work on the GPU, answered with Done when it is done."""
+    """Asks the verifier for a little work on the GPU, answered with Done when it is done."""
 
 
 class Stamp(Record):

@@ -92,7 +92,7 @@ class Running:
         return self.found.loaded.kernel.in_place
 
 
-class Trial:
+class ProviderRunner:
     """Runs providers on one device of this process, step by step as it is asked."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Trial:
             self._before = ProcessState()
         self.stopwatch.know(request.canary)
         self._memory.map(request.shared.region)
-        found = instance.of(request.where, request.point, request.interpreted)
+        found = instance.load_instance(request.where, request.point, request.interpreted)
         running = Running(found, self._inputs_as(request.shared), request.shared, request.bytes)
         self._running = running
         self._take(running.inputs)

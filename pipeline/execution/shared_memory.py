@@ -1,7 +1,8 @@
-"""Memory that the judge and the worker share: the one has inputs in it, the other puts outputs beside them.
+"""Memory that the verifier and the worker share: the one has inputs in it, the other puts outputs beside
+them.
 
 On a CPU it is an anonymous file, whose descriptor both processes inherit; on a GPU device memory that the
-judge allocates and the worker maps by CUDA IPC, as torch.multiprocessing shares tensors. Where a GPU can't
+verifier allocates and the worker maps by CUDA IPC, as torch.multiprocessing shares tensors. Where a GPU can't
 share memory (a container or a virtual GPU may not let it) it is the file as well.
 """
 

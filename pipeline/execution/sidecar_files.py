@@ -76,7 +76,7 @@ def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:
     return ceilings
 
 
-class Beside:
+class SidecarFiles:
     """The files of a sweep of a kernel into a folder. ``options`` are those of the sweep."""
 
     def __init__(

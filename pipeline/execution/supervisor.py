@@ -1,5 +1,5 @@
 """The processes that measure on a device, from outside: a worker for each provider, which is replaced when it
-dies or was changed, and a judge that runs none."""
+dies or was changed, and a verifier that runs none."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Self
 from pipeline import ROOT, UserError
 from pipeline.execution import extra_readings, files_read
 from pipeline.execution.audit import Audited, Outside, Sight
-from pipeline.execution.child_process import FailedError, GoneError, Partner
+from pipeline.execution.child_process import ChildProcess, FailedError, GoneError
 from pipeline.execution.extra_readings import Extra, Readings
 from pipeline.execution.forks import ForkServer, by_command
-from pipeline.execution.point_audit import Ask, Examination
+from pipeline.execution.point_audit import Ask, PointAudit
 from pipeline.execution.protocol import (
     Done,
     Echo,
@@ -57,7 +57,7 @@ RATES_TIMEOUT_S = 300.0
 MOST_RATES = 4
 """How often a CPU's limits are measured while others have its cores."""
 
-JUDGE_TIMEOUT_S = 600.0
+VERIFIER_TIMEOUT_S = 600.0
 """Far more than a reference takes."""
 
 MOST_DELAY = 0.05
@@ -85,7 +85,7 @@ MOST_WAITING = 12
 
 
 class Supervisor:
-    """Workers and a judge on one device, replaced as often as needed. A context manager: none outlives it.
+    """Workers and a verifier on one device, replaced as often as needed. A context manager: none outlives it.
 
     ``root`` is the tree whose code and kernels measure: another commit's, to compare the two.
     ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
@@ -121,10 +121,10 @@ class Supervisor:
             root,
             lambda: _environment(device) | {"OMP_WAIT_POLICY": "passive"},
         )
-        self._judge = Partner("judge", setup, quiet)
+        self._verifier = ChildProcess("verifier", setup, quiet)
 
-        def launched() -> Partner:
-            made = Partner("worker", setup, self._server.fork)
+        def launched() -> ChildProcess:
+            made = ChildProcess("worker", setup, self._server.fork)
             made.launch(self._memory)
             return made
 
@@ -145,7 +145,7 @@ class Supervisor:
                 self._release()
                 outcome = self._examined(where, point, is_audited)
         except GoneError as error:
-            if not self._judge.is_running:
+            if not self._verifier.is_running:
                 # What it shared is gone with it.
                 self.close()
             return Outcome(status=error.status, error=str(error))
@@ -163,7 +163,7 @@ class Supervisor:
                 Ask(self._ask_judge), Ask(self._ask_worker), where, point, self.canary, seconds
             )
         except GoneError:
-            if not self._judge.is_running:
+            if not self._verifier.is_running:
                 self.close()
             return Extra()
         self._replace_changed(point, ended)
@@ -175,32 +175,32 @@ class Supervisor:
         """Times of a point by several timers, and with ``is_stamped`` CUPTI's. A worker that does not survive
         it gives an error alone."""
         self._turn_to((where, point.provider))
-        judge, worker = Ask(self._ask_judge), Ask(self._ask_worker)
+        verifier, worker = Ask(self._ask_judge), Ask(self._ask_worker)
         try:
             found, ended = extra_readings.read(
-                judge, worker, where, point, self.canary, timers, repeats, is_stamped
+                verifier, worker, where, point, self.canary, timers, repeats, is_stamped
             )
         except GoneError as error:
-            if not self._judge.is_running:
+            if not self._verifier.is_running:
                 self.close()
             return Readings(error=str(error))
         self._replace_changed(point, ended)
         return found
 
     def launch(self) -> None:
-        """Start the judge and a worker, which import what they need and touch no device before ``start``: a
-        measurement that another command makes there is not disturbed."""
+        """Start the verifier and a worker, which import what they need and touch no device before ``start``:
+        a measurement that another command makes there is not disturbed."""
         if self._memory < 0:
             self._memory = os.memfd_create("pipeline")
         self._workers.launch()
-        if not self._judge.is_running:
-            self._judge.launch(self._memory)
+        if not self._verifier.is_running:
+            self._verifier.launch(self._memory)
 
     def start(self) -> None:
         """Start both now, so that they are ready when the first point is."""
         self.launch()
         self._workers.now.begin()
-        self._judge.begin()
+        self._verifier.begin()
 
     def keep(self, where: str, point: Point) -> None:
         """Let the worker of the point's provider wait when others have their turns: it is needed again and
@@ -209,7 +209,7 @@ class Supervisor:
 
     def release(self) -> None:
         """Let go of all memory that either process holds of what it measured last."""
-        if self._workers.is_running and self._judge.is_running:
+        if self._workers.is_running and self._verifier.is_running:
             with suppress(FailedError, GoneError):
                 self._release()
 
@@ -217,7 +217,7 @@ class Supervisor:
         """End both from another thread, and any that are started later; the thread that waits for an answer
         learns that they are gone."""
         self._workers.abandon()
-        self._judge.abandon()
+        self._verifier.abandon()
 
     def rates(self) -> tuple[Rates, bool]:
         """The device's own limits, and whether others had a CPU's cores whenever they were measured. Raises
@@ -246,7 +246,7 @@ class Supervisor:
     def close(self) -> None:
         """End all, at once."""
         self._workers.close()
-        self._judge.close()
+        self._verifier.close()
         self._server.close()
         if self._memory >= 0:
             os.close(self._memory)
@@ -258,13 +258,13 @@ class Supervisor:
         for worker in self._workers.waiting():
             self._released(worker)
 
-    def _let_go(self, worker: Partner) -> None:
-        """Let a worker that will be ended or waits unmap the judge's memory on a GPU. torch keeps memory that
-        it shares by CUDA IPC until a process that mapped it is done. A killed process never says so."""
+    def _let_go(self, worker: ChildProcess) -> None:
+        """Let a worker that will be ended or waits unmap the verifier's memory on a GPU. torch keeps memory
+        that it shares by CUDA IPC until a process that mapped it is done. A killed process never says so."""
         if self.device.kind == "cuda":
             self._released(worker)
 
-    def _released(self, worker: Partner) -> None:
+    def _released(self, worker: ChildProcess) -> None:
         try:
             worker.ask(Release(), Done, self.timeout_s)
         except (FailedError, GoneError):
@@ -280,7 +280,7 @@ class Supervisor:
                 self._workers.now.close()
         self._quiet = None
         self.launch()
-        self._judge.begin()
+        self._verifier.begin()
         self._workers.turn_to(owner)
         self._workers.now.begin()
         if owner is not None:
@@ -289,7 +289,7 @@ class Supervisor:
     def _examined(self, where: str, point: Point, is_audited: bool) -> Outcome:
         self._turn_to((where, point.provider))
         begin = perf_counter()
-        examination = Examination(
+        examination = PointAudit(
             Ask(self._ask_judge),
             Ask(self._ask_worker),
             self.device.kind,
@@ -377,11 +377,11 @@ class Supervisor:
         )
 
     def _set_mode(self) -> None:
-        """Set the mode of the worker's launch gap, by the judge's work on their GPU."""
-        self._judge.ask(SetMode(), Done, JUDGE_TIMEOUT_S)
+        """Set the mode of the worker's launch gap, by the verifier's work on their GPU."""
+        self._verifier.ask(SetMode(), Done, VERIFIER_TIMEOUT_S)
 
     def _ask_judge(self, request: Record, kind: type[Record]) -> Record:
-        return self._judge.ask(request, kind, JUDGE_TIMEOUT_S)
+        return self._verifier.ask(request, kind, VERIFIER_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self

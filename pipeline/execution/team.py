@@ -133,7 +133,7 @@ def built(loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
         if source is None:
             continue
         try:
-            extension.build(Place.of(loaded), [source])
+            extension.build(Place.for_kernel(loaded), [source])
         except UserError as error:
             broken[name] = str(error)
     return broken

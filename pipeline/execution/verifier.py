@@ -106,7 +106,7 @@ class Case:
             del self.editions[later]
 
 
-class Judge:
+class Verifier:
     """Makes inputs and verifies outputs on one device of this process."""
 
     def __init__(self, device: str, seed: int, descriptor: int, values: InputValues = "normal") -> None:

@@ -17,8 +17,8 @@ from kernels import Tensors
 from pipeline.execution import verification, verifier
 from pipeline.execution.faults import failed
 from pipeline.execution.protocol import (
-    Appraise,
-    Appraised,
+    AccuracyMeasured,
+    MeasureAccuracy,
     Prepare,
     Prepared,
     Release,
@@ -28,7 +28,7 @@ from pipeline.execution.protocol import (
     receive,
     serve,
 )
-from pipeline.execution.verifier import Judge
+from pipeline.execution.verifier import Verifier
 from pipeline.machine import torch_install
 from pipeline.machine.reaper import die_with
 from pipeline.points.frozen import Record
@@ -36,18 +36,18 @@ from pipeline.points.frozen import Record
 CHUNK = 1 << 24
 """Elements looked at at a time; the median is that of no more, evenly spread."""
 
-REQUESTS = (Appraise, Repeat)
+REQUESTS = (MeasureAccuracy, Repeat)
 
 
-class Appraiser(Judge):
-    """A judge that gives each provider the inputs in the form that it takes, and also says how right outputs
-    are."""
+class AccuracyVerifier(Verifier):
+    """A verifier that gives each provider the inputs in the form that it takes, and also says how right
+    outputs are."""
 
     _kept: Tensors = ()
 
     def answer(self, request: Record) -> Record:
         """The answer to any request. Raises whatever the reference does."""
-        if isinstance(request, Appraise):
+        if isinstance(request, MeasureAccuracy):
             return self.appraise(request)
         if isinstance(request, Repeat):
             return self.repeat()
@@ -62,7 +62,7 @@ class Appraiser(Judge):
             self.release(Release())
         return super().prepare(request.model_copy(update={"where": address}))
 
-    def appraise(self, request: Appraise) -> Appraised:
+    def appraise(self, request: MeasureAccuracy) -> AccuracyMeasured:
         """The distance of the outputs from the answer to an edition; they are kept."""
         found = self._edition(request.edition).expected
         self._kept = tuple(out.clone() for out in self._outputs())
@@ -73,7 +73,7 @@ class Appraiser(Judge):
         ]
         together = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.zeros(1)
         step = max(1, together.numel() // CHUNK)
-        return Appraised(
+        return AccuracyMeasured(
             ulp_median=together[::step].median().item(), ulp_worst=together.max().item() if parts else 0.0
         )
 
@@ -116,7 +116,7 @@ def main(parent: int, fd: int, memory: int) -> None:
     die_with(parent)
     connection = Connection(fd)
     setup = receive(connection, Setup)
-    appraiser = Appraiser(setup.device, setup.seed, memory, setup.values)
+    appraiser = AccuracyVerifier(setup.device, setup.seed, memory, setup.values)
     if appraiser.device.type == "cpu":
         torch_install.resolve_vector_math()
     verification.warm_up(appraiser.device)

@@ -26,9 +26,9 @@ from pipeline.points.limits import Text
 FILE = Path(__file__).with_suffix(".yaml")
 
 MEASURING = (
-    ("execution/provider_runner.py", "Trial"),
-    ("execution/verifier.py", "Judge"),
-    ("execution/point_audit.py", "Examination"),
+    ("execution/provider_runner.py", "ProviderRunner"),
+    ("execution/verifier.py", "Verifier"),
+    ("execution/point_audit.py", "PointAudit"),
     ("execution/verification.py", "judged"),
     ("execution/supervisor.py", "Supervisor"),
 )

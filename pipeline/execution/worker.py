@@ -37,7 +37,7 @@ from pipeline.execution.protocol import (
     send,
     serve,
 )
-from pipeline.execution.provider_runner import Trial
+from pipeline.execution.provider_runner import ProviderRunner
 from pipeline.machine import torch_install
 from pipeline.machine.reaper import die_with
 from pipeline.points.frozen import Record
@@ -58,7 +58,7 @@ LOOK_S = 0.1
 """Between two looks at the clock while it works: the device's queue never runs empty."""
 
 
-class Endurance(Trial):
+class Endurance(ProviderRunner):
     """A trial that also times a provider without a rest."""
 
     def answer(self, request: Record) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.execution.child_process import Partner
+from pipeline.execution.child_process import ChildProcess
 
 Owner = tuple[str, str]
 """A kernel's address and the name of its provider."""
@@ -20,21 +20,21 @@ class Workers:
     """
 
     def __init__(
-        self, launched: Callable[[], Partner], most_waiting: int, leave: Callable[[Partner], None]
+        self, launched: Callable[[], ChildProcess], most_waiting: int, leave: Callable[[ChildProcess], None]
     ) -> None:
         self.kept: Owner | None = None
         self._launched = launched
         self._leave = leave
         self._most_waiting = most_waiting
-        self._now: Partner | None = None
+        self._now: ChildProcess | None = None
         self._owner: Owner | None = None
-        self._spare: Partner | None = None
-        self._waiting: dict[Owner, Partner] = {}
-        self._ending: list[Partner] = []
+        self._spare: ChildProcess | None = None
+        self._waiting: dict[Owner, ChildProcess] = {}
+        self._ending: list[ChildProcess] = []
         self._is_abandoned = False
 
     @property
-    def now(self) -> Partner:
+    def now(self) -> ChildProcess:
         """The worker whose turn it is."""
         assert self._now is not None, "a worker is launched before it is asked"
         return self._now
@@ -80,7 +80,7 @@ class Workers:
             one.close()
         self._ending.clear()
 
-    def waiting(self) -> list[Partner]:
+    def waiting(self) -> list[ChildProcess]:
         """The workers whose providers' turns may come again."""
         return [one for one in self._waiting.values() if one.is_running]
 
@@ -100,7 +100,7 @@ class Workers:
         self._waiting.clear()
         self._ending.clear()
 
-    def _made(self) -> Partner:
+    def _made(self) -> ChildProcess:
         made = self._launched()
         if self._is_abandoned:
             made.abandon()
@@ -123,11 +123,11 @@ class Workers:
         for one in others[: max(0, len(others) - self._most_waiting)]:
             self._end(self._waiting.pop(one))
 
-    def _end(self, one: Partner) -> None:
+    def _end(self, one: ChildProcess) -> None:
         self._leave(one)
         one.end()
         self._ending.append(one)
 
-    def _all(self) -> list[Partner]:
+    def _all(self) -> list[ChildProcess]:
         found = [self._now, self._spare, *self._waiting.values(), *self._ending]
         return [one for one in found if one is not None]

@@ -80,7 +80,7 @@ class CudaCode:
         """Raises UserError unless the source was compiled before: here, or by the report where it is of
         today."""
         loaded, report = self.scope.loaded, self.scope.built
-        place = Place.of(loaded)
+        place = Place.for_kernel(loaded)
         if extension.manifest(place, source) is None and not (report and made_today(place, source, report)):
             names = [one.name for one in loaded.kernel.providers if one.extension == source]
             raise UserError(

@@ -90,7 +90,7 @@ class CudaLibrary:
     def path(self) -> Path:
         """The library itself, built where it is missing. Raises UserError where it can't be, or where it came
         out made of something else: rows would name what they are not of."""
-        place = Place.of(self.loaded)
+        place = Place.for_kernel(self.loaded)
         built = extension.build(place, [self.source])[self.source]
         if extension.made_of(place, self.source) != self.made:
             makes = as_typed("build", f"kernel={self.loaded.where}")
@@ -107,7 +107,10 @@ class CudaLibrary:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        return {row.symbol: known_name(row.function) for row in resources(Place.of(self.loaded), self.source)}
+        return {
+            row.symbol: known_name(row.function)
+            for row in resources(Place.for_kernel(self.loaded), self.source)
+        }
 
     @cached_property
     def _modules(self) -> dict[str, tuple[Path, Path | None]]:
@@ -146,7 +149,7 @@ def library_of(loaded: kernels.Loaded, source: str, report: BuildReport | None =
 
     Raises UserError where it can't be built (no nvcc).
     """
-    place = Place.of(loaded)
+    place = Place.for_kernel(loaded)
     made = made_today(place, source, report) if report is not None else None
     if made is None:
         extension.build(place, [source])

@@ -50,7 +50,7 @@ def compile_point(where: str, point: Point, architecture: str) -> list[NumbaLaun
 
     found: list[NumbaLaunch] = []
     _only_compile(int(architecture), found)
-    called = instance.of(where, point)
+    called = instance.load_instance(where, point)
     called.call(*called.inputs(torch.device("meta"), 0))
     return found
 

@@ -41,7 +41,7 @@ class Device(Record):
         return prefix + re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
-class Told(Record):
+class DriverFacts(Record):
     """What NVIDIA's driver tells of a GPU; ``memory`` is in bytes."""
 
     device: Device
@@ -51,7 +51,7 @@ class Told(Record):
 
 
 @cache
-def told() -> tuple[Told, ...]:
+def driver_facts() -> tuple[DriverFacts, ...]:
     """What NVIDIA's driver tells of every GPU of this host; nothing without a driver.
 
     It is asked once a process: its start takes longer than all that it is asked. Raises pynvml.NVMLError for
@@ -65,7 +65,7 @@ def told() -> tuple[Told, ...]:
         driver = pynvml.nvmlSystemGetDriverVersion()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         return tuple(
-            Told(
+            DriverFacts(
                 device=Device(
                     kind="cuda",
                     name=pynvml.nvmlDeviceGetName(handle),
@@ -82,14 +82,14 @@ def told() -> tuple[Told, ...]:
         pynvml.nvmlShutdown()
 
 
-def told_of(device: Device) -> Told:
+def driver_facts_of(device: Device) -> DriverFacts:
     """What NVIDIA's driver tells of one GPU of this host."""
-    return next(one for one in told() if one.device.uuid == device.uuid)
+    return next(one for one in driver_facts() if one.device.uuid == device.uuid)
 
 
 def gpus() -> list[Device]:
     """The GPUs that CUDA programs started from here would see, in their order; none without a driver."""
-    found = [one.device for one in told()]
+    found = [one.device for one in driver_facts()]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found

@@ -16,7 +16,7 @@ from pathlib import Path
 from kernels import toolchain
 from kernels.toolchain import SYSTEM_CUDA, Cxx, NoCompilerError, Nvcc, demangle
 from pipeline import UserError
-from pipeline.machine.device import Device, capabilities, cpu, cpu_threads, told_of
+from pipeline.machine.device import Device, capabilities, cpu, cpu_threads, driver_facts_of
 from pipeline.machine.torch_install import installed_torch
 from pipeline.store import files, variables
 from pipeline.store.environment import Environment
@@ -55,7 +55,7 @@ def fingerprint(device: Device) -> Environment:
         capability, driver = None, None
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if device.kind == "cuda":
-            told = told_of(device)
+            told = driver_facts_of(device)
             capability, driver, memory = "{}.{}".format(*told.capability), told.driver, told.memory
         torch = installed_torch()
         return Environment(

@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from pipeline.points import notation
 from pipeline.reporting.comparison import Compared
 from pipeline.store.record import Launch
-from pipeline.verdicts.rounds import Contest, Rival, medians
+from pipeline.verdicts.rounds import Candidate, Rounds, medians
 
 
-def compared(contest: Contest) -> list[Compared]:
+def compared(measured_rounds: Rounds) -> list[Compared]:
     """What is known of each match that has rounds."""
-    estimates, verdicts = contest.estimates(), contest.verdicts()
+    estimates, verdicts = measured_rounds.estimates(), measured_rounds.verdicts()
     found = []
-    for match in contest.matches:
-        a, b = match.rivals
-        middle = medians(contest.times(match))
+    for match in measured_rounds.matches:
+        a, b = match.candidates
+        middle = medians(measured_rounds.times(match))
         if middle:
             problem = f"{notation.extent(a.point)} {notation.words(a.point)}".strip()
-            changed = _changed(_launch(contest, a), _launch(contest, b))
+            changed = _changed(_launch(measured_rounds, a), _launch(measured_rounds, b))
             names = notation.label(a.point), notation.label(b.point)
             one, verdict = estimates[match, b], verdicts[match, b]
             found.append(Compared(problem, *names, middle[a], middle[b], one, verdict, changed))
     return found
 
 
-def _launch(contest: Contest, rival: Rival) -> tuple[Launch, ...] | None:
-    launches = [turn.outcome.launch for turn in contest.of(rival)]
+def _launch(measured_rounds: Rounds, candidate: Candidate) -> tuple[Launch, ...] | None:
+    launches = [turn.outcome.launch for turn in measured_rounds.timings_of(candidate)]
     return launches[-1] if launches else None
 
 

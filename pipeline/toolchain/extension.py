@@ -52,7 +52,7 @@ class Place:
     needs: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, loaded: kernels.Loaded) -> Place:
+    def for_kernel(cls, loaded: kernels.Loaded) -> Place:
         """The place of a kernel."""
         needs = tuple(
             (one.extension, one.needs.removeprefix("sm_"))
@@ -244,7 +244,7 @@ def _names(architectures: Sequence[str]) -> str:
 
 def _capabilities() -> list[str]:
     """Compute capabilities of this machine's GPUs, asked of the driver so that no CUDA context is made."""
-    return ["{}{}".format(*device.told_of(gpu).capability) for gpu in device.gpus()]
+    return ["{}{}".format(*device.driver_facts_of(gpu).capability) for gpu in device.gpus()]
 
 
 def _plan(source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:

@@ -20,7 +20,7 @@ from pipeline import UserError
 from pipeline.points import notation, problems
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
-from pipeline.verdicts.rounds import Contest, Match, Rival
+from pipeline.verdicts.rounds import Candidate, Match, Rounds
 
 LANGUAGES = ("triton", "gluon", "numba", "cuda")
 """Whose compiled code has numbers."""
@@ -32,24 +32,24 @@ Numbers = Mapping[str, int]
 """Registers, bytes of shared memory and instructions of a function."""
 
 
-def most_changed(contest: Contest, kernel: Kernel) -> dict[str, Match]:
+def most_changed(measured_rounds: Rounds, kernel: Kernel) -> dict[str, Match]:
     """Of each provider that became faster or slower and has code with numbers: the match where it did so
     most."""
-    estimates, verdicts = contest.estimates(), contest.verdicts()
+    estimates, verdicts = measured_rounds.estimates(), measured_rounds.verdicts()
     found: dict[str, Match] = {}
-    for match in contest.matches:
-        a, b = match.rivals
+    for match in measured_rounds.matches:
+        a, b = match.candidates
         if not _have_code_of_their_own(a, b, kernel) or verdicts[match, b] not in ("faster", "slower"):
             continue
         other = found.setdefault(b.point.provider, match)
         # A ratio of 0.5 is as far from 1 as one of 2.
-        size, most = (abs(log(estimates[one, one.rivals[1]].ratio)) for one in (match, other))
+        size, most = (abs(log(estimates[one, one.candidates[1]].ratio)) for one in (match, other))
         if size > most:
             found[b.point.provider] = match
     return found
 
 
-def _have_code_of_their_own(a: Rival, b: Rival, kernel: Kernel) -> bool:
+def _have_code_of_their_own(a: Candidate, b: Candidate, kernel: Kernel) -> bool:
     language = kernel.provider(b.point.provider).language
     if a.side != b.side:
         return language in LANGUAGES
@@ -58,7 +58,7 @@ def _have_code_of_their_own(a: Rival, b: Rival, kernel: Kernel) -> bool:
 
 def explained(match: Match, architecture: str) -> list[str]:
     """What differs in the code of a match's sides, as lines, or why that is not known."""
-    a, b = match.rivals
+    a, b = match.candidates
     provider = b.point.provider
     try:
         both = [of_side(one.side.root, one.side.where, one.point, architecture) for one in (a, b)]

@@ -17,7 +17,7 @@ from pipeline.points.plan import Plan
 from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import By, How, written_by
 from pipeline.store.record import Measurement, noise_class
-from pipeline.verdicts.rounds import Match, Rival, Side
+from pipeline.verdicts.rounds import Candidate, Match, Side
 from pipeline.verdicts.tuning import Caller, Dispatched
 
 TREE = "tree"
@@ -35,38 +35,38 @@ class NobodyError(Exception):
 
 @dataclass(frozen=True)
 class Finalists:
-    """The best of each provider at one problem of a kernel, and what a caller gets there, by rivals; ours
+    """The best of each provider at one problem of a kernel, and what a caller gets there, by candidates; ours
     first, the fastest of them."""
 
     entry: Entry
     match: Match
-    rows: Mapping[Rival, Measurement]
+    rows: Mapping[Candidate, Measurement]
     dispatched: Dispatched | None = None
 
-    def how(self, rival: Rival) -> How | None:
-        """How a caller gets a rival; None for one that is not what a caller gets."""
-        is_it = self.dispatched is not None and self.dispatched.row.point == rival.point
+    def how(self, candidate: Candidate) -> How | None:
+        """How a caller gets a candidate; None for one that is not what a caller gets."""
+        is_it = self.dispatched is not None and self.dispatched.row.point == candidate.point
         return self.dispatched.how if self.dispatched is not None and is_it else None
 
     @property
     def work(self) -> Work:
         """Of the problem where they meet."""
-        return _work(self.entry, self.match.rivals[0].point.problem)
+        return _work(self.entry, self.match.candidates[0].point.problem)
 
-    def by(self, rival: Rival) -> By:
-        """Who wrote a rival's provider."""
-        return written_by(self.entry.loaded.kernel.provider(rival.point.provider))
+    def by(self, candidate: Candidate) -> By:
+        """Who wrote a candidate's provider."""
+        return written_by(self.entry.loaded.kernel.provider(candidate.point.provider))
 
-    def power_limited(self, ceilings: Ceilings) -> list[Rival]:
+    def power_limited(self, ceilings: Ceilings) -> list[Candidate]:
         """Those that a GPU's power may hold down and that are worth seconds: the best of ours, the baseline
         and the best peer. None where memory limits the problem."""
         if rate(1.0, self.work, ceilings).bound != "compute":
             return []
-        rivals, baseline = self.match.rivals, self.entry.loaded.kernel.baseline
-        chosen = [rival for rival in rivals if rival.point.provider == baseline]
+        candidates, baseline = self.match.candidates, self.entry.loaded.kernel.baseline
+        chosen = [candidate for candidate in candidates if candidate.point.provider == baseline]
         for who in ("own", "peer"):
             # The fastest by the sweep stands first among those of its kind.
-            chosen += [rival for rival in rivals if self.by(rival) == who][:1]
+            chosen += [candidate for candidate in candidates if self.by(candidate) == who][:1]
         return chosen
 
 
@@ -138,26 +138,28 @@ def _meeting(
     near: float | None,
 ) -> Finalists:
     kernel = entry.loaded.kernel
-    rivals = {row.point: row for row in some.values()}
+    candidates = {row.point: row for row in some.values()}
     if near is not None:
-        times = {point: us for point, row in rivals.items() for doubtful, us in [_rank(row)] if not doubtful}
+        times = {
+            point: us for point, row in candidates.items() for doubtful, us in [_rank(row)] if not doubtful
+        }
         far = times.keys() - choice.near_fastest(kernel, times, near)
-        rivals = {
+        candidates = {
             point: row
-            for point, row in rivals.items()
+            for point, row in candidates.items()
             if point not in far or point.provider == kernel.baseline
         }
     if dispatched is not None:
         # With the workload of the others, as one that several presets measure may have several.
         workload = next(iter(some.values())).workload
         extra = dispatched.row.model_copy(update={"workload": workload})
-        rivals.setdefault(dispatched.row.point, extra)
+        candidates.setdefault(dispatched.row.point, extra)
     ordered = sorted(
-        rivals.values(),
+        candidates.values(),
         key=lambda row: (written_by(kernel.provider(row.point.provider)) != "own", _rank(row)),
     )
     side = Side(TREE, ROOT, entry.loaded.where)
-    rows = {Rival(side, row.point, row.key): row for row in ordered}
+    rows = {Candidate(side, row.point, row.key): row for row in ordered}
     name = noise_class(rate(1.0, _work(entry, ordered[0].point.problem), ceilings), 1.0)
     return Finalists(entry, Match(tuple(rows), ceilings.noise.get(name, 0.0), name), rows, dispatched)
 

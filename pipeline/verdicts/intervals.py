@@ -104,7 +104,7 @@ def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimat
 
 
 def deviation(logs: Sequence[Sequence[float]]) -> float:
-    """The standard deviation that the logarithms of equal rivals' ratios have, of which each point gives
+    """The standard deviation that the logarithms of equal candidates' ratios have, of which each point gives
     some.
 
     It is that of the middle point, so that the few that something from outside disturbed do not decide: a

@@ -14,96 +14,102 @@ from pipeline.store.record import Origin
 from pipeline.store.turns import Sustained
 from pipeline.verdicts.finalists import Finalists, microseconds
 from pipeline.verdicts.intervals import Estimate, Verdict, estimate, verdicts
-from pipeline.verdicts.rounds import Contest, Match, Rival, medians
+from pipeline.verdicts.rounds import Candidate, Match, Rounds, medians
 
 
 @dataclass(frozen=True)
-class Standings:
-    """A contest whose matches are of finalists. ``origin`` says where a kernel's rows come from."""
+class Ranking:
+    """Rounds whose matches are of finalists. ``origin`` says where a kernel's rows come from."""
 
-    contest: Contest
+    measured_rounds: Rounds
     finalists: Mapping[Match, Finalists]
     ceilings: Ceilings
     origin: Callable[[Entry], Origin]
 
     def rows(self) -> dict[Match, list[Final]]:
         """The finals of each match that has rounds, each against the fastest of ours."""
-        contest = self.contest
-        middles = {match: medians(contest.times(match)) for match in contest.matches}
+        measured_rounds = self.measured_rounds
+        middles = {match: medians(measured_rounds.times(match)) for match in measured_rounds.matches}
         held = {match: middle for match, middle in middles.items() if middle}
         own = {match: self._fastest_of_ours(match, middle) for match, middle in held.items()}
-        against = {match: rival or match.rivals[0] for match, rival in own.items()}
-        estimates = contest.estimates(lambda match: against.get(match, match.rivals[0]))
-        decided = contest.verdicts(lambda match: against.get(match, match.rivals[0]))
+        against = {match: candidate or match.candidates[0] for match, candidate in own.items()}
+        estimates = measured_rounds.estimates(lambda match: against.get(match, match.candidates[0]))
+        decided = measured_rounds.verdicts(lambda match: against.get(match, match.candidates[0]))
         found: dict[Match, list[Final]] = {}
         for match, middle in held.items():
             ours = own[match]
             beside = {
-                rival: _against(ours, estimates[match, rival], decided[match, rival])
-                for rival in middle
-                if ours is not None and (match, rival) in estimates
+                candidate: _against(ours, estimates[match, candidate], decided[match, candidate])
+                for candidate in middle
+                if ours is not None and (match, candidate) in estimates
             }
-            found[match] = [self._burst(match, rival, us, beside.get(rival)) for rival, us in middle.items()]
+            found[match] = [
+                self._burst(match, candidate, us, beside.get(candidate)) for candidate, us in middle.items()
+            ]
             found[match] += self._sustained(match, ours)
         return found
 
-    def _fastest_of_ours(self, match: Match, middle: Mapping[Rival, float]) -> Rival | None:
-        ours = [rival for rival in middle if self.finalists[match].by(rival) == "own"]
+    def _fastest_of_ours(self, match: Match, middle: Mapping[Candidate, float]) -> Candidate | None:
+        ours = [candidate for candidate in middle if self.finalists[match].by(candidate) == "own"]
         return min(ours, key=middle.__getitem__, default=None)
 
-    def _burst(self, match: Match, rival: Rival, us: float, beside: Against | None) -> Final:
-        """The final of a rival by the times of its rounds, of which ``us`` is the median."""
-        finalists, row = self.finalists[match], self.finalists[match].rows[rival]
+    def _burst(self, match: Match, candidate: Candidate, us: float, beside: Against | None) -> Final:
+        """The final of a candidate by the times of its rounds, of which ``us`` is the median."""
+        finalists, row = self.finalists[match], self.finalists[match].rows[candidate]
         us = rounded(us, TIME_DIGITS)
-        accuracies = (turn.accuracy for turn in self.contest.of(rival) if turn.accuracy is not None)
+        accuracies = (
+            turn.accuracy for turn in self.measured_rounds.timings_of(candidate) if turn.accuracy is not None
+        )
         return Final(
-            key=rival.key,
-            point=rival.point,
+            key=candidate.key,
+            point=candidate.point,
             workload=row.workload,
-            by=finalists.by(rival),
-            rounds_us=tuple(self.contest.times(match)[rival]),
+            by=finalists.by(candidate),
+            rounds_us=tuple(self.measured_rounds.times(match)[candidate]),
             median_us=us,
             swept_us=microseconds(row),
             headline=finalists.entry.headline(row.workload),
             rate=rate(us, finalists.work, self.ceilings),
             against=beside,
-            dispatched=finalists.how(rival),
+            dispatched=finalists.how(candidate),
             power="burst",
             accuracy=next(accuracies, None),
             parts=row.parts,
             origin=self.origin(finalists.entry),
         )
 
-    def _sustained(self, match: Match, own: Rival | None) -> list[Final]:
+    def _sustained(self, match: Match, own: Candidate | None) -> list[Final]:
         """The finals of those that were also timed after seconds of work, against ours if that was."""
-        contest, finalists = self.contest, self.finalists[match]
+        measured_rounds, finalists = self.measured_rounds, self.finalists[match]
         held = {
-            rival: {turn.round: turn.sustained for turn in contest.of(rival) if turn.sustained}
-            for rival in match.rivals
+            candidate: {
+                turn.round: turn.sustained for turn in measured_rounds.timings_of(candidate) if turn.sustained
+            }
+            for candidate in match.candidates
         }
         beside = self._sustained_beside(match, own, held)
         # By the rate that this GPU keeps up, where it was measured.
         kept = self.ceilings.sustained_tflops or self.ceilings.matmul_tflops
         ceilings = self.ceilings.model_copy(update={"matmul_tflops": kept})
         found = []
-        for rival, rounds in held.items():
+        for candidate, rounds in held.items():
             if not rounds:
                 continue
-            row, times = finalists.rows[rival], tuple(one.median_us for one in rounds.values())
+            row, times = finalists.rows[candidate], tuple(one.median_us for one in rounds.values())
             last = list(rounds.values())[-1]
             us = rounded(median(times), TIME_DIGITS)
             found.append(
                 Final(
-                    key=rival.key,
-                    point=rival.point,
+                    key=candidate.key,
+                    point=candidate.point,
                     workload=row.workload,
-                    by=finalists.by(rival),
+                    by=finalists.by(candidate),
                     rounds_us=times,
                     median_us=us,
                     swept_us=microseconds(row),
                     headline=finalists.entry.headline(row.workload),
                     rate=rate(us, finalists.work, ceilings),
-                    against=beside.get(rival),
+                    against=beside.get(candidate),
                     power="sustained",
                     sm_clock_mhz=last.sm_clock_mhz,
                     joules=last.joules,
@@ -114,21 +120,21 @@ class Standings:
         return found
 
     def _sustained_beside(
-        self, match: Match, own: Rival | None, held: Mapping[Rival, Mapping[int, Sustained]]
-    ) -> dict[Rival, Against]:
+        self, match: Match, own: Candidate | None, held: Mapping[Candidate, Mapping[int, Sustained]]
+    ) -> dict[Candidate, Against]:
         """How sustained times stand beside ours, by the rounds that both have."""
         if own is None:
             return {}
-        rule = self.contest.rule
-        ratios: dict[Rival, Estimate] = {}
-        for rival, rounds in held.items():
-            if rival != own and (both := sorted(rounds.keys() & held[own].keys())):
+        rule = self.measured_rounds.rule
+        ratios: dict[Candidate, Estimate] = {}
+        for candidate, rounds in held.items():
+            if candidate != own and (both := sorted(rounds.keys() & held[own].keys())):
                 pairs = [rounds[number].median_us / held[own][number].median_us for number in both]
-                ratios[rival] = estimate(pairs, rule, self.contest.noise(match))
+                ratios[candidate] = estimate(pairs, rule, self.measured_rounds.noise(match))
         decided = verdicts(ratios, rule)
-        return {rival: _against(own, one, decided[rival]) for rival, one in ratios.items()}
+        return {candidate: _against(own, one, decided[candidate]) for candidate, one in ratios.items()}
 
 
-def _against(other: Rival, one: Estimate, verdict: Verdict) -> Against:
+def _against(other: Candidate, one: Estimate, verdict: Verdict) -> Against:
     high = one.high if one.rounds > 1 else None
     return Against(point=other.point, ratio=one.ratio, low=one.low, high=high, verdict=verdict)

@@ -1,11 +1,10 @@
-"""Rivals measured side by side, in rounds, until it is known which is the faster.
+"""Candidates measured side by side, in rounds, until it is known which is the faster.
 
 A round has a fresh process for each side, which serves all kernels of its tree. On a GPU that of the next
 round imports what it needs while the turns of this one last. At each problem that is still open a round
-measures all rivals one after the other, every other round in the opposite order (ABBA), so that a device that
-grows slower does so for all. What a round gave is on the disk before the next begins: stopped in any way, the
-contest goes on from there.
-"""
+measures all candidates one after the other, every other round in the opposite order (ABBA), so that a device
+that grows slower does so for all. What a round gave is on the disk before the next begins: stopped in any
+way, the measured_rounds goes on from there."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from pipeline.verdicts.intervals import Estimate, Rule, Verdict, deviation, esti
 
 @dataclass(frozen=True)
 class Side:
-    """Whose files rivals are of: a tree with measuring code and kernels, and which of its kernels. A name
+    """Whose files candidates are of: a tree with measuring code and kernels, and which of its kernels. A name
     means one tree, whose kernels share a process."""
 
     name: str
@@ -41,7 +40,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Rival:
+class Candidate:
     """A point as one side measures it, with its key there."""
 
     side: Side
@@ -51,17 +50,17 @@ class Rival:
 
 @dataclass(frozen=True)
 class Match:
-    """Rivals at one problem, of which each is compared with the first. ``noise`` is what is known of equal
-    rivals: the standard deviation of the logarithm of a round's ratio. ``kind`` is the ``noise_class`` whose
-    matches share their noise."""
+    """Candidates at one problem, of which each is compared with the first. ``noise`` is what is known of
+    equal candidates: the standard deviation of the logarithm of a round's ratio. ``kind`` is the
+    ``noise_class`` whose matches share their noise."""
 
-    rivals: tuple[Rival, ...]
+    candidates: tuple[Candidate, ...]
     noise: float = 0.0
     kind: str = ""
 
-    def order(self, number: int) -> tuple[Rival, ...]:
+    def order(self, number: int) -> tuple[Candidate, ...]:
         """The order in which a round measures them."""
-        return self.rivals if number % 2 == 0 else self.rivals[::-1]
+        return self.candidates if number % 2 == 0 else self.candidates[::-1]
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,13 @@ class RoundLimits:
 
 
 @dataclass
-class Contest:
+class Rounds:
     """Matches and what is known of them so far.
 
-    ``report`` gets each turn as it comes; what it raises ends the contest. ``expect`` is told how many turns
-    are known to come, beyond those that it was told of. ``extra`` asks more of a rival that has just had a
-    turn. ``prepare`` gets the matches of each round before it begins; what it raises ends the contest, too.
-    """
+    ``report`` gets each turn as it comes; what it raises ends the measured_rounds. ``expect`` is told how
+    many turns are known to come, beyond those that it was told of. ``extra`` asks more of a candidate that
+    has just had a turn. ``prepare`` gets the matches of each round before it begins; what it raises ends the
+    measured_rounds, too."""
 
     matches: Sequence[Match]
     limits: RoundLimits
@@ -87,14 +86,16 @@ class Contest:
     run: str
     report: Callable[[Turn], None]
     expect: Callable[[int], None]
-    extra: Callable[[Supervisor, Match, Rival, Turn], Extra] | None = None
+    extra: Callable[[Supervisor, Match, Candidate, Turn], Extra] | None = None
     prepare: Callable[[Sequence[Match]], None] | None = None
     turns: dict[tuple[str, str, int], Turn] = field(default_factory=dict)
 
     def know(self, turns: Iterable[Turn]) -> None:
-        """Take turns of earlier runs; of the same rival in the same round the last counts. What had no time
-        is tried again."""
-        wanted = {(rival.side.name, rival.key) for match in self.matches for rival in match.rivals}
+        """Take turns of earlier runs; of the same candidate in the same round the last counts. What had no
+        time is tried again."""
+        wanted = {
+            (candidate.side.name, candidate.key) for match in self.matches for candidate in match.candidates
+        }
         last = {_slot(turn): turn for turn in turns if (turn.side, turn.key) in wanted}
         self.turns |= {slot: turn for slot, turn in last.items() if turn.outcome.timing is not None}
 
@@ -111,7 +112,11 @@ class Contest:
         ``launched`` already, by the names of sides, measures in the first of them."""
 
         def supervisors(matches: Iterable[Match]) -> dict[str, Supervisor]:
-            sides = {(rival.side.name, rival.side.root) for match in matches for rival in match.rivals}
+            sides = {
+                (candidate.side.name, candidate.side.root)
+                for match in matches
+                for candidate in match.candidates
+            }
             return {
                 name: Supervisor(device, settings, seed, timeout_s, root, in_turns=True)
                 for name, root in sorted(sides)
@@ -127,7 +132,7 @@ class Contest:
                 if self.prepare is not None:
                     self.prepare(matches)
                 if number >= self.limits.rounds:
-                    self.expect(sum(len(match.rivals) for match in matches))
+                    self.expect(sum(len(match.candidates) for match in matches))
                 with ExitStack() as this_round:
                     workers = {name: ahead.pop(name, made) for name, made in supervisors(matches).items()}
                     for worker in workers.values():
@@ -140,8 +145,8 @@ class Contest:
                             ahead |= supervisors(self._certain(number + 1))
                             for worker in ahead.values():
                                 all_rounds.enter_context(worker).launch()
-                        for rival in match.order(number):
-                            self._measure(workers, match, rival, number)
+                        for candidate in match.order(number):
+                            self._measure(workers, match, candidate, number)
 
     def _certain(self, number: int) -> list[Match]:
         """The matches of a round that is held whatever the one before it shows."""
@@ -150,7 +155,7 @@ class Contest:
     def lacks(self) -> int:
         """How many turns the rounds that every match has are short of."""
         rounds = range(self.limits.rounds)
-        return sum(len(match.rivals) for number in rounds for match in self.open(number))
+        return sum(len(match.candidates) for number in rounds for match in self.open(number))
 
     def open(self, number: int) -> list[Match]:
         """The matches that a round would measure: those that have not had it, and need it."""
@@ -162,49 +167,52 @@ class Contest:
             and self.failure(match) is None
             and (
                 number < self.limits.rounds
-                or any(found[match, rival] == "undecided" for rival in match.rivals[1:])
+                or any(found[match, candidate] == "undecided" for candidate in match.candidates[1:])
             )
         ]
 
-    def times(self, match: Match) -> dict[Rival, list[float]]:
-        """Medians in microseconds of each rival, of the rounds in which all have one that is to be
+    def times(self, match: Match) -> dict[Candidate, list[float]]:
+        """Medians in microseconds of each candidate, of the rounds in which all have one that is to be
         trusted."""
-        found: dict[Rival, list[float]] = {rival: [] for rival in match.rivals}
+        found: dict[Candidate, list[float]] = {candidate: [] for candidate in match.candidates}
         for number in range(self.limits.most):
             if self._has(match, number):
-                timings = [self.turns[_place(rival, number)].timing for rival in match.rivals]
+                timings = [self.turns[_place(candidate, number)].timing for candidate in match.candidates]
                 if all(timings):
-                    for rival, timing in zip(match.rivals, timings, strict=True):
+                    for candidate, timing in zip(match.candidates, timings, strict=True):
                         assert timing is not None
-                        found[rival].append(timing.median_us)
+                        found[candidate].append(timing.median_us)
         return found
 
     def estimates(
-        self, against: Callable[[Match], Rival] = lambda match: match.rivals[0]
-    ) -> dict[tuple[Match, Rival], Estimate]:
-        """The ratio of each rival's time to that of the one that it is compared with, its match's first."""
+        self, against: Callable[[Match], Candidate] = lambda match: match.candidates[0]
+    ) -> dict[tuple[Match, Candidate], Estimate]:
+        """The ratio of each candidate's time to that of the one that it is compared with, its match's
+        first."""
         ratios = self._ratios(against)
         noise = self._noise(ratios)
         return {
-            (match, rival): estimate(some, self.rule, noise[match]) for (match, rival), some in ratios.items()
+            (match, candidate): estimate(some, self.rule, noise[match])
+            for (match, candidate), some in ratios.items()
         }
 
     def noise(self, match: Match) -> float:
-        """What is known of equal rivals' noise there: measured before, or told by the contest's rounds."""
-        return self._noise(self._ratios(lambda match: match.rivals[0]))[match]
+        """What is known of equal candidates' noise there: measured before, or told by the measured_rounds's
+        rounds."""
+        return self._noise(self._ratios(lambda match: match.candidates[0]))[match]
 
-    def _ratios(self, against: Callable[[Match], Rival]) -> dict[tuple[Match, Rival], list[float]]:
+    def _ratios(self, against: Callable[[Match], Candidate]) -> dict[tuple[Match, Candidate], list[float]]:
         found = {}
         for match in self.matches:
             times, other = self.times(match), against(match)
-            for rival in match.rivals:
-                if rival != other:
-                    found[match, rival] = [
-                        own / its for own, its in zip(times[rival], times[other], strict=True)
+            for candidate in match.candidates:
+                if candidate != other:
+                    found[match, candidate] = [
+                        own / its for own, its in zip(times[candidate], times[other], strict=True)
                     ]
         return found
 
-    def _noise(self, ratios: Mapping[tuple[Match, Rival], Sequence[float]]) -> dict[Match, float]:
+    def _noise(self, ratios: Mapping[tuple[Match, Candidate], Sequence[float]]) -> dict[Match, float]:
         """Where none was measured on this device, all matches of a kind tell it together: on a device that is
         seen for the first time two rounds decide what lies far apart."""
         logs: dict[str, list[list[float]]] = {}
@@ -214,66 +222,68 @@ class Contest:
         return {match: match.noise or kinds.get(match.kind, 0.0) for match in self.matches}
 
     def verdicts(
-        self, against: Callable[[Match], Rival] = lambda match: match.rivals[0]
-    ) -> dict[tuple[Match, Rival], Verdict]:
-        """What is known of each rival but the one that it is compared with."""
+        self, against: Callable[[Match], Candidate] = lambda match: match.candidates[0]
+    ) -> dict[tuple[Match, Candidate], Verdict]:
+        """What is known of each candidate but the one that it is compared with."""
         return verdicts(self.estimates(against), self.rule)
 
-    def failure(self, match: Match) -> tuple[Rival, Outcome] | None:
-        """The first rival that had no time in the match's last round, or one that says nothing, with what it
-        had instead."""
-        for rival in match.rivals:
-            outcomes = [turn.outcome for turn in self.of(rival)]
+    def failure(self, match: Match) -> tuple[Candidate, Outcome] | None:
+        """The first candidate that had no time in the match's last round, or one that says nothing, with what
+        it had instead."""
+        for candidate in match.candidates:
+            outcomes = [turn.outcome for turn in self.timings_of(candidate)]
             if outcomes and outcomes[-1].timing is None:
-                return rival, outcomes[-1]
+                return candidate, outcomes[-1]
             if outcomes and (why := outcomes[-1].incomparable) is not None:
-                return rival, Outcome(status="not_judged", error=why)
+                return candidate, Outcome(status="not_judged", error=why)
         return None
 
-    def of(self, rival: Rival) -> list[Turn]:
-        """A rival's turns, by round."""
-        places = [_place(rival, number) for number in range(self.limits.most)]
+    def timings_of(self, candidate: Candidate) -> list[Turn]:
+        """A candidate's turns, by round."""
+        places = [_place(candidate, number) for number in range(self.limits.most)]
         return [self.turns[place] for place in places if place in self.turns]
 
     def _has(self, match: Match, number: int) -> bool:
-        """Whether all rivals were measured one after the other in that round."""
-        turns = [self.turns.get(_place(rival, number)) for rival in match.rivals]
+        """Whether all candidates were measured one after the other in that round."""
+        turns = [self.turns.get(_place(candidate, number)) for candidate in match.candidates]
         return len({None if turn is None else turn.run for turn in turns} - {None}) == 1 and all(turns)
 
-    def _measure(self, workers: Mapping[str, Supervisor], match: Match, rival: Rival, number: int) -> None:
-        worker = workers[rival.side.name]
-        outcome = worker.measure(rival.side.where, rival.point)
+    def _measure(
+        self, workers: Mapping[str, Supervisor], match: Match, candidate: Candidate, number: int
+    ) -> None:
+        worker = workers[candidate.side.name]
+        outcome = worker.measure(candidate.side.where, candidate.point)
         if outcome.status == "out_of_memory" and len(workers) > 1:
             # The other sides' processes hold what they had of a problem until they are asked for another.
             for other in workers.values():
                 other.release()
-            outcome = worker.measure(rival.side.where, rival.point)
+            outcome = worker.measure(candidate.side.where, candidate.point)
         turn = Turn(
-            side=rival.side.name,
-            key=rival.key,
-            point=rival.point,
+            side=candidate.side.name,
+            key=candidate.key,
+            point=candidate.point,
             round=number,
             run=self.run,
             outcome=outcome,
         )
         if self.extra is not None and turn.outcome.timing is not None:
-            found = self.extra(worker, match, rival, turn)
+            found = self.extra(worker, match, candidate, turn)
             turn = turn.model_copy(update={"accuracy": found.accuracy, "sustained": found.sustained})
         self.turns[_slot(turn)] = turn
         self.report(turn)
 
 
-def medians(times: Mapping[Rival, Sequence[float]]) -> dict[Rival, float]:
-    """The middle one of each rival's times; none for a rival without any."""
-    return {rival: median(some) for rival, some in times.items() if some}
+def medians(times: Mapping[Candidate, Sequence[float]]) -> dict[Candidate, float]:
+    """The middle one of each candidate's times; none for a candidate without any."""
+    return {candidate: median(some) for candidate, some in times.items() if some}
 
 
 def _slot(turn: Turn) -> tuple[str, str, int]:
     return turn.side, turn.key, turn.round
 
 
-def _place(rival: Rival, number: int) -> tuple[str, str, int]:
-    return rival.side.name, rival.key, number
+def _place(candidate: Candidate, number: int) -> tuple[str, str, int]:
+    return candidate.side.name, candidate.key, number
 
 
 Noise = Mapping[str, tuple[float, int]]
@@ -288,12 +298,12 @@ def class_of(entry: Entry, point: Point, ceilings: Ceilings | None) -> str:
     return noise_class(rate(1.0, work, ceilings), 1.0)
 
 
-def noise(contest: Contest, entry: Entry, ceilings: Ceilings | None) -> Noise:
-    """The noise of a contest whose matches are of equals."""
+def noise(measured_rounds: Rounds, entry: Entry, ceilings: Ceilings | None) -> Noise:
+    """The noise of rounds whose matches are of equals."""
     logs: dict[str, list[list[float]]] = {}
-    for match in contest.matches:
-        a, b = match.rivals
-        times = contest.times(match)
+    for match in measured_rounds.matches:
+        a, b = match.candidates
+        times = measured_rounds.times(match)
         if times[a] and (name := class_of(entry, a.point, ceilings)):
             logs.setdefault(name, []).append(
                 [log(its / own) for own, its in zip(times[a], times[b], strict=True)]

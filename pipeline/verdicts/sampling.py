@@ -14,7 +14,7 @@ from pipeline.timing.settings import TimingSettings
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SampledRow:
     """A timed row, with what it takes to measure its point again in the same way; ``gpu`` is a hash of the
     UUID of the GPU that measured it, None where that is not known."""
 
@@ -31,11 +31,11 @@ class Candidate:
         return self.row.outcome.timing.median_us
 
 
-def sample(fresh: Sequence[Candidate], count: int, seed: int) -> list[Candidate]:
+def sample(fresh: Sequence[SampledRow], count: int, seed: int) -> list[SampledRow]:
     """So many of the rows, the same for the same seed: as equally of all providers of all kernels as their
     rows allow, and of each provider from short to long times."""
     chance = random.Random(seed)
-    groups: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[SampledRow]] = defaultdict(list)
     for one in sorted(fresh, key=lambda one: (one.us, order(one.row.point))):
         groups[one.row.point.kernel, one.row.point.provider].append(one)
     quotas = _quotas({name: len(rows) for name, rows in groups.items()}, min(count, len(fresh)), chance)
@@ -49,7 +49,7 @@ def sample(fresh: Sequence[Candidate], count: int, seed: int) -> list[Candidate]
     return drawn
 
 
-def by_provider(one: Candidate) -> tuple[object, ...]:
+def by_provider(one: SampledRow) -> tuple[object, ...]:
     """A sort key that lets the points of a provider follow each other: another takes another process."""
     point = one.row.point
     return one.entry.name, point.provider, tuple(point.problem.values())

@@ -85,7 +85,7 @@ def answer(question: Question) -> Answer:
         source = entry.loaded.kernel.provider(name).extension
         try:
             if source is not None:
-                extension.build(Place.of(entry.loaded), [source])
+                extension.build(Place.for_kernel(entry.loaded), [source])
         except UserError as error:
             broken[name] = str(error)
     return Answer(
@@ -98,7 +98,7 @@ def answer(question: Question) -> Answer:
         ),
         refusals=tuple(found.refusals()),
         broken=broken,
-        built=Place.of(entry.loaded).output if entry.loaded.is_outside else None,
+        built=Place.for_kernel(entry.loaded).output if entry.loaded.is_outside else None,
     )
 
 

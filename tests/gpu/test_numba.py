@@ -63,7 +63,7 @@ def test_a_launch_is_recorded() -> None:
         problem={"rows": 8, "columns": 100, "dtype": "float32"},
         parameters={"threads": 128},
     )
-    found = instance.of("softmax", point)
+    found = instance.load_instance("softmax", point)
     inputs = found.inputs(torch.device("cuda"), 0)
     with recorded(found) as told:
         found.call(*inputs)

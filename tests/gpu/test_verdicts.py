@@ -75,7 +75,7 @@ def test_calls_of_which_an_audit_makes_few_are_audited(tmp_path: Path) -> None:
 def test_a_ring_that_the_kernel_makes_has_no_equal_neighbours(sets: int) -> None:
     where, cuda = str(PLANTED / "top"), torch.device("cuda")
     problem = Values({"rows": 3, "columns": 1000, "largest": 8, "dtype": "float32"})
-    found = instance.of(where, Point(kernel="top", provider="torch", problem=problem))
+    found = instance.load_instance(where, Point(kernel="top", provider="torch", problem=problem))
     made = ring(found.inputs(cuda, 0), sets, found.another(cuda))
     assert len({x.data_ptr() for (x,) in made}) == sets
     assert {(x.data_ptr() - made[1][0].data_ptr()) % ALIGNMENT for (x,) in made[1:]} == {0}

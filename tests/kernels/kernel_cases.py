@@ -227,7 +227,7 @@ class Case:
         if self.provider.extension is not None:
             from pipeline.toolchain import extension
 
-            extension.load(extension.Place.of(self.loaded), self.provider.extension)
+            extension.load(extension.Place.for_kernel(self.loaded), self.provider.extension)
 
     def call(self, problem: Any, inputs: Tensors, parameters: Mapping[str, Any]) -> Tensors:
         """The outputs."""

@@ -238,7 +238,7 @@ def test_the_assemblers_own_report_and_the_library_agree() -> None:
     """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
     loaded = kernels.load("square")
     found = library.library_of(loaded, "cuda.cu")
-    told = {(row.symbol, row.architecture): row for row in resources(Place.of(loaded), "cuda.cu")}
+    told = {(row.symbol, row.architecture): row for row in resources(Place.for_kernel(loaded), "cuda.cu")}
     seen = 0
     for architecture in found.architectures:
         functions, texts = found.functions(architecture)
@@ -365,8 +365,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
         patch.setattr(extension, "ROOT", folder)
         patch.setattr(extension, "_capabilities", list)
         loaded = kernels.load(str(two_of_each.write(folder)))
-        extension.build(Place.of(loaded), extension.sources(loaded), ["80", "90"])
-        return Place.of(loaded).output
+        extension.build(Place.for_kernel(loaded), extension.sources(loaded), ["80", "90"])
+        return Place.for_kernel(loaded).output
 
 
 @pytest.fixture
@@ -376,7 +376,7 @@ def planted(tmp_path: Path, built: Path | None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(extension, "_capabilities", list)
     folder = two_of_each.write(tmp_path)
     if built is not None:
-        shutil.copytree(built, Place.of(kernels.load(str(folder))).output)
+        shutil.copytree(built, Place.for_kernel(kernels.load(str(folder))).output)
     return folder
 
 
@@ -571,7 +571,7 @@ def test_a_clone_knows_by_the_builds_report_that_its_rows_are_of_libraries_not_b
     said_here: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shutil.rmtree(Place.of(kernels.load(str(planted))).output)
+    shutil.rmtree(Place.for_kernel(kernels.load(str(planted))).output)
     (planted / "factor.cuh").write_text("#define FACTOR 0.5\n")
     edit(planted / "odd-name.cu", "T(0.5)", "T(FACTOR)")
     edit(

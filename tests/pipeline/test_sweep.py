@@ -229,10 +229,10 @@ def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     (row, *_) = swept.rows("quick")
     slug, outputs = device.cpu().slug, swept.root / "outputs"
     environment = json.loads((outputs / "environment" / f"{slug}.json").read_text())
-    felt = Environment.model_validate(environment).keyed_for(
+    relevant_environment = Environment.model_validate(environment).keyed_for(
         Provider("blocks", "blocks.py:add", language="torch")
     )
-    assert row.parts.environment == digest(felt)
+    assert row.parts.environment == digest(relevant_environment)
     assert "kernel:" in (outputs / "timings" / "quick" / f"{slug}.yaml").read_text()
     assert row.point == Point(
         kernel="quick",

@@ -19,7 +19,7 @@ from pipeline.points.point import Point
 from pipeline.store import results
 from pipeline.store.record import Measurement, Outcome, State
 from pipeline.timing.settings import TimingSettings
-from pipeline.verify import Candidate, sample
+from pipeline.verify import SampledRow, sample
 from tests import factory
 from tests.factory import H200
 from tests.planted.tree import Tree, cpu_tree
@@ -27,9 +27,9 @@ from tests.planted.tree import Tree, cpu_tree
 GPU = device.Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-planted")
 
 
-def candidates(rows: list[Measurement]) -> list[Candidate]:
+def candidates(rows: list[Measurement]) -> list[SampledRow]:
     entries = {name: catalog.find(name) for name in {row.point.kernel for row in rows}}
-    return [Candidate(row, entries[row.point.kernel], TimingSettings(), 0) for row in rows]
+    return [SampledRow(row, entries[row.point.kernel], TimingSettings(), 0) for row in rows]
 
 
 def test_a_sample_is_spread_over_kernels_providers_and_short_and_long_times() -> None:

@@ -41,7 +41,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def built() -> Path:
     """The pipeline's own library."""
-    place = extension.Place.of(ADD)
+    place = extension.Place.for_kernel(ADD)
     return extension.build(place, [CPP])[CPP].path
 
 

@@ -135,8 +135,8 @@ def test_packages_that_only_the_hosts_have_count_and_are_in_the_keys() -> None:
     stations = [OnHost(on(factory.environment())) for _ in range(2)]
     for one in stations:
         assert one.digests is not None
-        felt = one.digests.environment | {"numba": "0" * 16}
-        one.digests = one.digests.model_copy(update={"environment": felt})
+        relevant_environment = one.digests.environment | {"numba": "0" * 16}
+        one.digests = one.digests.model_copy(update={"environment": relevant_environment})
     cluster = cast(Cluster, PlantedCluster(*stations))
     found = gathering.members(cluster, assignment(), None, print)
     (members,) = gathering.agreeing(found, [SOFTMAX], assignment(), print).values()

@@ -22,7 +22,7 @@ from pipeline.execution.audit import (
     Tries,
     Try,
 )
-from pipeline.execution.point_audit import Ask, Examination
+from pipeline.execution.point_audit import Ask, PointAudit
 from pipeline.execution.protocol import (
     Again,
     Arm,
@@ -130,7 +130,8 @@ def test_the_least_empty_replay_is_subtracted_and_may_be_off_by_a_share() -> Non
 def test_a_try_that_is_beyond_by_less_than_empty_replays_differ_decides_nothing(
     longest_us: float, noise_us: float
 ) -> None:
-    """Beside other programs a host is late by milliseconds now and then, of an empty replay as of any."""
+    """SidecarFiles other programs a host is late by milliseconds now and then, of an empty replay as of
+    any."""
     rules = RULES["cuda"]
     limit_us = 1000 * LIMITS["cuda"] + rules.start_us + 200 * (1 + EMPTY_ERROR)
     empties = (longest_us, *[200.0] * 5)
@@ -218,9 +219,9 @@ def test_the_busiest_thread_says_for_how_long_a_worker_ran_ahead() -> None:
 
 @dataclass
 class Processes:
-    """A judge and a worker whose calls take ``us`` by a clock that stands still otherwise. The worker claims
-    ``claimed_us``; its empty replay takes as long as it likes, the judge's 200 us. It works for ``ahead_us``
-    while inputs are written, and takes what it claims after ``quick_from`` tries."""
+    """A verifier and a worker whose calls take ``us`` by a clock that stands still otherwise. The worker
+    claims ``claimed_us``; its empty replay takes as long as it likes, the verifier's 200 us. It works for
+    ``ahead_us`` while inputs are written, and takes what it claims after ``quick_from`` tries."""
 
     claimed_us: float
     us: float
@@ -238,7 +239,7 @@ class Processes:
     looks: int = 0
     rested: list[float] = field(default_factory=list)
 
-    def judge(self, request: Record, kind: type[Record]) -> Record:
+    def verifier(self, request: Record, kind: type[Record]) -> Record:
         self.asked.append(request)
         shared = Shared(region=Region(bytes=1, handle="there"), inputs=(), outputs=(), sets=1)
         right = Checked(error=None, max_abs_err=0.0, max_rel_err=0.0)
@@ -308,8 +309,8 @@ class Processes:
     def outcome(self, is_audited: bool = True, cache: str = "cold") -> Outcome:
         settings = TimingSettings(cache=cache)  # type: ignore[arg-type]
         outside = Outside(self.look, 2, lambda: self.now_s, self.rested.append)
-        made = Examination(
-            Ask(self.judge), Ask(self.worker), self.kind, settings, lambda us: is_audited, outside
+        made = PointAudit(
+            Ask(self.verifier), Ask(self.worker), self.kind, settings, lambda us: is_audited, outside
         )
         return made.outcome("double", POINT, None)
 

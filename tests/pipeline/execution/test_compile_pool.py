@@ -55,7 +55,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def servers() -> list[psutil.Process]:
-    """Of this process; their wardens are none."""
+    """Of this process; their reapers are none."""
     below = psutil.Process().children(recursive=True)
     return [p for p in below if p.cmdline()[1:3] == ["-m", "pipeline.execution.compile_server"]]
 

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import Begin, Check, Checked, Offer, Prepare
-from pipeline.execution.provider_runner import Trial
-from pipeline.execution.verifier import Judge
+from pipeline.execution.provider_runner import ProviderRunner
+from pipeline.execution.verifier import Verifier
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.timing.settings import TimingSettings
@@ -22,14 +22,14 @@ WHERE = str(PLANTED / "kinds")
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Judge, Trial]]:
+def both() -> Iterator[tuple[Verifier, ProviderRunner]]:
     """A judge and a worker in this process."""
     memory = os.memfd_create("test")
-    yield Judge("cpu", 0, memory), Trial("cpu", TimingSettings(), memory, pytest.fail)
+    yield Verifier("cpu", 0, memory), ProviderRunner("cpu", TimingSettings(), memory, pytest.fail)
     os.close(memory)
 
 
-def checked(both: tuple[Judge, Trial], where: str, point: Point) -> list[Checked]:
+def checked(both: tuple[Verifier, ProviderRunner], where: str, point: Point) -> list[Checked]:
     """What the judge says of calls on inputs that nobody knew before."""
     judge, trial = both
     prepared = judge.prepare(Prepare(where=where, point=point))
@@ -56,7 +56,7 @@ def kinds(provider: str, dtype: str) -> Point:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_right_is_right_and_wrong_is_wrong(both: tuple[Judge, Trial], dtype: str) -> None:
+def test_right_is_right_and_wrong_is_wrong(both: tuple[Verifier, ProviderRunner], dtype: str) -> None:
     for one in checked(both, WHERE, kinds("torch", dtype)):
         assert (one.error, one.max_abs_err, one.used) == (None, 0.0, 0.0)
     for provider, count in (("off_by_one", "1"), ("inverted", "1001")):
@@ -71,7 +71,7 @@ def test_right_is_right_and_wrong_is_wrong(both: tuple[Judge, Trial], dtype: str
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_kernel_that_compares_by_itself(both: tuple[Judge, Trial], dtype: str) -> None:
+def test_a_kernel_that_compares_by_itself(both: tuple[Verifier, ProviderRunner], dtype: str) -> None:
     where = str(PLANTED / "top")
 
     def said(provider: str) -> set[str | None]:
@@ -87,7 +87,7 @@ def test_a_kernel_that_compares_by_itself(both: tuple[Judge, Trial], dtype: str)
 
 
 def test_a_comparison_that_gives_no_sentence_is_named(
-    both: tuple[Judge, Trial], monkeypatch: pytest.MonkeyPatch
+    both: tuple[Verifier, ProviderRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import kernels
 

@@ -24,9 +24,9 @@ def softmax(provider: str, rows: int = 37, columns: int = 5, **parameters: int) 
 
 
 def test_an_instance_is_called_with_inputs_alone() -> None:
-    made = instance.of("softmax", softmax("triton_row", num_warps=8))
+    made = instance.load_instance("softmax", softmax("triton_row", num_warps=8))
     assert made.call.keywords == {"num_warps": 8}  # type: ignore[attr-defined]
-    made = instance.of("softmax", softmax("torch"))
+    made = instance.load_instance("softmax", softmax("torch"))
     (x,) = made.inputs(CPU, 0)
     assert x.shape == (37, 5)
     assert torch.equal(made.call(x), torch.softmax(x, -1))
@@ -34,7 +34,7 @@ def test_an_instance_is_called_with_inputs_alone() -> None:
 
 
 def test_inputs_are_of_the_seed_and_without_data_on_meta() -> None:
-    made = instance.of("softmax", softmax("torch"))
+    made = instance.load_instance("softmax", softmax("torch"))
     (one,), (same,), (other,) = (made.inputs(CPU, seed) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
@@ -43,15 +43,15 @@ def test_inputs_are_of_the_seed_and_without_data_on_meta() -> None:
 
 
 def test_an_interpreter_is_given_the_small_problem() -> None:
-    made = instance.of("softmax", softmax("triton_row", rows=4096, num_warps=4), interpreted=True)
+    made = instance.load_instance("softmax", softmax("triton_row", rows=4096, num_warps=4), interpreted=True)
     assert (made.problem.rows, made.problem.columns) == (8, 5)
-    made = instance.of("softmax", softmax("triton_row", rows=4096, num_warps=4))
+    made = instance.load_instance("softmax", softmax("triton_row", rows=4096, num_warps=4))
     assert made.problem.rows == 4096
 
 
 def test_dimensions_that_no_shape_tells_are_arguments() -> None:
     problem = Values({"m": 4, "n": 5, "k": 6, "dtype": "float32", "arithmetic": "tf32"})
-    made = instance.of("matmul", Point(kernel="matmul", provider="torch", problem=problem))
+    made = instance.load_instance("matmul", Point(kernel="matmul", provider="torch", problem=problem))
     assert made.call.keywords == {"arithmetic": "tf32"}  # type: ignore[attr-defined]
 
 
@@ -59,7 +59,7 @@ def test_a_kernel_outside_of_the_repository_is_found_by_its_folder(tmp_path: Pat
     folder = outside.write(tmp_path)
     problem, parameters = Values({"n": 10, "dtype": "float64"}), Values({"parts": 4})
     point = Point(kernel="double", provider="pieces", problem=problem, parameters=parameters)
-    made = instance.of(str(folder), point)
+    made = instance.load_instance(str(folder), point)
     (x,) = made.inputs(CPU, 0)
     assert torch.equal(made.call(x), x * 2)
     assert made.loaded.expected(made.problem, (x,))[0].dtype == torch.float64
@@ -89,4 +89,4 @@ def test_inputs_are_in_the_form_that_a_provider_takes() -> None:
 )
 def test_what_is_not_there_is_raised(change: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        instance.of("softmax", softmax("torch").model_copy(update=change))
+        instance.load_instance("softmax", softmax("torch").model_copy(update=change))

@@ -115,7 +115,7 @@ def test_points_of_a_library_wait_for_it_and_others_of_nothing(built: list[objec
 def test_inductor_s_trial_is_over_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
-    class Trial:
+    class ProviderRunner:
         def __enter__(self) -> None:
             said.append("begins")
 
@@ -123,7 +123,7 @@ def test_inductor_s_trial_is_over_before_anything_is_measured(monkeypatch: pytes
             said.append("is over")
 
     monkeypatch.setattr(inductor, "is_tried", lambda: False)
-    monkeypatch.setattr(inductor, "trying", Trial)
+    monkeypatch.setattr(inductor, "trying", ProviderRunner)
     provider = SOFTMAX.kernel.provider("torch_compile")
     with Compilers(None) as compilers:
         compilers.begin(SOFTMAX, [provider])

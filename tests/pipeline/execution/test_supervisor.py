@@ -63,7 +63,7 @@ def processes(of: str = "pipeline") -> list[int]:
 
 
 def workers(of: Supervisor) -> list[int]:
-    """The process of the worker whose turn it is, if it runs: its warden's only child."""
+    """The process of the worker whose turn it is, if it runs: its reaper's only child."""
     now = of._workers._now
     if now is None or now._process is None:
         return []
@@ -79,7 +79,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert first.status == "ok"
     assert first.timing is not None
     assert (first.timing.timer, first.timing.n_samples) == ("perf_counter", 3)
-    (pid,), (judge,) = workers(worker), processes("pipeline.execution.verifier_process")
+    (pid,), (verifier,) = workers(worker), processes("pipeline.execution.verifier_process")
     where = r"tests/planted/faulty/torch\.py:\d+: "
     seen = {pid}
     for provider, status, error in (
@@ -100,7 +100,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
             assert re.match(str(error), str(outcome.error)), outcome.error
             seen |= set(workers(worker))
     assert len(seen) == 7, "each provider has a process, and keeps it as long as it survives"
-    assert processes("pipeline.execution.verifier_process") == [judge]
+    assert processes("pipeline.execution.verifier_process") == [verifier]
     assert worker.changes == {}
 
 
@@ -121,7 +121,7 @@ def test_processes_that_were_launched_wait_for_the_first_point() -> None:
     others = set(processes())
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
         made.launch()
-        # The judge; the server that workers are forked from, a warden and a worker.
+        # The verifier; the server that workers are forked from, a reaper and a worker.
         wait_until(lambda: len(set(processes()) - others) == 4)
         launched = set(processes()) - others
         assert workers(made) and measured(made, "right").status == "ok"
@@ -513,12 +513,12 @@ def test_a_machine_that_a_providers_own_threads_keep_busy_is_its_fault(tmp_path:
 
 def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor) -> None:
     measured(worker, "right")
-    (judge,) = processes("pipeline.execution.verifier_process")
-    os.kill(judge, signal.SIGKILL)
-    while Path(f"/proc/{judge}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+    (verifier,) = processes("pipeline.execution.verifier_process")
+    os.kill(verifier, signal.SIGKILL)
+    while Path(f"/proc/{verifier}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         sleep(0.01)  # it is gone before it is asked
     outcome = measured(worker, "right")
-    assert (outcome.status, outcome.error) == ("runtime_error", "the judge was killed by SIGKILL")
+    assert (outcome.status, outcome.error) == ("runtime_error", "the verifier was killed by SIGKILL")
     assert measured(worker, "right").status == "ok"
 
 
@@ -556,7 +556,10 @@ def test_a_worker_that_can_not_start_is_said(tmp_path: Path) -> None:
         (folder / name).write_text("raise SystemExit('no torch here')")
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, root=tmp_path) as broken:
         outcome = measured(broken, "right")
-        assert (outcome.status, outcome.error) == ("runtime_error", "the judge exited with 1: no torch here")
+        assert (outcome.status, outcome.error) == (
+            "runtime_error",
+            "the verifier exited with 1: no torch here",
+        )
         said = "the worker exited with 1: no torch here"
         with pytest.raises(UserError, match=rf"^the ceilings of .* could not be measured: {said}\.$"):
             broken.rates()
@@ -572,7 +575,7 @@ def test_who_waits_for_an_abandoned_worker_learns_that_it_is_gone() -> None:
         waiting.join()
     ((status, error),) = [(one.status, one.error) for one in found]
     assert status == "runtime_error"
-    assert error in ("the worker was killed by SIGKILL", "the judge was killed by SIGTERM")
+    assert error in ("the worker was killed by SIGKILL", "the verifier was killed by SIGTERM")
 
 
 def test_a_worker_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pipeline.execution import instance
 from pipeline.execution.protocol import Draw, Fill, Prepare, Spread
 from pipeline.execution.shared_memory import SharedMemory
 from pipeline.execution.supervisor import Supervisor
-from pipeline.execution.verifier import Judge
+from pipeline.execution.verifier import Verifier
 from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.frozen import Values
@@ -152,7 +152,7 @@ def test_sorted_inputs_stay_sorted_in_every_set(worker: Supervisor, tmp_path: Pa
         assert measured(worker, where, provider).status == "ok"
 
     cpu = torch.device("cpu")
-    found = instance.of(where, point(where, "right", 100))
+    found = instance.load_instance(where, point(where, "right", 100))
     for sets in (2, 3, 7, 300, 2001):
         made = ring(found.inputs(cpu, 0), sets, found.another(cpu))
         assert len(made) == sets
@@ -161,7 +161,7 @@ def test_sorted_inputs_stay_sorted_in_every_set(worker: Supervisor, tmp_path: Pa
         assert len({x.data_ptr() for x, _ in made}) == sets
 
     memory = os.memfd_create("test")
-    judge, seen = Judge("cpu", 0, memory), SharedMemory(cpu, memory)
+    judge, seen = Verifier("cpu", 0, memory), SharedMemory(cpu, memory)
     judge.prepare(Prepare(where=where, point=point(where, "right", 100)))
     shared = judge.spread(Spread(sets=32))
     seen.map(shared.region)

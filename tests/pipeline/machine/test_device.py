@@ -32,9 +32,9 @@ class Handle:
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """No test hears what the driver told another."""
-    device.told.cache_clear()
+    device.driver_facts.cache_clear()
     yield
-    device.told.cache_clear()
+    device.driver_facts.cache_clear()
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_another_driver_is_another_environment(
     plant_gpus(H100)
     before = fingerprint(device.resolve("cuda"))
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "600.1")
-    device.told.cache_clear()
+    device.driver_facts.cache_clear()
     assert fingerprint(device.resolve("cuda")).digest != before.digest
 
 

@@ -42,10 +42,14 @@ def test_a_provider_feels_its_languages_tools_and_on_a_cpu_the_host(name: str) -
 
 
 def test_a_peer_that_is_not_installed_has_no_version() -> None:
-    felt = H200.keyed_for(Provider("peer", "peers.py:f", language="torch", package="no-such-package"))
-    assert set(felt) == OF_ALL | {"triton"}
-    felt = H200.keyed_for(Provider("peer", "peers.py:f", language="torch", package="pydantic"))
-    assert felt["package"].startswith("pydantic 2")
+    relevant_environment = H200.keyed_for(
+        Provider("peer", "peers.py:f", language="torch", package="no-such-package")
+    )
+    assert set(relevant_environment) == OF_ALL | {"triton"}
+    relevant_environment = H200.keyed_for(
+        Provider("peer", "peers.py:f", language="torch", package="pydantic")
+    )
+    assert relevant_environment["package"].startswith("pydantic 2")
 
 
 def test_numba_feels_what_compiles_it_and_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,10 +57,10 @@ def test_numba_feels_what_compiles_it_and_its_own_variables(monkeypatch: pytest.
     monkeypatch.setenv("NUMBA_OPT", "1")
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     told = H200.model_copy(update={"flags": flags("cuda")})
-    felt = told.keyed_for(PROVIDERS["numba"])
-    assert list(felt["numba"]) == ["pydantic"]
-    assert felt["flags"].get("NUMBA_OPT") == "1"
-    assert "NUMBA_ENABLE_CUDASIM" not in felt["flags"]
+    relevant_environment = told.keyed_for(PROVIDERS["numba"])
+    assert list(relevant_environment["numba"]) == ["pydantic"]
+    assert relevant_environment["flags"].get("NUMBA_OPT") == "1"
+    assert "NUMBA_ENABLE_CUDASIM" not in relevant_environment["flags"]
     assert "NUMBA_OPT" not in told.keyed_for(PROVIDERS["triton"])["flags"]
 
 

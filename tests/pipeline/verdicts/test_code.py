@@ -13,7 +13,7 @@ from pipeline import ROOT, UserError
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.verdicts import code
-from pipeline.verdicts.rounds import Match, Rival, Side
+from pipeline.verdicts.rounds import Candidate, Match, Side
 from tests.planted.tree import Tree
 
 POINT = Point(
@@ -48,19 +48,19 @@ def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> 
 def looked_into(a: tuple[str, str, int], b: tuple[str, str, int], verdict: str = "slower") -> bool:
     """Whether a comparison of two looks into their code; each is a tree's name, a provider of square and
     its warps."""
-    rivals = tuple(
-        Rival(
+    candidates = tuple(
+        Candidate(
             Side(side, Path(side), "square"),
             POINT.model_copy(update={"provider": name, "parameters": Values({"num_warps": warps})}),
             f"{side}{name}{warps}",
         )
         for side, name, warps in (a, b)
     )
-    match = Match(rivals)
+    match = Match(candidates)
     told = SimpleNamespace(
         matches=[match],
-        verdicts=lambda: {(match, rivals[1]): verdict},
-        estimates=lambda: {(match, rivals[1]): SimpleNamespace(ratio=1.1)},
+        verdicts=lambda: {(match, candidates[1]): verdict},
+        estimates=lambda: {(match, candidates[1]): SimpleNamespace(ratio=1.1)},
     )
     return bool(code.most_changed(cast(Any, told), kernels.load("square").kernel))
 

@@ -42,7 +42,7 @@ def test_a_first_look_is_at_those_that_were_near_the_fastest(
         (one,) = finalists.of_ledger(
             SOFTMAX, wanted, "largest", rows, identity, factory.ceilings(), GPU, near
         )
-        return {rival.point.provider for rival in one.match.rivals}
+        return {candidate.point.provider for candidate in one.match.candidates}
 
     assert meeting(None) == set(times)
     # The baseline stays, and what a caller gets.

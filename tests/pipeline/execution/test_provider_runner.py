@@ -32,8 +32,8 @@ from pipeline.execution.protocol import (
     Spread,
     Time,
 )
-from pipeline.execution.provider_runner import Trial
-from pipeline.execution.verifier import Judge
+from pipeline.execution.provider_runner import ProviderRunner
+from pipeline.execution.verifier import Verifier
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.timing.settings import TimingSettings
@@ -59,7 +59,7 @@ def packed() -> Point:
     return Point(kernel="packed", provider="whole", problem=problem)
 
 
-def begin(judge: Judge, where: str, point: Point) -> Begin:
+def begin(judge: Verifier, where: str, point: Point) -> Begin:
     prepared = judge.prepare(Prepare(where=where, point=point))
     judge.offer(Offer(edition=0))
     return asked(where, point, prepared)
@@ -81,7 +81,7 @@ def test_torch_compile_compiles_once_a_shape(memory: int) -> None:
     """Verified and timed, it is called under different flags and from different places."""
     torch._dynamo.reset()
     counters.clear()
-    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory, pytest.fail)
+    judge, trial = Verifier("cpu", 0, memory), ProviderRunner("cpu", SETTINGS, memory, pytest.fail)
     for size in (17, 33):
         trial.begin(begin(judge, "square", square("torch_compile", size)))
         trial.time(Time())
@@ -115,8 +115,8 @@ def test_right_outputs_stay_right_through_every_step(memory: int, where: str, po
     """Floating-point, packed integers, in place: each with the inputs of the step and no others."""
     folder = where if where == "square" else str(PLANTED / where)
     judge, trial = (
-        Judge("cpu", 0, memory),
-        Trial("cpu", SETTINGS.model_copy(update={"cache": "cold"}), memory, pytest.fail),
+        Verifier("cpu", 0, memory),
+        ProviderRunner("cpu", SETTINGS.model_copy(update={"cache": "cold"}), memory, pytest.fail),
     )
     trial.begin(begin(judge, folder, point))
     assert judge.check(Check(edition=0)).error is None
@@ -155,7 +155,7 @@ def test_right_outputs_stay_right_through_every_step(memory: int, where: str, po
 
 def test_what_is_not_written_is_never_right(memory: int) -> None:
     """Whatever the memory held: the judge writes there what can't be right, for integers, too."""
-    judge = Judge("cpu", 0, memory)
+    judge = Verifier("cpu", 0, memory)
     for where, point in (
         ("square", square("torch_square", 17)),
         (str(PLANTED / "packed"), packed()),
@@ -168,7 +168,7 @@ def test_what_is_not_written_is_never_right(memory: int) -> None:
 
 
 def test_an_input_that_was_changed_is_seen_in_shared_memory(memory: int) -> None:
-    judge, trial = Judge("cpu", 0, memory), Trial("cpu", SETTINGS, memory, pytest.fail)
+    judge, trial = Verifier("cpu", 0, memory), ProviderRunner("cpu", SETTINGS, memory, pytest.fail)
     problem = Values({"elements": 64, "dtype": "float32"})
     where = str(PLANTED / "faulty")
     trial.begin(begin(judge, where, Point(kernel="faulty", provider="changes_input", problem=problem)))
@@ -177,7 +177,7 @@ def test_an_input_that_was_changed_is_seen_in_shared_memory(memory: int) -> None
 
 def test_what_does_not_fit_is_said_before_it_is_made(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "memory_available", lambda device: 3 * 10**9)
-    judge = Judge("cpu", 0, memory)
+    judge = Verifier("cpu", 0, memory)
     problem = Values({"elements": 10**9, "dtype": "float32"})
     point = Point(kernel="faulty", provider="right", problem=problem)
     with pytest.raises(FaultyError, match=r"^needs about \d+ GB for inputs and reference; 3 GB are free$"):
@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_said_before_it_is_made(memory: int, monkeypatch: p
 def test_a_reference_is_computed_once_for_all_providers_of_a_problem(
     memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = Judge("cpu", 0, memory)
+    judge = Verifier("cpu", 0, memory)
     made: list[Tolerance] = []
     answered = verifier._answered
     monkeypatch.setattr(verifier, "_answered", lambda *given: (made.append(given), answered(*given))[1])

@@ -1,4 +1,4 @@
-"""Which processes a contest starts, with supervisors that only count."""
+"""Which processes rounds start, with supervisors that only count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.store.turns import Turn
 from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts import rounds as rounds_module
 from pipeline.verdicts.intervals import Rule
-from pipeline.verdicts.rounds import Contest, Match, Rival, RoundLimits, Side
+from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, Side
 from tests import factory
 
 
@@ -68,8 +68,8 @@ def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CP
         points = (
             Point(kernel=side.where, provider=name, problem=Values({"n": 1})) for name in ("one", "other")
         )
-        matches.append(Match(tuple(Rival(side, point, f"{side.name}{point}") for point in points)))
-    made = Contest(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+        matches.append(Match(tuple(Candidate(side, point, f"{side.name}{point}") for point in points)))
+    made = Rounds(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
     made.hold(device, TimingSettings(), 0, 1.0, None)
     return Counted.made
 
@@ -96,8 +96,8 @@ def test_processes_that_were_launched_before_measure_the_first_round(monkeypatch
     monkeypatch.setattr(rounds_module, "Supervisor", Counted)
     first: Any = Counted(GPU, TimingSettings(), 0, 1.0, Path("tree"), in_turns=True)
     point = Point(kernel="softmax", provider="one", problem=Values({"n": 1}))
-    match = Match((Rival(Side("tree", Path("tree"), "softmax"), point, "key"),))
-    held = Contest([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+    match = Match((Candidate(Side("tree", Path("tree"), "softmax"), point, "key"),))
+    held = Rounds([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
     held.hold(GPU, TimingSettings(), 0, 1.0, None, {"tree": first})
     assert [one.asked for one in Counted.made if one.asked] == [["softmax"], ["softmax"]]
     assert first.asked == ["softmax"] and first.told[0] == "start after 0"
@@ -110,10 +110,15 @@ def test_two_sides_have_processes_of_their_own_even_of_one_tree(monkeypatch: pyt
     assert [one.asked for one in rounds] == [["softmax", "softmax"]] * 4
 
 
-def turn(rival: Rival, number: int, time_us: float) -> Turn:
+def turn(candidate: Candidate, number: int, time_us: float) -> Turn:
     outcome = factory.measurement("softmax", "torch", 4096, median_us=time_us).outcome
     return Turn(
-        side=rival.side.name, key=rival.key, point=rival.point, round=number, run="r", outcome=outcome
+        side=candidate.side.name,
+        key=candidate.key,
+        point=candidate.point,
+        round=number,
+        run="r",
+        outcome=outcome,
     )
 
 
@@ -124,13 +129,13 @@ def test_on_a_device_of_unknown_noise_two_rounds_decide_what_lies_far_apart(prob
     matches, turns = [], []
     for n in range(problems):
         own, other = (
-            Rival(side, Point(kernel="softmax", provider=name, problem=Values({"n": n})), f"{name}{n}")
+            Candidate(side, Point(kernel="softmax", provider=name, problem=Values({"n": n})), f"{name}{n}")
             for name in ("own", "other")
         )
         matches.append(Match((own, other), kind="memory"))
         for number, drift in enumerate((1.0, 1.2)):
             turns += [turn(own, number, 100.0), turn(other, number, 140.0 * drift)]
-    held = Contest(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+    held = Rounds(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
     held.know(turns)
     assert set(held.verdicts().values()) == {word}
 
@@ -143,14 +148,14 @@ def test_who_prepares_is_told_of_the_matches_that_a_round_measures_and_of_no_oth
     monkeypatch.setattr(rounds_module, "Supervisor", Counted)
     side = Side("tree", Path("tree"), "softmax")
     known, new = (
-        Match((Rival(side, Point(kernel="softmax", provider="one", problem=Values({"n": n})), f"{n}"),))
+        Match((Candidate(side, Point(kernel="softmax", provider="one", problem=Values({"n": n})), f"{n}"),))
         for n in (1, 2)
     )
-    rounds = [turn(known.rivals[0], number, 100.0) for number in (0, 1)]
+    rounds = [turn(known.candidates[0], number, 100.0) for number in (0, 1)]
 
     def prepared(*matches: Match) -> list[tuple[Match, ...]]:
         told: list[tuple[Match, ...]] = []
-        held = Contest(
+        held = Rounds(
             matches,
             RoundLimits(2, 2),
             Rule(),

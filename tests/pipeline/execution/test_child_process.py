@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import ROOT
-from pipeline.execution.child_process import MOST_MODES, GoneError, Partner
+from pipeline.execution.child_process import MOST_MODES, ChildProcess, GoneError
 from pipeline.execution.forks import by_command
 from pipeline.execution.protocol import Echo, Echoed, Setup
 from pipeline.timing.settings import TimingSettings
@@ -38,11 +38,11 @@ def memory() -> Iterator[int]:
     os.close(descriptor)
 
 
-def partner(times: int, memory: int, tmp_path: Path) -> Partner:
+def partner(times: int, memory: int, tmp_path: Path) -> ChildProcess:
     (tmp_path / "wants.py").write_text(WANTS)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     start = by_command([sys.executable, str(tmp_path / "wants.py"), str(times)], ROOT, lambda: environment)
-    made = Partner("worker", Setup(device="cpu", settings=TimingSettings(), seed=0), start)
+    made = ChildProcess("worker", Setup(device="cpu", settings=TimingSettings(), seed=0), start)
     made.launch(memory)
     made.begin()
     return made
