@@ -144,6 +144,7 @@ def made(config: BenchScaleConfig, model: int, wanted: Plan, output: Path, count
         trials=None,
         seconds=None,
         ahead=1,
+        replay=False,
         remeasure=False,
         audit="best",
         retry="passing",

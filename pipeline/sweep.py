@@ -7,6 +7,7 @@
     python -m pipeline.sweep kernel=softmax cluster=ray
     python -m pipeline.sweep kernel=matmul size=4096 dtype=bfloat16 provider=triton_tiled search=tpe trials=60
     python -m pipeline.sweep kernel=softmax workload=untuned.json
+    python -m pipeline.sweep kernel=softmax output=results search=tpe replay=true
 
 Measures the points that each kernel's ledger does not hold yet, appends each as it is measured, and ends with
 a table. Stopped in any way, the same command goes on where it was.
@@ -14,7 +15,8 @@ a table. Stopped in any way, the same command goes on where it was.
 With search=tpe or search=random it measures some of all configurations that the providers declare, whatever
 the preset's lists are; pins bind. One search is one provider at one problem. trials=N counts the
 configurations of each search, with those that the ledger holds already. seconds=N is the time of all searches
-of a kernel together, which they share evenly.
+of a kernel together, which they share evenly. With replay=true a search is played against the grids that
+ledgers hold: how near does it come to the best?
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from pipeline.points import notation, problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.points.searches import Searches
+from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.sweep_output import (
     Found,
     SweepOutput,
@@ -72,6 +75,9 @@ def run(configs: Sequence[SweepConfig]) -> None:
     """Measure what the ledgers lack, print the tables, publish. Raises UnsuccessfulError where own providers
     failed."""
     first = configs[0]  # all but the kernel is the same
+    if first.replay:
+        replay(configs)
+        return
     if first.cluster is not None:
         on_cluster(configs, first.cluster)
         return
@@ -114,6 +120,28 @@ def run(configs: Sequence[SweepConfig]) -> None:
         for sweep in sweeps:
             sweep.hold()
     conclude(sweeps, monotonic() - begin)
+
+
+def replay(configs: Sequence[SweepConfig]) -> None:
+    """Play the search against each ledger, and print a table. Raises UserError where no ledger has a grid."""
+    from pipeline.reporting import replays  # which imports what no other sweep needs
+
+    is_shown = False
+    for config in configs:
+        name, sampler = config.entry.name, config.search
+        assert sampler != "exhaustive", "the options are checked"
+        for folder in results.folders_of(config.output):
+            for path in results.listed(folder, f"timings/{name}/*.jsonl", warn):
+                rows = results.own_rows(path, warn)
+                if found := replays.grids(config.entry, rows, config.pin, config.provider):
+                    title = f"{name} on {path.stem}"
+                    print_wide(console, replays.searched(found, sampler, config.ahead, title))
+                    is_shown = True
+    if not is_shown:
+        raise UserError(
+            f"{configs[0].output} has no grid of {replays.FEWEST} configurations of one provider at one "
+            "problem that was asked for; measure one by a sweep, or name its folder by output=."
+        )
 
 
 def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:

@@ -4,12 +4,17 @@
     python -m pipeline.tune output=results
     python -m pipeline.tune output=results device=cuda:1
     python -m pipeline.tune output=results gpu=nvidia-h200
+    python -m pipeline.tune output=results replay=true
 
 Of every kernel of this repository that the ledgers have times of: at each problem the fastest configuration
 with the runner-up, and how far the rule may be trusted between these problems. It measures nothing. Only rows
 count whose source, measurement version and environment are those that are here; the others are counted.
 With ``gpu`` it writes the table of a GPU that is not here, in whose recorded environment. docs/tuned.md says
 how to read one.
+
+With ``replay`` it shows how good the rule between tuned problems is: each problem of a ledger is left out in
+turn, and the rule chooses by the others. The regret is how much longer its choice takes than the fastest of
+the ledger there. Old rows count, too.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog, problems
 from pipeline.points.catalog import Entry
+from pipeline.reporting import replays
+from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.summary import tuned_table
 from pipeline.store import finals, provenance, results
 from pipeline.store.environment import UNKEYED, Environment
@@ -44,6 +51,9 @@ OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
 
 def run(config: TuneConfig) -> None:
     """Write the table and show it."""
+    if config.replay:
+        replay(config)
+        return
     begin = monotonic()
     environment = _here(config.device) if config.gpu is None else _recorded(config.output, config.gpu)
     slug, l2_bytes = environment.gpu, environment.l2_bytes or 0
@@ -88,6 +98,21 @@ def run(config: TuneConfig) -> None:
     count = sum(len(one.problems) for one in found.values())
     seconds = monotonic() - begin
     say(f"{count} problem{'s' * (count > 1)} of {', '.join(found)}, {seconds:.1f} s: {path}.")
+
+
+def replay(config: TuneConfig) -> None:
+    """Print the rule's regrets for each ledger. Raises UserError where there is none."""
+    is_shown = False
+    for name in kernels.names():
+        entry = catalog.find(name)
+        for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
+            some = tuning.measured(entry, results.own_rows(ledger, warn), None)
+            if some:
+                times = tuning.times_of(entry, some, _recorded(config.output, ledger.stem).l2_bytes or 0)
+                print_wide(console, replays.regretted(entry, times, f"{name} on {ledger.stem}: regret"))
+                is_shown = True
+    if not is_shown:
+        raise UserError(f"{config.output} has no ledger; measure one, or name its folder by output=.")
 
 
 def _here(wanted: str) -> Environment:

@@ -99,6 +99,12 @@ def _ends(search: str, of: ValidationInfo) -> str:
     if not {"trials", "seconds"} <= of.data.keys():
         return search  # one of them is wrong, and that is said
     ends = [name for name in ("trials", "seconds") if of.data[name] is not None]
+    if of.data.get("replay"):
+        if search == "exhaustive" or ends:
+            raise ValueError(
+                "replay=true plays a search to several ends; write search=tpe or search=random alone"
+            )
+        return search
     if search == "exhaustive" and ends:
         raise ValueError(f"exhaustive measures every point; write search=tpe, or leave {ends[0]}= out")
     if search != "exhaustive" and not ends:
@@ -118,6 +124,7 @@ class SweepConfig(PointsConfig):
     trials: int | None = Field(ge=1)
     seconds: float | None = Field(gt=0)
     ahead: int = Field(ge=1, le=MOST_AHEAD)
+    replay: bool
     remeasure: bool
     audit: Literal["best", "all"]
     retry: Retry
@@ -131,7 +138,7 @@ class SweepConfig(PointsConfig):
     @property
     def budget(self) -> SearchBudget | None:
         """How to search; None for measuring every point."""
-        if self.search == "exhaustive":
+        if self.search == "exhaustive" or self.replay:
             return None
         return SearchBudget(self.search, self.trials, self.seconds, self.ahead, self.seed)
 
@@ -257,19 +264,12 @@ class BestConfig(KernelOptions):
 
 
 class TuneConfig(Record):
-    """conf/tune.yaml. ``gpu`` None is the device's own."""
+    """conf/tune.yaml. ``gpu`` None is the device's own; of a replay every GPU."""
 
     device: str
     gpu: str | None
+    replay: bool
     output: Place
-
-
-class TuneReplayConfig(Record):
-    """conf/tune_replay.yaml."""
-
-    kernel: Pin[str]
-    l2_mib: float = Field(ge=0)
-    input: Place
 
 
 class VerifyConfig(Record):
@@ -301,19 +301,6 @@ class AccuracyConfig(Record):
     output: Place
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
-
-
-class SearchReplayConfig(Record):
-    """conf/search_replay.yaml."""
-
-    kernel: Pin[str]
-    provider: Pin[str]
-    pin: dict[str, Some] = Field(default_factory=dict)
-    search: Several[Sampler]
-    seeds: int = Field(ge=1)
-    ahead: int = Field(ge=1, le=MOST_AHEAD)
-    fewest: int = Field(ge=2)
-    input: Place
 
 
 class CompareConfig(PointsConfig):

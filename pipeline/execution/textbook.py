@@ -1,4 +1,4 @@
-"""The textbook sweep that ``bench_sweep`` compares with: compile, verify, ``do_bench``, next.
+"""The textbook sweep that ``pipeline.benchmarks sweep`` compares with: compile, verify, ``do_bench``, next.
 
     python -m pipeline.execution.textbook PLAN
 

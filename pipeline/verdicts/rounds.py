@@ -197,7 +197,7 @@ class Rounds:
         }
 
     def noise(self, match: Match) -> float:
-        """What is known of equal candidates' noise there: measured before, or told by the measured_rounds's
+        """What is known of equal candidates' noise there: measured before, or told by the rounds'
         rounds."""
         return self._noise(self._ratios(lambda match: match.candidates[0]))[match]
 

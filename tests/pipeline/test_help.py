@@ -99,8 +99,8 @@ ABOUT_KERNELS = [
         "codegen",
         "compare",
     ),
-    *("counters", "finals", "profile", "publish", "results", "sanitize", "search_replay", "sweep"),
-    *("tune_replay", "ui", "verify"),
+    *("counters", "finals", "profile", "publish", "results", "sanitize", "sweep"),
+    *("ui", "verify"),
 ]
 
 

@@ -1,0 +1,205 @@
+"""Replays against ledgers: how near searches come to the best, and what the rule of tuned tables would cost.
+
+Nothing is measured. A grid is the configurations of one provider at one problem in a ledger. A search of it
+asks as a sweep does, and is given the ledger's times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isinf
+
+from rich import box
+from rich.table import Table
+
+from kernels.ops import rule
+from kernels.ops.tuned import words_text
+from pipeline.points.asked import asked
+from pipeline.points.catalog import Entry
+from pipeline.points.frozen import Values
+from pipeline.points.plan import Pins, chosen_providers
+from pipeline.points.point import Point
+from pipeline.points.search import Sampler
+from pipeline.points.searches import SearchBudget, Searches
+from pipeline.reporting.numbers import percent
+from pipeline.store.record import Measurement
+from pipeline.verdicts import regret
+from pipeline.verdicts.regret import Left, Times
+
+SHARES = (0.05, 0.10, 0.15, 0.25, 0.50)
+"""Of a grid's configurations: after so many of them the table says how near a search is."""
+
+SEEDS = 3
+"""Each search is played so often, each time with another seed."""
+
+FEWEST = 12
+"""Grids of fewer configurations are left out."""
+
+SIDES = {True: "within", False: "beyond", None: "both"}
+"""Of the L2 cache."""
+
+NEAR = 0.02
+"""A configuration that takes at most this share longer than the best is as good."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Configurations of a provider at a problem with their times, None for one that failed; and whether a
+    sweep on a GPU compiles them ahead."""
+
+    times: Mapping[Point, float | None]
+    is_ahead: bool
+
+    @property
+    def best(self) -> float:
+        """The shortest time; infinite where every configuration failed."""
+        return min((us for us in self.times.values() if us is not None), default=inf)
+
+    def trials(self, share: float) -> int:
+        """How many configurations are this share of all, at least one."""
+        return ceil(share * len(self.times))
+
+
+def grids(
+    entry: Entry, rows: Sequence[Measurement], pins: Pins, providers: Sequence[str] | None
+) -> list[Grid]:
+    """The grids of a ledger that are large enough, of the points that are asked for; of rows by several
+    settings those by the settings that most were measured by."""
+    chosen = {one.name: one for one in chosen_providers(entry, providers)}
+    is_asked = asked(entry, pins, providers)
+    found: dict[tuple[str, Values], dict[str, dict[Point, float | None]]] = {}
+    for row in rows:
+        if not is_asked(row.point):
+            continue
+        timing = row.outcome.timing
+        by_settings = found.setdefault((row.point.provider, row.point.problem), {})
+        times = by_settings.setdefault(row.parts.settings, {})
+        times[row.point] = None if timing is None else timing.median_us
+    made = [
+        Grid(max(by_settings.values(), key=len), chosen[provider].compiles_ahead)
+        for (provider, _), by_settings in found.items()
+        if provider in chosen
+    ]
+    return [grid for grid in made if len(grid.times) >= FEWEST and not isinf(grid.best)]
+
+
+def play(found: Sequence[Grid], share: float, sampler: Sampler, seed: int, ahead: int) -> list[float]:
+    """Search all grids of a ledger as a sweep does, each by this share of its configurations. How much longer
+    than the grid's best takes the best that was found, as a share of it; infinite where all trials failed."""
+    searches = Searches(SearchBudget(sampler, None, None, ahead, seed))
+    times: dict[Point, float | None] = {}
+    for grid in found:
+        searches.add(list(grid.times), grid.is_ahead, {}, trials=grid.trials(share))
+        times |= grid.times
+    waiting = searches.refill([])
+    while waiting:
+        first, *rest = waiting
+        searches.tell(first, times[first])
+        waiting = searches.refill(rest)
+    off = []
+    for grid in found:
+        best = searches.best(next(iter(grid.times)))
+        off.append(inf if best is None else best[1] / grid.best - 1)
+    return off
+
+
+def searched(found: Sequence[Grid], sampler: Sampler, ahead: int, title: str) -> Table:
+    """The table of a search against the grids of one ledger: after a share of each grid's configurations, how
+    far the best that was found is from the grid's best, and how often it is near."""
+    sizes = [len(grid.times) for grid in found]
+    of_all = f"{len(found)} grid{'s' * (len(found) != 1)} of {_range(sizes)} configurations, {SEEDS} seeds"
+    table = Table(
+        title=f"{title}, {sampler}: {of_all}", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False
+    )
+    for header in ("of the grid", "trials", "median off", "90th percentile", f"within {NEAR:.0%}"):
+        table.add_column(header, justify="right")
+    for share in SHARES:
+        plays = [play(found, share, sampler, seed, ahead) for seed in range(SEEDS)]
+        off = sorted(one for each in plays for one in each)
+        table.add_row(
+            f"{share:.0%}",
+            _range([grid.trials(share) for grid in found]),
+            _percent(off[len(off) // 2]),
+            _percent(off[ceil(0.9 * len(off)) - 1]),
+            f"{sum(one <= NEAR for one in off) / len(off):.0%}",
+        )
+    return table
+
+
+def _range(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _percent(share: float) -> str:
+    return "nothing found" if isinf(share) else f"{100 * share:.1f} %"
+
+
+def regretted(entry: Entry, times: Sequence[Times], title: str) -> Table:
+    """How much longer than the fastest of a ledger takes the choice of the rule between tuned problems, where
+    each problem is left out in turn, in every dtype; beside that of what callers get, of the best of the
+    nearest problem alone, of the safest default and of the baseline. On both sides of the L2 cache."""
+    made = Table(title=title, box=box.SIMPLE_HEAD)
+    for name in ("L2 cache", "way", "problems", "median", "90th percentile", "largest"):
+        made.add_column(name, justify="left" if name in ("L2 cache", "way") else "right")
+    size = entry.loaded.kernel.size
+    by_rule, by_nearest = (regret.leave_out(times, size, count) for count in (rule.NEIGHBOURS, 1))
+    for side, shown in SIDES.items():
+        here = [one for one in times if side in (None, one.tuned.within_l2)]
+        chosen = [one for one in by_rule if side in (None, one.times.tuned.within_l2)]
+        nearest = [one for one in by_nearest if side in (None, one.times.tuned.within_l2)]
+        trusted = regret.up_to(chosen) if side is not None else []
+        ways = {
+            "what is called": called(entry, times, by_rule, side),
+            "rule": regrets(chosen),
+            "rule where it is trusted": regrets(trusted),
+            "nearest alone": regrets(nearest),
+            "best default": by_default(entry, here),
+            "baseline": by_provider(entry, here),
+        }
+        for way, those in ways.items():
+            if those:
+                shares = [percent(regret.quantile(those, share)) for share in (0.5, 0.9, 1.0)]
+                made.add_row(shown, way, str(len(those)), *shares)
+    return made
+
+
+def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: bool | None) -> list[float]:
+    """Of what callers get on a side of the cache, on both if that is None: the rule's choice where it is
+    trusted, or safer than the safest default that fits."""
+    if side is None:
+        return [share for one in (True, False) for share in called(entry, times, by_rule, one)]
+    here = [one for one in times if one.tuned.within_l2 == side]
+    chosen = [one for one in by_rule if one.times.tuned.within_l2 == side]
+    if not chosen:
+        return []
+    region = regret.region(side, here, chosen, entry.loaded.kernel.baseline)
+    found = []
+    for one in chosen:
+        is_trusted = region.distance is not None and one.pick.distance <= region.distance
+        known = region.fallback[words_text(one.times.tuned.problem)]
+        safest = next((label for label in known if label in one.times.us), None)
+        if is_trusted or (safest is not None and region.is_safer(known[safest])):
+            found.append(one.regret)
+        elif safest is not None:
+            found.append(one.times.regret(safest))
+    return found
+
+
+def regrets(some: Sequence[Left]) -> list[float]:
+    """Of the choices."""
+    return [one.regret for one in some]
+
+
+def by_default(entry: Entry, some: Sequence[Times]) -> list[float]:
+    """Of the safest default that was measured at each problem, the baseline among them."""
+    safest = regret.safest(some, entry.loaded.kernel.baseline)
+    chosen = [(one, next((label for label in safest if label in one.us), None)) for one in some]
+    return [one.regret(label) for one, label in chosen if label is not None]
+
+
+def by_provider(entry: Entry, some: Sequence[Times]) -> list[float]:
+    """Of the baseline."""
+    name = entry.loaded.kernel.baseline
+    return [one.regret(name) for one in some if name in one.us]
