@@ -269,8 +269,8 @@ def test_imports_of_the_pipelines_packages_only_go_down() -> None:
             other = target if target in packages else "commands"
             if level[other] <= level[mine] and frozenset({other, mine}) not in PEERS:
                 up.append((str(path.relative_to(ROOT)), target))
-    # Who looks at the store wants all in it that the files hold; what is simulated is a sweep's own driver.
-    assert set(up) == {("pipeline/ui.py", "publish"), ("pipeline/bench_scale.py", "sweep")}
+    # Who looks at the store wants all in it that the files hold.
+    assert set(up) == {("pipeline/ui.py", "publish")}
 
 
 def test_a_class_of_the_pipeline_has_a_name_that_no_other_class_has() -> None:

@@ -380,18 +380,3 @@ class BenchmarksConfig(KernelOptions):
     output: Place
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
-
-
-class BenchScaleConfig(KernelOptions):
-    """conf/bench_scale.yaml. ``only`` are the parts that are run."""
-
-    preset: PresetConfig
-    provider: Pin[str]
-    only: Several[Literal["sweep", "report", "publish"]]
-    gpus: int = Field(ge=1)
-    models: int = Field(ge=1)
-    points: int = Field(ge=1)
-    point_s: float = Field(gt=0)
-    rows: Several[Annotated[int, Field(ge=1)]]
-    published: int = Field(ge=0)
-    scratch: Place | None

@@ -9,10 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 from time import perf_counter
 
 from rich.table import Table
@@ -46,55 +44,6 @@ def run(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, floa
     if done.returncode:
         raise UserError(f"{' '.join(words)} failed: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout, seconds
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """The seconds of a command, those that its processes had of all cores together, and the most memory that
-    they had together, in bytes."""
-
-    seconds: float
-    cpu_seconds: float
-    bytes: int
-
-
-def footprint(words: Sequence[str], every_s: float = 0.25) -> Footprint:
-    """What ``python -m WORDS`` takes; memory that processes share counts once. Raises UserError with its last
-    words if it fails."""
-    begin, used = perf_counter(), _used()
-    most = 0
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen([sys.executable, "-m", *words], cwd=ROOT, stdout=said, stderr=said)
-        while True:
-            try:
-                code = process.wait(every_s)
-                break
-            except subprocess.TimeoutExpired:
-                most = max(most, memory_of(process.pid))
-        seconds = perf_counter() - begin
-        if code:
-            said.seek(0)
-            raise UserError(f"{' '.join(words)} failed: {said.read().strip()[-300:]}")
-    return Footprint(seconds, _used() - used, most)
-
-
-def _used() -> float:
-    """The seconds of cores that processes which have ended had."""
-    usage = getrusage(RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def memory_of(process: int) -> int:
-    """The bytes of memory that a process and all that it started have together."""
-    found = 0
-    with suppress(OSError):  # it ends just now
-        folder = Path("/proc", str(process))
-        for line in (folder / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                found = 1024 * int(line.split()[1])
-        for task in (folder / "task").iterdir():
-            found += sum(map(memory_of, map(int, (task / "children").read_text().split())))
-    return found
 
 
 def timed(words: Sequence[str], environment: Mapping[str, str]) -> Seconds:

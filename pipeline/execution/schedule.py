@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from heapq import heappop, heappush
 from itertools import count
 from math import ceil
 from threading import Condition
 
-from pipeline.execution.ready import ReadyQueue
 from pipeline.points.point import Point
 
 Refill = Callable[[Sequence[Point]], Sequence[Point]]
@@ -56,7 +56,8 @@ class Schedule:
         self._waiting: dict[int, Point] = {}
         self._pending: dict[int, Future[None]] = {}
         self._pending_of: Counter[str] = Counter()
-        self._first_ready, self._ready = ReadyQueue(), ReadyQueue()
+        # The places of points that can be measured, by provider, the first one first.
+        self._ready: defaultdict[str, list[int]] = defaultdict(list)
         self._changed = Condition()
         with self._changed:
             for point in points:
@@ -81,14 +82,33 @@ class Schedule:
 
     def _first_for(self, worker: int) -> int | None:
         """The place of the point that the worker is to have next, of those that are ready."""
+        firsts = {
+            provider: place for provider in self._ready if (place := self._first_of(provider)) is not None
+        }
+        if self._several:
+            compiled = {
+                name: place for name, place in firsts.items() if self._compiles_itself(self._waiting[place])
+            }
+            others = {name: place for name, place in firsts.items() if name not in compiled}
+            may_compile = worker in self._compilers or len(self._compilers) < self._most_compilers
+            firsts = compiled if may_compile and compiled else others
         last = self._last[worker]
-        may_compile = worker in self._compilers or len(self._compilers) < self._most_compilers
-        for ready in (self._first_ready, self._ready) if may_compile else (self._ready,):
-            place = None if last is None else ready.first_of(last)
-            place = ready.first_beside(self._on_devices, +self._pending_of) if place is None else place
-            if place is not None:
-                return place
-        return None
+        if last in firsts:
+            return firsts[last]
+
+        def order(provider: str) -> tuple[bool, bool, int]:
+            is_taken = provider in self._on_devices
+            return is_taken, not is_taken and self._pending_of[provider] > 0, firsts[provider]
+
+        first = min(firsts, key=order, default=None)
+        return None if first is None else firsts[first]
+
+    def _first_of(self, provider: str) -> int | None:
+        """The first point of a provider that is ready and waits; places of others are forgotten."""
+        places = self._ready[provider]
+        while places and places[0] not in self._waiting:
+            heappop(places)
+        return places[0] if places else None
 
     def give_back(self, worker: int, points: Sequence[Point]) -> None:
         """A worker is gone that had these points: others get them, and what it would have compiled."""
@@ -152,7 +172,7 @@ class Schedule:
         self._waiting[place] = point
         future = self._compiling.get(point)
         if future is None or future.done():
-            self._ready_of(point).add(point.provider, place)
+            heappush(self._ready[point.provider], place)
         else:
             self._pending[place] = future
             self._pending_of[point.provider] += 1
@@ -165,23 +185,13 @@ class Schedule:
                 return  # it was left out meanwhile
             point = self._waiting[place]
             self._pending_of[point.provider] -= 1
-            self._ready_of(point).add(point.provider, place)
-            # Of a thousand that wait one has it, unless it was the last that they wait for.
-            if self._pending and not self._compiles_itself(point):
-                self._changed.notify()
-            else:
-                self._changed.notify_all()
+            heappush(self._ready[point.provider], place)
+            self._changed.notify_all()
 
     def _remove(self, place: int) -> None:
         point = self._waiting.pop(place)
-        if self._pending.pop(place, None) is None:
-            self._ready_of(point).remove(point.provider, place)
-        else:
+        if self._pending.pop(place, None) is not None:
             self._pending_of[point.provider] -= 1
-
-    def _ready_of(self, point: Point) -> ReadyQueue:
-        """Of several workers those that compile take what they have to compile before others."""
-        return self._first_ready if self._several and self._compiles_itself(point) else self._ready
 
 
 def _is_same(one: Point, other: Point) -> bool:

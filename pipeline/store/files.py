@@ -56,10 +56,9 @@ def content(path: Path) -> bytes:
         raise UserError(f"can't read {path}: {error.strerror}.") from error
 
 
-def append(path: Path, line: bytes, is_synced: bool = True) -> None:
-    """Add a line, which ends with a newline, and with ``is_synced`` make sure that it is on the disk; else
-    the operating system has it, and ``sync`` does that later. A last line that a crash left torn does not
-    swallow it.
+def append(path: Path, line: bytes) -> None:
+    """Add a line, which ends with a newline, and make sure that it is on the disk. A last line that a crash
+    left torn does not swallow it.
 
     Raises UserError when the disk is full or the file can't be written; what was appended before stays.
     """
@@ -71,8 +70,7 @@ def append(path: Path, line: bytes, is_synced: bool = True) -> None:
             torn = end > 0 and file.read(1) != b"\n"
             file.write(b"\n" * torn + line)
             file.flush()
-            if is_synced:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
     except OSError as error:
         raise not_appended(path, error) from error
 
@@ -83,13 +81,6 @@ def not_appended(path: Path, error: OSError) -> UserError:
         f"can't write {path}: {error.strerror}. What was measured before is kept; "
         "make room and run the same command again to go on from here."
     )
-
-
-def sync(path: Path) -> None:
-    """Bring a file to the disk; one that is gone, or was replaced by a whole one meanwhile, needs nothing.
-    Raises OSError."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The ledger: the measurements of one kernel on one GPU, a JSON line each.
 
 A line is appended as soon as it is measured, so that a killed sweep loses at most the point it was at. It is
-on the disk by then, or within 0.2 s where lines come faster than a disk takes them (``syncing.py``).
+on the disk by then.
 ``compact`` rewrites the file atomically, sorted, with the newest line of each point and settings. Processes
 that share a ledger take turns by a lock beside it, and none writes over another's lines.
 """
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -22,7 +20,6 @@ from pipeline.store.files import content, locked, write_atomically
 from pipeline.store.provenance import RunProvenance, Runs
 from pipeline.store.record import Measurement
 from pipeline.store.rows import Reader, UnknownRunError, encode
-from pipeline.store.syncing import Syncing
 
 Slot = tuple[Point, str]
 
@@ -68,7 +65,6 @@ class Ledger:
         self.warn = warn
         self._rows: dict[Slot, Measurement] = {row.slot: row for row in read_rows(path, warn)}
         self._appended: dict[Slot, Measurement] = {}
-        self._syncing = Syncing(partial(files.sync, path))
         self._runs = Runs(path)
 
     def __len__(self) -> int:
@@ -88,17 +84,12 @@ class Ledger:
         self._runs.note(run)
 
     def append(self, row: Measurement) -> None:
-        """Add one measurement, after the line of its run, and make sure that it is on the disk at once, or
-        with the next ones within 0.2 s.
+        """Add one measurement, after the line of its run, and make sure that it is on the disk.
 
         Raises UserError when the disk is full or the file can't be written; what was appended before stays.
         """
         self._runs.cover(row.origin, row.parts, row.point.kernel)
-        files.append(self.path, encode(row), is_synced=False)
-        try:
-            self._syncing.wrote()
-        except OSError as error:
-            raise files.not_appended(self.path, error) from error
+        files.append(self.path, encode(row))
         self._rows[row.slot] = self._appended[row.slot] = row
 
     def compact(self, change: Callable[[Measurement], Measurement | None] = lambda row: row) -> None:
@@ -109,8 +100,6 @@ class Ledger:
         version of this code wrote and this one can't read. What was appended here and is gone, as the file
         was removed since, is written again. Raises UserError when the file can't be written.
         """
-        with suppress(OSError):  # what the disk did not take is written again below
-            self._syncing.flush()
         self._runs.keep()
         with locked(self.path):
             rows, foreign = _read(self.path, lambda sentence: None)

@@ -27,7 +27,6 @@ from pipeline.store.files import write_atomically
 from pipeline.store.provenance import RunProvenance, run_of
 from pipeline.store.record import Measurement, Parts
 from pipeline.store.rows import Reader, UnknownRunError, encode
-from pipeline.store.syncing import Syncing
 
 
 class Heading(Record):
@@ -84,25 +83,17 @@ class Recorder:
         self._rows: dict[ledger.Slot, Measurement] = {}
         self._changed: Counter[str] = Counter()
         self._file: IO[bytes] | None = None
-        self._syncing = Syncing(self._sync)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            # What a full disk did not take is tried once more, and was said when it was written.
-            with suppress(OSError):
-                self._syncing.flush()
             with suppress(OSError):
                 self._file.close()
 
-    def _sync(self) -> None:
-        assert self._file is not None, "something was written"
-        os.fsync(self._file.fileno())
-
     def append(self, row: Measurement, before: Parts | None) -> None:
-        """Add a row, which reaches the disk when a ledger's does; ``before`` is what the ledger's older row
+        """Add a row, and make sure that it is on the disk; ``before`` is what the ledger's older row
         of the point was made of, None where there was none.
 
         Raises UserError when the disk is full or the file can't be written.
@@ -118,7 +109,7 @@ class Recorder:
                 self._file.write(encoded(self._heading))
             self._file.write(encode(row))
             self._file.flush()
-            self._syncing.wrote()
+            os.fsync(self._file.fileno())
         except OSError as error:
             raise files.not_appended(self.path, error) from error
         if row.slot not in self._rows:

@@ -92,7 +92,6 @@ def test_help_is_there_before_what_a_command_imports(name: str) -> None:
 ABOUT_KERNELS = [
     *(
         "accuracy",
-        "bench_scale",
         "benchmarks",
         "best",
         "build",
@@ -221,7 +220,7 @@ def test_a_shell_completes_commands_options_presets_and_experiments(script: Path
         "sweep",
         "preset=smoke preset=standard",
         "experiment=first_look",
-        "bench_scale benchmarks best",
+        "benchmarks best",
         "gpu=",
     ], done.stderr
 

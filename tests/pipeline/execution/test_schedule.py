@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -156,3 +157,22 @@ def test_several_threads_get_each_point_once() -> None:
             compiler.set_result(None)
         handed_out = [p for share in shares for p in share.result()]
     assert sorted(map(str, handed_out)) == sorted(map(str, points))
+
+
+def test_a_schedule_over_many_points_hands_out_what_one_that_looks_at_all_would() -> None:
+    """The rule as it is written: of what is ready the provider that is there, then those of nobody else."""
+    for seed, workers in itertools.product(range(6), (1, 3, 8)):
+        dice = random.Random(seed)
+        points = [point(provider, size) for size in range(12) for provider in "abcde"]
+        if seed % 2:
+            dice.shuffle(points)
+        schedule = Schedule(points, {}, workers=workers)
+        waiting, last = list(points), [None] * workers
+        for turn in range(len(points)):
+            worker = dice.randrange(workers)
+            others = {one for number, one in enumerate(last) if number != worker}
+            expected = min(waiting, key=lambda one: (one.provider != last[worker], one.provider in others))
+            assert schedule.next(worker) == expected, f"{workers} workers, seed {seed}, turn {turn}"
+            waiting.remove(expected)
+            last[worker] = expected.provider  # type: ignore[call-overload]
+        assert schedule.next(0) is None

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import UserError
-from pipeline.store import syncing
 from pipeline.store.files import locked, write_atomically
 from pipeline.store.ledger import Ledger, read_rows
 from pipeline.store.provenance import beside
@@ -400,7 +400,6 @@ def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr(syncing, "ALONE_S", 0.0)
     with pytest.raises(UserError, match=r"No space left on device\. What was measured before is kept"):
         ledger.append(factory.measurement(size=2))
     assert len(ledger) == 1
@@ -465,3 +464,22 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch:
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from pipeline.store.ledger import Ledger
+from tests import factory
+ledger = Ledger(Path(sys.argv[1]), print)
+for size in range(1, 41):
+    ledger.append(factory.measurement(size=size))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_that_is_killed_loses_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(read_rows(path, silent)) == 40

@@ -23,9 +23,9 @@ def test_a_runs_line_is_there_before_its_first_row(tmp_path: Path, monkeypatch: 
     order: list[Path] = []
     append = files.append
 
-    def noted(place: Path, line: bytes, is_synced: bool = True) -> None:
+    def noted(place: Path, line: bytes) -> None:
         order.append(place)
-        append(place, line, is_synced)
+        append(place, line)
 
     monkeypatch.setattr(files, "append", noted)
     Ledger(path, pytest.fail).append(ROW)
