@@ -35,10 +35,9 @@ from pipeline import ROOT, UserError
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, identity, memory_limit
-from pipeline.execution.agenda import Agenda
 from pipeline.execution.audit import drawn
 from pipeline.execution.controls import Steadiness
-from pipeline.execution.schedule import Schedule
+from pipeline.execution.schedule import Agenda, Schedule
 from pipeline.execution.sidecar_files import SidecarFiles
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here, Team

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from time import monotonic
 from typing import IO
 
-from pipeline.execution.forks import Process, Start
+from pipeline.execution.fork_server import Process, Start
 from pipeline.execution.protocol import (
     Echo,
     Echoed,

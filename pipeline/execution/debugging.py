@@ -46,7 +46,7 @@ def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
 
     from kernels import as_tuple
     from pipeline.execution import instance, verification
-    from pipeline.execution.verifier import expected_of, tolerances_of
+    from pipeline.execution.editions import expected_of, tolerances_of
 
     on = torch.device(device.kind)
     loaded = instance.standalone(where, point).loaded

@@ -14,11 +14,13 @@ import torch
 import kernels
 from kernels import Tensors, as_tuple
 from kernels.contract import Provider
-from pipeline.execution import interpreter
+from pipeline.execution import interpreter, verification
+from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import InputValues
 from pipeline.points import problems
 from pipeline.points.point import Point
 from pipeline.timing.stopwatch import Another
+from pipeline.timing.timers import Rotation, checked_outputs
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
@@ -125,3 +127,48 @@ def _copy(places: Tensors, outputs: Tensors) -> None:
                 place.copy_(out)
         else:
             place.copy_(out)
+
+
+def apart(x: torch.Tensor) -> torch.Tensor:
+    """Another tensor over the same memory: what a provider does to it, but for its values, ends with it."""
+    return x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+
+
+def refuse_changed(given: tuple[Tensors, ...], inputs: Tensors) -> None:
+    """Raises FaultyError where sets of inputs are not what the provider was given any more: another class or
+    shape, or memory that several of them share, which stays in the cache."""
+    for x, column in zip(inputs, zip(*given, strict=True), strict=True):
+        for one in column:
+            if type(one) is not torch.Tensor:
+                raise FaultyError("incorrect", f"made its input one of class {type(one).__name__}")
+            if (one.shape, one.stride(), one.dtype) != (x.shape, x.stride(), x.dtype):
+                raise FaultyError("incorrect", f"made its input one of shape {tuple(one.shape)}, {one.dtype}")
+        if x.numel() and len({one.data_ptr() for one in column}) < len(column):
+            raise FaultyError("incorrect", "moved its inputs to other memory")
+
+
+def memory_of(inputs: Tensors) -> list[tuple[int, int]]:
+    """Where the memory of inputs is, and its size."""
+    return [(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()) for x in inputs]
+
+
+def first_outputs(found: Instance, rotation: Rotation, again: bool) -> Tensors:
+    """What a call gives from memory that held NaN or, of integers and flags, the largest; where it was made
+    ``again``, memory that most likely held zeros. What is not written is hardly ever right both times."""
+    outputs = found.loaded.outputs(found.problem)
+    whole = not all(dtype.is_floating_point or dtype.is_complex for _, dtype in outputs)
+    if again and whole and not rotation.in_place:
+        _clear(rotation.outputs())
+        return rotation.outputs()
+    if found.provider.compiled or rotation.in_place:
+        # torch.compile would compile it once for the flag that poisons memory, and again without it.
+        return checked_outputs(rotation)
+    with verification.poisoned_memory():
+        return rotation.outputs()
+
+
+@torch.no_grad()
+def _clear(outputs: Tensors) -> None:
+    for out in outputs:
+        if isinstance(out, torch.Tensor):
+            out.zero_()

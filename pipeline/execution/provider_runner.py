@@ -16,7 +16,15 @@ from kernels import Tensors
 from pipeline.execution import instance, interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
-from pipeline.execution.instance import Instance, call_all, fill
+from pipeline.execution.instance import (
+    Instance,
+    apart,
+    call_all,
+    fill,
+    first_outputs,
+    memory_of,
+    refuse_changed,
+)
 from pipeline.execution.launch_recorder import recorded
 from pipeline.execution.process_state import ProcessState
 from pipeline.execution.protocol import (
@@ -51,7 +59,7 @@ from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile, relative_half_width
 from pipeline.timing.stopping import Count
 from pipeline.timing.stopwatch import Another, Stopwatch
-from pipeline.timing.timers import Rotation, Samples, capture, checked_outputs, cupti
+from pipeline.timing.timers import Rotation, Samples, capture, cupti
 from pipeline.timing.timers.graph import sampled
 
 SHORTEST_US = 1e-3
@@ -312,10 +320,10 @@ class ProviderRunner:
         """Tensors for the inputs: those of the last point, where they lie as this one's do, in memory that no
         provider has moved or resized since."""
         before = self._inputs
-        if before is None or before[0] != shared.inputs or _memory_of(before[1]) != before[2]:
+        if before is None or before[0] != shared.inputs or memory_of(before[1]) != before[2]:
             before = self._inputs = None
             made = tuple(like(layout, self.device) for layout in shared.inputs)
-            before = self._inputs = shared.inputs, made, _memory_of(made)
+            before = self._inputs = shared.inputs, made, memory_of(made)
         return before[1]
 
     # Not by detach(): an object of the provider's may have one of its own.
@@ -372,51 +380,6 @@ def load_triton() -> None:
         from triton.runtime.cache import triton_key
 
         triton_key()
-
-
-def apart(x: torch.Tensor) -> torch.Tensor:
-    """Another tensor over the same memory: what a provider does to it, but for its values, ends with it."""
-    return x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
-
-
-def refuse_changed(given: tuple[Tensors, ...], inputs: Tensors) -> None:
-    """Raises FaultyError where sets of inputs are not what the provider was given any more: another class or
-    shape, or memory that several of them share, which stays in the cache."""
-    for x, column in zip(inputs, zip(*given, strict=True), strict=True):
-        for one in column:
-            if type(one) is not torch.Tensor:
-                raise FaultyError("incorrect", f"made its input one of class {type(one).__name__}")
-            if (one.shape, one.stride(), one.dtype) != (x.shape, x.stride(), x.dtype):
-                raise FaultyError("incorrect", f"made its input one of shape {tuple(one.shape)}, {one.dtype}")
-        if x.numel() and len({one.data_ptr() for one in column}) < len(column):
-            raise FaultyError("incorrect", "moved its inputs to other memory")
-
-
-def _memory_of(inputs: Tensors) -> list[tuple[int, int]]:
-    """Where the memory of inputs is, and its size."""
-    return [(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()) for x in inputs]
-
-
-def first_outputs(found: Instance, rotation: Rotation, again: bool) -> Tensors:
-    """What a call gives from memory that held NaN or, of integers and flags, the largest; where it was made
-    ``again``, memory that most likely held zeros. What is not written is hardly ever right both times."""
-    outputs = found.loaded.outputs(found.problem)
-    whole = not all(dtype.is_floating_point or dtype.is_complex for _, dtype in outputs)
-    if again and whole and not rotation.in_place:
-        _clear(rotation.outputs())
-        return rotation.outputs()
-    if found.provider.compiled or rotation.in_place:
-        # torch.compile would compile it once for the flag that poisons memory, and again without it.
-        return checked_outputs(rotation)
-    with verification.poisoned_memory():
-        return rotation.outputs()
-
-
-@torch.no_grad()
-def _clear(outputs: Tensors) -> None:
-    for out in outputs:
-        if isinstance(out, torch.Tensor):
-            out.zero_()
 
 
 def summary(samples: Samples, cache: Literal["cold", "hot"], gap: LaunchGap) -> Timing:

@@ -17,7 +17,7 @@ from pipeline.execution import extra_readings, files_read
 from pipeline.execution.audit import Audited, Outside, Sight
 from pipeline.execution.child_process import ChildProcess, FailedError, GoneError
 from pipeline.execution.extra_readings import Extra, Readings
-from pipeline.execution.forks import ForkServer, by_command
+from pipeline.execution.fork_server import ForkServer, by_command
 from pipeline.execution.point_audit import Ask, PointAudit
 from pipeline.execution.protocol import (
     Done,
@@ -214,8 +214,7 @@ class Supervisor:
                 self._release()
 
     def abandon(self) -> None:
-        """End both from another thread, and any that are started later; the thread that waits for an answer
-        learns that they are gone."""
+        """End both, and any that are started later, from another thread than the one that waits."""
         self._workers.abandon()
         self._verifier.abandon()
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import gc
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -17,9 +15,9 @@ import torch
 
 import kernels
 from kernels import Tensors
-from kernels.contract import Tolerance
 from pipeline.execution import instance, verification
 from pipeline.execution.audit import SHOWN
+from pipeline.execution.editions import Case, Edition, answered, case_of, declared_bytes
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
 from pipeline.execution.instance import call_all
@@ -43,7 +41,6 @@ from pipeline.execution.protocol import (
     Spread,
 )
 from pipeline.execution.shared_memory import SharedMemory, layouts, memory_available
-from pipeline.execution.verification import Declared, Expected
 from pipeline.points import author, problems
 from pipeline.points.frozen import Record, Values
 from pipeline.points.problems import values_of
@@ -71,39 +68,6 @@ COMPARE_S = 0.03
 MOST_SEED = 1 << 31
 
 REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, Empty, Inspect, SetMode, Release)
-
-
-@dataclass(frozen=True)
-class Edition:
-    """Inputs and the right answer."""
-
-    inputs: Tensors
-    expected: Expected
-
-
-@dataclass
-class Case:
-    """A kernel at a problem, with the editions that were made of it so far."""
-
-    key: tuple[str, Values]
-    loaded: kernels.Loaded
-    problem: Any
-    declared: tuple[Declared, ...]
-    tolerances: tuple[Tolerance, ...]
-    any_answer: str | None = None
-    edition_s: float = 0.0
-    editions: dict[int, Edition] = field(default_factory=dict)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of its inputs and references."""
-        held = (x for one in self.editions.values() for x in (*one.inputs, *one.expected.reference))
-        return sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
-
-    def shrink(self) -> None:
-        """Let go of the editions that were made for one call each."""
-        for later in [number for number in self.editions if number >= EDITIONS]:
-            del self.editions[later]
 
 
 class Verifier:
@@ -149,13 +113,13 @@ class Verifier:
             problem = kernel.interpreted(problem)
         key = (loaded.package, values_of(problem))
         self._forget()
-        case = self._turned_to(key) or self._made_case(_case_of(loaded, problem, key))
+        case = self._turned_to(key) or self._made_case(case_of(loaded, problem, key))
         self._shared = self._placed(1, 1)
         return Prepared(
             shared=self._shared,
             problem=key[1],
             interpreted=interpreted,
-            bytes=sum(x.nbytes for x in self._edition(0).inputs) + _bytes(case.declared),
+            bytes=sum(x.nbytes for x in self._edition(0).inputs) + declared_bytes(case.declared),
             any_answer=case.any_answer,
             edition_s=case.edition_s,
             read=read.outside(loaded.folder),
@@ -186,7 +150,7 @@ class Verifier:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             _give_back()  # earlier comparisons took many times the outputs' bytes
-        one = sum(x.nbytes for x in self._edition(0).inputs) + _bytes(case.declared)
+        one = sum(x.nbytes for x in self._edition(0).inputs) + declared_bytes(case.declared)
         bytes_ = min(MOST_SPREAD[self.device.type], memory_available(self.device) // SPREAD_OF_FREE)
         most = bytes_ // max(1, one)
         if not case.loaded.kernel.any_order:
@@ -250,9 +214,7 @@ class Verifier:
                 rows[index].as_strided(x.shape, x.stride(), rows[index].storage_offset())
                 for x, rows in zip(self._edition(0).inputs, self._drawn, strict=True)
             )
-            found = self._checked(
-                _answered(self._case, inputs), shared, index, shared.place_of(number, index)
-            )
+            found = self._checked(answered(self._case, inputs), shared, index, shared.place_of(number, index))
             if found.error is not None or perf_counter() - begin > COMPARE_S:
                 break
         return found
@@ -323,7 +285,7 @@ class Verifier:
             case.shrink()
             # The first edition is the same in every run; what comes after it can't be known before.
             seed = secrets.randbelow(MOST_SEED) if number else self._seed
-            case.editions[number] = _answered(case, self._made(seed))
+            case.editions[number] = answered(case, self._made(seed))
         return case.editions[number]
 
     def _made(self, seed: int) -> Tensors:
@@ -379,7 +341,7 @@ class Verifier:
         inputs = sum(x.nbytes for x in case.loaded.inputs(case.problem, torch.device("meta"), 0))
         wide = 8 * sum(prod(shape) for shape, _ in case.declared)
         # Both editions, the shared ones and the worker's; outputs twice; references and temporaries.
-        needed = (EDITIONS + 2) * inputs + 2 * _bytes(case.declared) + (EDITIONS + 2) * wide
+        needed = (EDITIONS + 2) * inputs + 2 * declared_bytes(case.declared) + (EDITIONS + 2) * wide
         available = memory_available(self.device)
         if needed > available:
             raise FaultyError(
@@ -401,68 +363,5 @@ def _give_back() -> None:
     torch.cuda.empty_cache()
 
 
-def _case_of(loaded: kernels.Loaded, problem: Any, key: tuple[str, Values]) -> Case:
-    declared = loaded.outputs(problem)
-    return Case(key, loaded, problem, declared, tolerances_of(loaded, problem, declared))
-
-
-def tolerances_of(
-    loaded: kernels.Loaded, problem: Any, declared: tuple[Declared, ...]
-) -> tuple[Tolerance, ...]:
-    """A kernel's tolerance for each output."""
-    tolerance = loaded.kernel.tolerance(problem)
-    return tolerance if isinstance(tolerance, tuple) else (tolerance,) * len(declared)
-
-
-def _answered(case: Case, inputs: Tensors) -> Edition:
-    """An edition of these inputs, which a reference may write to. Raises FaultyError for a reference whose
-    answer can't be compared with."""
-    given = tuple(x.clone() for x in inputs) if case.loaded.kernel.in_place else inputs
-    return Edition(
-        inputs, expected_of(case.loaded, case.problem, given, inputs, case.declared, case.tolerances)
-    )
-
-
-def expected_of(
-    loaded: kernels.Loaded,
-    problem: Any,
-    given: Tensors,
-    inputs: Tensors,
-    declared: tuple[Declared, ...],
-    tolerances: tuple[Tolerance, ...],
-) -> Expected:
-    """What is right for inputs; the reference is ``given`` them, or copies that it may write to. Raises
-    FaultyError for a reference whose answer can't be compared with."""
-    reference = loaded.expected(problem, given)
-    comparison = loaded.comparison()
-    if comparison is not None:
-        return Expected(
-            reference, declared, tolerances, partial(_compared, comparison, problem, inputs, reference)
-        )
-    if fault := verification.unfit(reference, declared):
-        function = loaded.module(loaded.kernel.reference).reference
-        raise FaultyError("runtime_error", author.said_of(function, fault))
-    return Expected(reference, declared, tolerances)
-
-
-def _compared(
-    comparison: Callable[[Any, Tensors, Tensors, Tensors], str | None],
-    problem: Any,
-    inputs: Tensors,
-    reference: Tensors,
-    outputs: Tensors,
-) -> str | None:
-    """What a kernel's comparison says. Raises FaultyError where that is neither a sentence nor None."""
-    said = comparison(problem, inputs, outputs, reference)
-    if said is not None and not isinstance(said, str):
-        fault = f"returned {type(said).__name__}, not a sentence that says what is wrong, or None"
-        raise FaultyError("runtime_error", author.said_of(comparison, fault))
-    return said
-
-
 def _flat(x: torch.Tensor) -> torch.Tensor:
     return x.as_strided((span_of(x),), (1,))
-
-
-def _bytes(declared: tuple[Declared, ...]) -> int:
-    return sum(prod(shape) * dtype.itemsize for shape, dtype in declared)

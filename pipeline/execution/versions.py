@@ -37,8 +37,8 @@ MEASURING = (
 NOT_MEASURING = (
     *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
     *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
-    *("pipeline.execution.child_process", "pipeline.execution.process_state", "pipeline.execution.forks"),
-    *("pipeline.execution.extra_readings", "pipeline.execution.workers"),
+    *("pipeline.execution.child_process", "pipeline.execution.process_state", "pipeline.execution.workers"),
+    *("pipeline.execution.extra_readings", "pipeline.execution.fork_server"),
 )
 """Records, planning, building and messages decide no number once a call and its inputs are there."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import kernels
-from pipeline.execution.agenda import Agenda
 from pipeline.execution.compile_pool import Ahead, Compilers
+from pipeline.execution.schedule import Agenda
 from pipeline.points.point import Point
 from pipeline.points.searches import SearchBudget
 from pipeline.store.record import Measurement, Status

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline import ROOT
 from pipeline.execution.child_process import MOST_MODES, ChildProcess, GoneError
-from pipeline.execution.forks import by_command
+from pipeline.execution.fork_server import by_command
 from pipeline.execution.protocol import Echo, Echoed, Setup
 from pipeline.timing.settings import TimingSettings
 

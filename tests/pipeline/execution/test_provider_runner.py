@@ -189,8 +189,8 @@ def test_a_reference_is_computed_once_for_all_providers_of_a_problem(
 ) -> None:
     judge = Verifier("cpu", 0, memory)
     made: list[Tolerance] = []
-    answered = verifier._answered
-    monkeypatch.setattr(verifier, "_answered", lambda *given: (made.append(given), answered(*given))[1])
+    answered = verifier.answered
+    monkeypatch.setattr(verifier, "answered", lambda *given: (made.append(given), answered(*given))[1])
     for provider in ("torch_square", "cpp"):
         judge.prepare(Prepare(where="square", point=square(provider, 17)))
         for edition in (0, 1):

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pipeline import UserError
-from pipeline.execution import child_process, forks
+from pipeline.execution import child_process, fork_server
 from pipeline.execution.audit import Sight
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, OWN, Supervisor
@@ -593,7 +593,7 @@ def test_a_worker_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
 
         wait = kill = terminate
 
-    monkeypatch.setattr(forks.subprocess, "Popen", Popen)
+    monkeypatch.setattr(fork_server.subprocess, "Popen", Popen)
     monkeypatch.setattr(inductor, "variables", dict)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for name in INTERPRETERS:
