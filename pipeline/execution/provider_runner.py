@@ -1,4 +1,4 @@
-"""A provider at a point in this process: called, timed, called again. Another process judges what it gave."""
+"""A provider at a point in this process: called, timed, called again. Another process verifies its outputs."""
 
 from __future__ import annotations
 
