@@ -131,20 +131,6 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_rows_come_back_as_they_were_written(folder: Path) -> None:
-    said: list[str] = []
-    found = load(folder, said.append)
-    assert not said
-    first, *_ = found.code["softmax", H200]
-    assert first == compiled(row_of("triton_online", 4096, 8), 25)
-    assert found.counters["softmax", H200][2].memory_throughput_pct == 91.2
-    assert found.profiles["softmax", H200][0].launches == 1.0
-    with results.codegen_path(folder, "softmax", H200).open("a") as file:
-        file.write('{"torn": ')
-    assert len(load(folder, said.append).code["softmax", H200]) == 3
-    assert len(said) == 1 and "nvidia-h200.jsonl:4 is not readable" in said[0]
-
-
 def test_time_against_registers_is_one_query(folder: Path) -> None:
     import pandas as pd
 
