@@ -10,14 +10,12 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     providers   every provider's fastest configuration at each problem, in microseconds: by finals where a
                 problem had any, else by the sweeps; and the least time at the machine's ceilings
     finals      the newest finals: the fastest of ours, and how many times as long the baseline, torch.compile
-                and the best peer take, the fastest of all that were not written here. Without a kernel and a
-                workload those of all kernels, with ``problems=largest`` only of each dtype's problem of the
-                most operations, and the problems where another is faster by more than 1 %
-    gpus        all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their times
-                beside that of their ceilings, by what bounds the problems
+                and the best of all that were not written here take. Without a kernel and a workload those of
+                all kernels, with ``problems=largest`` each dtype's largest problem, and those that are lost
+    gpus        all kernels on each pair of GPUs, by what bounds their problems
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
-table of providers these. ``workload=[quick,decode]`` takes the problems of several. The same results give the same text on every machine; what a CPU gave is in none.
+table of providers these. ``workload=[quick,decode]`` takes the problems of several. What a CPU gave is in none.
 """
 
 from __future__ import annotations
@@ -51,12 +49,10 @@ BEGIN = re.compile(r"^<!-- figures: (.*?) *-->$", re.MULTILINE)
 END = "<!-- end -->"
 
 NOTHING = "Nothing of this is measured yet."
+LARGEST = "problems=largest"
 
 FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
-
-LARGEST = "problems=largest"
-"""Leaves a table of all finals one problem of each kernel and dtype, and those at which another is faster."""
 
 COMMIT = 7
 """Digits of a commit that a page shows."""
