@@ -15,7 +15,7 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     gpus        all kernels on each pair of GPUs, by what bounds their problems
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
-table of providers these. ``workload=[quick,decode]`` takes the problems of several. What a CPU gave is in none.
+table of providers these. ``workload=[quick,decode]`` takes the problems of several. No CPU is in any table.
 """
 
 from __future__ import annotations
