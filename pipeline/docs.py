@@ -10,15 +10,12 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
     providers   every provider's fastest configuration at each problem, in microseconds: by finals where a
                 problem had any, else by the sweeps; and the least time at the machine's ceilings
     finals      the newest finals: the fastest of ours, and how many times as long the baseline, torch.compile
-                and the best peer take, the fastest of all that were not written here. Without a kernel and a
-                workload those of all kernels, with ``problems=largest`` only of each dtype's problem of the
-                most operations, and the problems where another is faster by more than 1 %
-    gpus        all kernels on each pair of GPUs, without a kernel or a workload: the ratio of their times
-                beside that of their ceilings, by what bounds the problems
+                and the best of all that were not written here take. Without a kernel and a workload those of
+                all kernels, with ``problems=largest`` each dtype's largest problem, and those that are lost
+    gpus        all kernels on each pair of GPUs, by what bounds their problems
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
-table of providers these. ``workload=[quick,decode]`` takes the problems of several, by their numbers. The
-same results give the same text on every machine; what a CPU gave is in none.
+table of providers these. ``workload=[quick,decode]`` takes the problems of several. No CPU is in any table.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +34,6 @@ from pipeline.command.options import DocsConfig
 from pipeline.command.run import run_stage, say
 from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.reporting import gpus, headlines, losses, ranking
 from pipeline.reporting.best import distrust_notes
@@ -54,12 +49,10 @@ BEGIN = re.compile(r"^<!-- figures: (.*?) *-->$", re.MULTILINE)
 END = "<!-- end -->"
 
 NOTHING = "Nothing of this is measured yet."
+LARGEST = "problems=largest"
 
 FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
-
-LARGEST = "problems=largest"
-"""Leaves a table of all finals one problem of each kernel and dtype, and those at which another is faster."""
 
 COMMIT = 7
 """Digits of a commit that a page shows."""
@@ -138,27 +131,14 @@ class Request:
             if name not in dimensions:
                 raise unknown(f"dimension of {entry.name}", name, dimensions)
         wanted = {name: _list(values) for name, values in options.items()}
-        every = [problems.of_workload(entry, entry.config.workloads[one], {}) for one in workloads]
-        ordered = chain.from_iterable(every)
         found = {}
-        for problem in sorted(ordered, key=_sizes) if len(every) > 1 else ordered:
-            values = problems.values_of(problem)
-            if all(str(values[name]) in some for name, some in wanted.items()):
-                found[_place(entry, problem)] = problem
+        for workload in workloads:
+            for problem in problems.of_workload(entry, entry.config.workloads[workload], {}):
+                values = problems.values_of(problem)
+                if all(str(values[name]) in some for name, some in wanted.items()):
+                    point = Point(kernel=entry.name, provider="any", problem=problems.identity_of(problem))
+                    found[notation.extent(point), notation.words(point)] = problem
         return cls(entry, found, chosen)
-
-
-def _place(entry: Entry, problem: Any) -> tuple[str, str]:
-    """A problem's numbers and its words."""
-    identity = problems.identity_of(problem)
-    baseline = entry.loaded.kernel.baseline
-    point = Point(kernel=entry.name, provider=baseline, problem=identity, parameters=Values())
-    return notation.extent(point), notation.words(point)
-
-
-def _sizes(problem: Any) -> tuple[int, ...]:
-    """A problem's numbers, by which those of several workloads are in order."""
-    return tuple(value for value in problems.values_of(problem).values() if type(value) is int)
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -224,11 +204,8 @@ class Figures:
         """All kernels on each pair of GPUs, by what bounds their problems."""
         common, others = gpus.compared(self.loaded.rows, self.loaded.final_rows)
         names = {slug: self._name(slug) for slug in self._gpus}
-        found: dict[tuple[str, str], list[gpus.GpuGroup]] = {}
-        for group in gpus.groups(common):
-            found.setdefault((group.a, group.b), []).append(group)
-        for some in found.values():
-            yield gpus.group_table(some, names).markdown()
+        if common:
+            yield gpus.group_table(gpus.groups(common), names).markdown()
         yield from gpus.left_out(others, names)
         if len(names) == 1:
             yield f"*Only {names.popitem()[1]} has results: there is no other GPU to set beside it.*"
@@ -258,18 +235,12 @@ class Figures:
             x = "problem" if named else " = ".join(request.entry.loaded.kernel.size)
             columns = [x, "dtype", "floor", *(f"`{name}`" for name in names)]
             table = TextTable("", columns, rows, numbers=columns[2:]).markdown(has_code=True)
-            yield "\n\n".join([self._caption(gpu, times, by_finals), table, *_notes(times)])
-
-    def _caption(
-        self, gpu: str, times: Mapping[Any, Mapping[str, Any]], by_finals: Mapping[Any, object]
-    ) -> str:
-        """Where and how the times were measured."""
-        how = "By sweeps"
-        if by_finals:
-            shown = sum(bool(some) for some in times.values())
-            how = f"By finals at the {len(by_finals)} of {shown} problems with{FINAL}, else by sweeps"
-        at = _commits(row["commit"] for some in times.values() for row in some.values())
-        return f"*{self._name(gpu)}, us. {how}, not side by side. Commit {at}. The fastest is bold.*"
+            how = "By sweeps"
+            if by_finals:
+                how = f"By finals at the {len(by_finals)} of {len(rows)} problems with{FINAL}, else by sweeps"
+            at = _commits(row["commit"] for some in times.values() for row in some.values())
+            how = f"*{self._name(gpu)}, us. {how}, not side by side. Commit {at}. The fastest is bold.*"
+            yield "\n\n".join([how, table, *_notes(times)])
 
     def _times(self, best: pd.DataFrame, request: Request, gpu: str) -> dict[tuple[str, str], dict[str, Any]]:
         """By problem and provider the row of the fastest time on a machine."""

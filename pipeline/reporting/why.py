@@ -113,7 +113,7 @@ def _table(
         "waves",
     )
     columns = (
-        *("problem", "dtype", "configuration", "role", "what limits it", *numbers[:6]),
+        *("problem", "configuration", "what limits it", "role", *numbers[:6]),
         *("of at most", *numbers[6:], "est. speedup %"),
     )
     rows = sorted((row for row in longest(counters).values() if row.point), key=_order)
@@ -138,11 +138,10 @@ def _cells(row: CounterRow, point: Point, code: CodeRow | None, measured: Measur
     spilled = code.mix.spilled_bytes if code and code.mix else None
     timing = measured.outcome.timing if measured else None
     return [
-        notation.extent(point),
-        notation.words(point),
+        f"{notation.extent(point)} {notation.words(point)}".strip(),
         notation.label(point),
-        row.role,
         row.sentence,
+        row.role,
         "" if timing is None else number(timing.median_us),
         number(row.memory_throughput_pct),
         number(row.compute_throughput_pct),

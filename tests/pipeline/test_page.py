@@ -108,32 +108,32 @@ def column(page: webdriver.Chrome, table: str, heading: str) -> list[str]:
     return texts(page, f"{table} tbody tr > :nth-child({place})")
 
 
-BEST = "#kernel-softmax [aria-label='softmax: best configurations']"
-EVERY = "#kernel-softmax .every"
+BEST = "#softmax [aria-label='softmax: best configurations']"
+EVERY = "#softmax .every"
 
 
 def test_a_reader_chooses_a_kernel_a_gpu_a_dtype_and_a_provider(page: webdriver.Chrome) -> None:
     assert texts(page, "section[data-kernel] h2") == ["gelu"], "one kernel at a time"
     choose(page, "kernel", "softmax")
-    top = "return document.getElementById('kernel-softmax').getBoundingClientRect().top"
+    top = "return document.getElementById('softmax').getBoundingClientRect().top"
     assert 0 <= page.execute_script(top) < 300, "and it is brought into view"
     choose(page, "kernel", "all")
     assert texts(page, "section[data-kernel] h2") == ["gelu", "softmax"]
     page.find_element(By.LINK_TEXT, "softmax").click()
     assert texts(page, "section[data-kernel] h2") == ["softmax"], "by the navigation too"
     assert set(column(page, BEST, "machine")) == {"NVIDIA H100 80GB HBM3", "NVIDIA H200"}
-    assert len(seen(page, "#kernel-softmax .charts:first-of-type .chart")) == 2
+    assert len(seen(page, "#softmax .charts:first-of-type .chart")) == 2
 
     choose(page, "gpu", "NVIDIA H200")
     assert set(column(page, BEST, "machine")) == {"NVIDIA H200"}
-    assert texts(page, "#kernel-softmax .charts:first-of-type figcaption") == ["NVIDIA H200 · float32"]
-    assert texts(page, "#overview thead th") == ["kernel", "dtype", "NVIDIA H200"]
+    assert texts(page, "#softmax .charts:first-of-type figcaption") == ["NVIDIA H200 · float32"]
+    assert set(column(page, "#overview table", "machine")) == {"NVIDIA H200"}
 
     choose(page, "provider", "torch")
     assert {text.split(" ")[0] for text in column(page, EVERY, "configuration")} == {"torch"}
-    lines = seen(page, "#kernel-softmax .chart [data-provider]")
+    lines = seen(page, "#softmax .chart [data-provider]")
     assert {line.get_attribute("data-provider") for line in lines} == {"torch"}
-    assert texts(page, "#kernel-softmax .legend li") == ["torch"]
+    assert texts(page, "#softmax .legend li") == ["torch"]
 
     choose(page, "words", "bfloat16")
     assert column(page, BEST, "machine") == [] and len(texts(page, "#overview tbody th")) == 1
@@ -162,7 +162,7 @@ def test_tables_are_sorted_and_searched(page: webdriver.Chrome) -> None:
 
 def test_a_pointer_and_the_arrow_keys_show_the_numbers_of_a_mark(page: webdriver.Chrome) -> None:
     choose(page, "kernel", "softmax")
-    chart = seen(page, "#kernel-softmax .chart > svg")[0]
+    chart = seen(page, "#softmax .chart > svg")[0]
     mark = chart.find_elements(By.CSS_SELECTOR, "use")[-1]
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     webdriver.ActionChains(page).move_to_element(mark).perform()
@@ -175,32 +175,12 @@ def test_a_pointer_and_the_arrow_keys_show_the_numbers_of_a_mark(page: webdriver
     assert texts(page, "#tip")[0].startswith("torch at 256, ")
 
 
-def test_landscapes_are_maps_of_the_two_parameters_that_vary_most(page: webdriver.Chrome) -> None:
-    choose(page, "kernel", "softmax")
-    captions = texts(page, "#kernel-softmax .map caption")
-    assert [caption.partition(":")[0] for caption in captions] == [
-        "NVIDIA H100 80GB HBM3 · float32 · 4096",
-        "NVIDIA H200 · float32 · 4096",
-    ]
-    assert captions[1].endswith("GB/s, block_size across, num_warps down")
-    assert texts(page, "#kernel-softmax .map")[1].splitlines()[1:][0] == "512 1024"
-    assert [row.split()[0] for row in texts(page, "#kernel-softmax .map tbody tr")] == ["4", "8", "16"] * 2
-    numbers = [float(cell) for cell in texts(page, "#kernel-softmax .map:last-child tbody td")]
-    assert len(numbers) == 6
-    assert float(texts(page, "#kernel-softmax .map:last-child .most")[0]) == max(numbers)
-    choose(page, "provider", "triton_online")
-    chosen = Select(page.find_element(By.CSS_SELECTOR, "#kernel-softmax .landscapes [name=provider]"))
-    assert chosen.first_selected_option.text == "triton_online"
-    choose(page, "gpu", "NVIDIA H200")
-    assert len(texts(page, "#kernel-softmax .map")) == 1
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 def test_what_limits_a_configuration_can_be_read_without_scrolling_aside(
     page: webdriver.Chrome, width: int
 ) -> None:
     screen(page, width)
-    page.execute_script("location.hash = '#kernel-softmax'")
+    page.execute_script("location.hash = '#softmax'")
     (cell,) = (one for one in seen(page, ".why td") if one.text == SENTENCE)
     assert cell.rect["x"] >= 0 and cell.rect["x"] + cell.rect["width"] <= width
     assert page.execute_script("return document.documentElement.scrollWidth") <= width, "the page itself"
@@ -246,18 +226,14 @@ return [
 """The elements beyond the right edge of the window, and those that scroll aside."""
 
 
-@pytest.mark.parametrize("name", ["report.html", "field.html"])
 @pytest.mark.parametrize("width", [390, 768, 1440])
-def test_nothing_is_off_the_screen_but_what_scrolls_in_itself(
-    page: webdriver.Chrome, written: Path, width: int, name: str
-) -> None:
+def test_nothing_is_off_the_screen_but_what_scrolls_in_itself(page: webdriver.Chrome, width: int) -> None:
     screen(page, width)
-    page.get(f"file://{written.with_name(name)}")
     page.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     beyond, aside = page.execute_script(BEYOND)
     assert beyond == []
     assert width < 1440 or aside == []
-    if width == 390 and name == "report.html":
+    if width == 390:
         label = next(one for one in aside if one.endswith(": best configurations"))
         box = page.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']")
         first = box.find_element(By.CSS_SELECTOR, "tbody th")
@@ -266,11 +242,10 @@ def test_nothing_is_off_the_screen_but_what_scrolls_in_itself(
         assert first.location["x"] == before, "the first column stays"
 
 
-@pytest.mark.parametrize("name", ["report.html", "field.html", "history.html"])
-def test_nothing_is_cut_on_paper(page: webdriver.Chrome, written: Path, name: str) -> None:
+def test_nothing_is_cut_on_paper(page: webdriver.Chrome, written: Path) -> None:
     screen(page, PAPER_WIDTH)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    page.get(f"file://{written.with_name(name)}")
+    page.get(f"file://{written}")
     page.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert page.execute_script(BEYOND) == [[], []]
     assert not seen(page, "#bar")

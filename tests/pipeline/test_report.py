@@ -30,7 +30,7 @@ from pipeline.reporting.others import Environments, OtherTimes
 from pipeline.reporting.overview import summaries
 from pipeline.reporting.ranking import best_configurations
 from pipeline.reporting.workload_plots import workload_plots, workload_ranks
-from pipeline.store import ledger, results
+from pipeline.store import results
 from pipeline.store.ledger import read_rows
 from tests import pages
 from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, moved, write_results
@@ -648,13 +648,6 @@ def test_lines_that_cant_be_read_are_told_and_counted(report_on, tmp_path, capsy
     assert "15 points of 1 kernel on 1 machine" in text
 
 
-def test_a_point_that_was_measured_twice_counts_once(report_on, tmp_path):
-    folder = write_results(tmp_path / "results", [measurement(median_us=5.0)])
-    path = results.ledger_path(folder, "softmax", H200)
-    path.write_bytes(path.read_bytes() + ledger.encode(measurement(median_us=50.0)))
-    assert ",50," in (report_on(folder) / "best.csv").read_text()
-
-
 def test_what_a_cpu_gave_is_in_no_gpus_report(tmp_path, monkeypatch):
     for name, where in (("ROOT", tmp_path), ("LOCAL", tmp_path / "local")):
         monkeypatch.setattr(results, name, where)
@@ -741,30 +734,6 @@ def test_dvc_shows_and_compares_metrics_and_plots(report_on, tmp_path):
     assert all(f"static/{name}" in page for name in shown)
 
 
-def test_shares_are_of_the_ceiling_that_the_page_names(report_on, tmp_path):
-    rows = [measurement("softmax", name, 4096) for name in ("torch", "cuda")]
-    folder = write_results(tmp_path / "results", rows)
-    path = results.ceilings_path(folder, H200)
-    path.write_text(path.read_text().replace('"copy_gbps": 4270.0', '"copy_gbps": 4000.0'))
-    output = report_on(folder)
-    text = (output / "report.md").read_text()
-    assert "| copy ceiling | 4000 GB/s |" in text
-    us = rows[1].outcome.timing.median_us
-    share = percent(2 * 4096 * 4096 * 4 / us / 1e3 / 4000)
-    assert f"| {number(us)}† | {number(2 * 4096 * 4096 * 4 / us / 1e3)} | {share} |" in text
-    (line,) = csv.DictReader((output / "best.csv").open())
-    assert percent(float(line["ceiling_fraction"])) == share
-
-
-def test_a_problem_has_one_unit_on_every_machine(report_on, tmp_path):
-    rows = [
-        measurement("matmul", "torch", 8192, "bfloat16", m=16, workload=workload, gpu=gpu)
-        for gpu, workload in ((H100, "decode"), (H200, "square"))
-    ]
-    text = (report_on(write_results(tmp_path / "results", rows)) / "report.md").read_text()
-    assert "| problem | dtype | machine | best configuration | us | GB/s | of ceiling | x torch |" in text
-
-
 def test_failures_of_providers_that_nobody_asked_for_are_left_out(report_on, tmp_path):
     """A provider of another package is measured wherever that is installed; one that a command names was
     asked for."""
@@ -841,13 +810,3 @@ def test_two_gpus_are_compared_at_the_same_problems(report_on, tmp_path):
     assert own[H100]["float32"]["problems"] == ["1024", "4096", "16384"], "a GPU's own numbers are of all"
     drawn = (output / "overview.svg").read_text()
     assert "not measured" in drawn
-
-
-def test_an_arithmetic_that_one_gpu_was_not_measured_in_is_a_gap(report_on, tmp_path):
-    folder = write_results(tmp_path / "results", [measurement(gpu=gpu) for gpu in (H100, H200)])
-    path = results.ceilings_path(folder, H200)
-    known = json.loads(path.read_text())
-    del known["matmul_tflops"]["tf32"]
-    path.write_text(json.dumps(known))
-    text = (report_on(folder) / "report.md").read_text()
-    assert "| matmul ceiling, tf32 | 250 TFLOP/s | not measured |" in text

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline import profile, report
-from pipeline.command.options import ProfileConfig, ReportConfig
+from pipeline import profile
+from pipeline.command.options import ProfileConfig
 from pipeline.command.run import run_each
-from tests.factory import grid, measurement, write_results
+from tests.factory import grid, measurement
 from tests.planted.tree import cpu_tree
 
 
@@ -84,17 +83,3 @@ MIXED = [
         provider="cuda", size=1024, rows=1, workload="few_rows", block_size=512, num_warps=4, median_us=1.0
     ),
 ]
-
-
-def test_a_report_has_the_best_of_each_problem(tmp_path: Path) -> None:
-    folder = write_results(tmp_path / "results", MIXED)
-    report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
-    with (tmp_path / "reports/best.csv").open() as file:
-        best = {line["problem"]: line for line in csv.DictReader(file)}
-    assert list(best) == ["rows=1 columns=1024", "rows=37 columns=1024", "1024", "4096"]
-    assert float(best["rows=37 columns=1024"]["median_us"]) == 2.0
-    assert float(best["rows=37 columns=1024"]["speedup_ratio"]) == 3.0
-    assert best["rows=1 columns=1024"]["speedup_ratio"] == "", "no baseline was timed there"
-    assert (best["1024"]["workload"], best["rows=1 columns=1024"]["workload"]) == ("columns", "few_rows")
-    for name in ("report.md", "report.html"):
-        assert "rows=37 columns=1024" in (tmp_path / "reports" / name).read_text()

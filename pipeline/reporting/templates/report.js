@@ -76,6 +76,7 @@ function startChoices() {
   };
   ["input", "change"].forEach((kind) => form.addEventListener(kind, read));
   form.elements.kernel.addEventListener("change", () => {
+    read();
     if (chosen.kernel) document.getElementById(chosen.kernel).scrollIntoView();
   });
   form.addEventListener("reset", () => setTimeout(read));

@@ -8,7 +8,7 @@ import pytest
 from pipeline.reporting.frames import COLUMNS, frame
 from pipeline.reporting.headlines import comparable, headline, x_name
 from pipeline.reporting.ranking import against_baseline, best_configurations, best_providers
-from tests.factory import H100, H200, MEASURED_AT, flat, grid, measurement
+from tests.factory import H100, H200, MEASURED_AT, measurement
 
 
 def test_a_frame_has_its_columns_even_when_empty():
@@ -35,35 +35,6 @@ def test_a_problem_is_named_by_its_numbers_and_its_words():
     ]
     assert (x_name("matmul", "decode"), x_name("matmul", "square")) == ("m", "m")
     assert x_name("of_old", "sizes", rows[2].point) == "n" and headline("of_old", "sizes") == "gbps"
-
-
-def test_nothing_in_gives_nothing_out():
-    best = against_baseline(best_configurations(frame([])), {})
-    assert best_providers(best).empty
-
-
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        ({}, "triton_online 1024x4w"),
-        ({"block_size": 512, "num_warps": 8}, "triton_online 512x8w"),
-        ({"block_size": 512, "num_warps": 8, "unrolled": True}, "triton_online 512x8w,unrolled=true"),
-    ],
-)
-def test_a_configuration_is_written_short(axes, expected):
-    table = frame([measurement(provider="triton_online", **axes), measurement(provider="torch")])
-    assert list(table["label"]) == [expected, "torch"]
-
-
-def test_the_best_configuration_is_the_fastest_of_its_provider():
-    rows = grid(gpus=(H100, H200), providers=("torch", "cuda"), dtypes=("float32", "bfloat16"))
-    best = best_configurations(frame([*rows, measurement(provider="cpp", status="incorrect")]))
-    fastest: dict[tuple, float] = {}
-    for row in map(flat, rows):
-        group = (row["gpu"], row["dtype"], row["columns"], row["provider"])
-        fastest[group] = min(fastest.get(group, 1e9), row["median_us"])
-    keys = ["gpu", "words", "x", "provider"]
-    assert best.set_index(keys)["median_us"].to_dict() == fastest
 
 
 def test_a_timing_not_to_be_trusted_is_best_only_without_another():
@@ -102,21 +73,6 @@ def test_times_of_two_versions_of_the_measuring_code_are_not_compared():
         (1024, "cpp"): 6.0,
         (2048, "cuda"): 6.0,
     }
-
-
-def test_speedup_is_against_the_same_gpu_and_problem():
-    rows = [
-        measurement(provider="torch", size=256, median_us=10.0),
-        measurement(provider="cuda", size=256, median_us=4.0),
-        measurement(provider="cuda", size=512, median_us=5.0),
-        measurement(provider="torch", size=512, median_us=50.0, gpu=H100),
-        measurement(provider="torch", size=512, median_us=60.0, dtype="bfloat16"),
-    ]
-    found = against_baseline(best_configurations(frame(rows)), {"softmax": "torch"})
-    cuda = found[found["provider"] == "cuda"].set_index("x")["speedup"]
-    assert cuda[256] == pytest.approx(2.5)
-    assert pd.isna(cuda[512]), "torch was not timed there"
-    assert found.loc[found["provider"] == "torch", "speedup"].eq(1).all()
 
 
 def test_a_difference_within_the_noise_is_a_tie():

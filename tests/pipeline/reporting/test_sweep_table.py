@@ -123,13 +123,6 @@ def test_what_has_no_time_is_told_once_a_reason():
     assert "cpp: 2 points failed at run time: for example 128 columns > 99" in lines
 
 
-def test_a_compilers_long_message_is_cut():
-    message = "the compiler says " + "a lot of\n things, " * 500
-    text = " ".join(printed([measurement(provider="q", status="runtime_error", error=message)]).split())
-    assert "q: 1 point failed at run time: the compiler says a lot of things, a lot of things," in text
-    assert text.count("a lot of") < 15 and " …" in text
-
-
 def test_many_reasons_are_counted():
     words = [chr(ord("a") + i) * 3 for i in range(MAX_REMARKS + 3)]
     rows = [measurement(provider=f"p_{w}", status="compile_error", error=w) for w in words]
