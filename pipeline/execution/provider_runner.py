@@ -1,4 +1,4 @@
-"""A provider at a point in this process: called, timed, called again. Another process verifies its outputs."""
+"""A provider at a point in this process: called, timed, called again. Another process verifies outputs."""
 
 from __future__ import annotations
 
