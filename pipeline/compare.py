@@ -21,7 +21,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from pathlib import Path
 from time import monotonic
 
 import kernels
@@ -31,17 +30,14 @@ from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import CompareConfig, Engine
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import calibration
-from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.session import Session
 from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.asked import asked
 from pipeline.reporting import compared, comparison, machines
 from pipeline.reporting.comparison import Compared
 from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, comparisons, results, runs, turns
-from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
 from pipeline.store.files import write_atomically
 from pipeline.store.turns import Turn
@@ -71,7 +67,6 @@ def run(config: CompareConfig) -> None:
     command = Compare(config, device.resolve(config.device))
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(command.device, config.wait_s, warn))
-        command.measure_ceilings()
         matches = command.matches(stack)
         try:
             command.hold(matches)
@@ -128,7 +123,8 @@ class Compare:
         self.config = config
         self.device = chosen
         self.entry = config.entry
-        self.environment = fingerprint(chosen)
+        folder = results.folder_for(config.output, chosen.kind)
+        self.session = Session(chosen, config.timing, config.seed, config.point_timeout_s, folder)
         self.rule = Rule(margin=config.margin, beyond=config.beyond)
         self.a, self.b = (
             (Named(TREE), Named(TREE)) if config.self_test else opponents.both(self.entry, config.a, config.b)
@@ -136,10 +132,7 @@ class Compare:
         self.begin = monotonic()
         self.contest: Contest | None = None
         self.notes: list[str] = []
-        self.ceilings: Ceilings | None = None
-        self.ceilings_path = Path()
         word = "self-test" if config.self_test else f"{self.a.name}..{self.b.name}"
-        folder = results.folder_for(config.output, chosen.kind)
         name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", word)
         self.path = comparisons.path(folder, self.entry.name, chosen.slug, name)
 
@@ -160,10 +153,10 @@ class Compare:
             for provider, reason in found.broken.items():
                 warn(f"{name}: {provider} was not built: {reason}")
         pairs = self._pairs(of_a, of_b)
-        noise = {} if self.ceilings is None else self.ceilings.noise
+        noise = self.session.ceilings.noise
         matches = []
         for one, other in pairs:
-            kind = self_test.class_of(self.entry, one.point, self.ceilings)
+            kind = self_test.class_of(self.entry, one.point, self.session.ceilings)
             rivals = Rival(a, one.point, one.parts.key), Rival(b, other.point, other.parts.key)
             matches.append(Match(rivals, noise.get(kind, 0.0), kind))
         return matches
@@ -196,20 +189,9 @@ class Compare:
             return "a", "b"
         return (TREE, TREE) if self.b.variant else (self.a.name, self.b.name)
 
-    def measure_ceilings(self) -> None:
-        """Find the ceilings, and what is known of equal kernels here."""
-        config = self.config
-        repository = results.folder_for(ROOT / "results", self.device.kind)
-        folders = [results.folder_for(config.output, self.device.kind), repository]
-        paths = [results.ceilings_path(folder, self.device.slug) for folder in folders]
-        with Supervisor(self.device, config.timing, config.seed, config.point_timeout_s) as worker:
-            self.ceilings = calibration.known_or_measured(worker, self.environment, paths, paths[0])
-        self.ceilings_path = paths[0]
-
     def hold(self, matches: Sequence[Match]) -> None:
         """Measure, and keep each turn as it comes."""
-        config, ceilings = self.config, self.ceilings
-        assert ceilings is not None, "ceilings are found before anything is measured"
+        config, ceilings = self.config, self.session.ceilings
         limits = RoundLimits(config.rounds, config.most_rounds)
         known = [] if config.remeasure else turns.read(self.path, warn)
         with Progress(console, self.title) as progress:
@@ -227,13 +209,13 @@ class Compare:
         if config.self_test:
             noise = {name: found for name, (found, _) in self._noise(contest).items()}
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
-            write_atomically(self.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
+            write_atomically(self.session.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
 
     def explain(self) -> None:
         """Note what the compiler made of the two sides, of each provider that became faster or slower: at its
         point that did so most."""
         assert self.contest is not None, "what is explained was measured"
-        capability = self.environment.compute_capability
+        capability = self.session.environment.compute_capability
         architecture = capability.replace(".", "") if capability else WITHOUT_GPU
         for provider, match in code.most_changed(self.contest, self.entry.loaded.kernel).items():
             with console.status(f"Looking into what {provider} was compiled to …"):
@@ -298,7 +280,7 @@ class Compare:
         return found
 
     def _noise(self, contest: Contest) -> self_test.Noise:
-        return self_test.noise(contest, self.entry, self.ceilings)
+        return self_test.noise(contest, self.entry, self.session.ceilings)
 
 
 def publish(config: CompareConfig) -> None:
