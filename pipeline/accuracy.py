@@ -20,25 +20,21 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
 from pydantic import ValidationError
-from rich import box
-from rich.table import Table
 
 import kernels
 from pipeline import UserError, as_typed
 from pipeline.command.options import AccuracyConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import sidecar_files
 from pipeline.execution.compile_pool import built
 from pipeline.execution.identity import Identity, settings_beside
+from pipeline.execution.session import Session
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.device import Device
@@ -50,10 +46,10 @@ from pipeline.points.frozen import Record
 from pipeline.points.limits import Text
 from pipeline.points.plan import Target
 from pipeline.points.point import Point
-from pipeline.reporting.numbers import number, print_wide
+from pipeline.reporting.numbers import number
+from pipeline.reporting.tables import TextTable
 from pipeline.reporting.terminal import Progress
 from pipeline.store import results
-from pipeline.store.ceilings import Canary
 from pipeline.store.files import append, content
 from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.sampling import SampledRow, by_provider, sample
@@ -175,7 +171,7 @@ def run(config: AccuracyConfig) -> None:
     path = results.folder_for(config.output.parent, chosen.kind) / config.output.name / f"{chosen.slug}.jsonl"
     with DeviceLock(chosen, config.wait_s, warn):
         rows = measured(drawn, switchers, chosen, config, path)
-    print_wide(console, table(rows, chosen))
+    table(rows, chosen).print(console)
     for line in summary(rows):
         say(line)
     say(f"Readings: {path}")
@@ -224,6 +220,7 @@ def measured(
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     sound = [one for one in drawn if (one.entry.name, one.row.point.provider) not in broken]
     sound.sort(key=by_provider)
+    output = results.folder_for(config.output.parent, chosen.kind)
     environment = fingerprint(chosen)
     keys = {
         one.row.point: Identity(one.entry.loaded, environment, one.timing, one.seed).parts(one.row.point).key
@@ -251,25 +248,13 @@ def measured(
     total = sum(len(todo) for *_, todo in missing)
     if readings and total:
         say(f"{len(readings)} readings are in {path}; {total} are missing.")
-    starts: list[Callable[[], Supervisor]] = [
-        partial(_supervisor, chosen, timing, seed, config) for (timing, seed), *_ in missing
-    ]
-    canary: Canary | None = None
-    with ExitStack() as stack:
-        progress = stack.enter_context(Progress(console, f"accuracy on {chosen.slug}", total))
-        ahead = stack.enter_context(starts[0]()) if starts else None
-        for turn, (_, kind, number_of, todo) in enumerate(missing):
-            assert ahead is not None
-            with ahead as worker:
-                if canary is None and chosen.kind == "cuda":
-                    output = results.folder_for(config.output.parent, chosen.kind)
-                    canary = sidecar_files.canary_for(worker, environment, output)
+    with Progress(console, f"accuracy on {chosen.slug}", total) as progress:
+        for (timing, seed), kind, number_of, todo in missing:
+            session = Session(chosen, timing, seed, config.point_timeout_s, output)
+            canary = session.canary
+            with session.supervisor(heeds_load=True) as worker:
                 worker.canary = canary
                 for place, one in enumerate(todo):
-                    if place == len(todo) // 2 and turn + 1 < len(missing):
-                        # The next worker imports what it needs meanwhile, and touches no GPU.
-                        ahead = stack.enter_context(starts[turn + 1]())
-                        ahead.launch()
                     if kind == "switched":
                         worker.measure(*switchers[place % len(switchers)])
                     reading = _read(worker, one, keys[one.row.point], kind, number_of)
@@ -290,10 +275,6 @@ def read_readings(path: Path) -> Iterator[AccuracyReading]:
                 yield AccuracyReading.model_validate_json(line)
             except ValidationError:
                 continue
-
-
-def _supervisor(chosen: Device, timing: TimingSettings, seed: int, config: AccuracyConfig) -> Supervisor:
-    return Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True)
 
 
 def _read(
@@ -357,16 +338,11 @@ def cells(row: AccuracyRow) -> list[str]:
     ]
 
 
-def table(rows: Sequence[AccuracyRow], chosen: Device) -> Table:
+def table(rows: Sequence[AccuracyRow], chosen: Device) -> TextTable:
     """A line a point, from short to long."""
-    made = Table(
-        title=f"accuracy on {chosen.slug}", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False
-    )
-    for heading in ("point", *HEADINGS):
-        made.add_column(heading, justify="left" if heading in ("point", "") else "right")
-    for row in sorted(rows, key=lambda row: row.us):
-        made.add_row(name_of(row.point), *cells(row))
-    return made
+    ordered = sorted(rows, key=lambda row: row.us)
+    lines = [[name_of(row.point), *cells(row)] for row in ordered]
+    return TextTable(f"accuracy on {chosen.slug}", ("point", *HEADINGS), lines, numbers=HEADINGS[:-1])
 
 
 def name_of(point: Point) -> str:

@@ -38,12 +38,12 @@ from pipeline import UserError, unknown
 from pipeline.command.options import BenchmarksConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.command.words import positional
-from pipeline.execution import benchmark, sidecar_files, waits
+from pipeline.execution import benchmark, waits
 from pipeline.execution.protocol import InputValues, TimerName
+from pipeline.execution.session import Session
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.device import Device
-from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import of_provider
 from pipeline.points.frozen import Record, Values
@@ -145,13 +145,9 @@ def time_points(config: BenchmarksConfig, chosen: Device) -> None:
     rows: list[Any] = []
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
-        workers = {
-            kind: stack.enter_context(
-                Supervisor(chosen, config.timing, config.seed, config.point_timeout_s, values=kind)
-            )
-            for kind in kinds
-        }
-        canary = sidecar_files.canary_for(workers["normal"], fingerprint(chosen), output)
+        session = Session(chosen, config.timing, config.seed, config.point_timeout_s, output)
+        canary = session.canary
+        workers = {kind: stack.enter_context(session.supervisor(values=kind)) for kind in kinds}
         for worker in workers.values():
             worker.canary = canary
         for point in points:

@@ -4,7 +4,7 @@
     python -m pipeline.compare kernel=softmax a=main
     python -m pipeline.compare kernel=softmax a=triton_tile/1024x4w b=cuda/1024x8w
     python -m pipeline.compare a=nvidia-h200 b=nvidia-h100-80gb-hbm3
-    python -m pipeline.compare kernel=softmax self_test=true
+    python -m pipeline.compare kernel=softmax rounds=true
     python -m pipeline.compare kernel=softmax a=HEAD~1 b=HEAD cluster=ray
 
 Of commits, the points whose sources differ are measured; of the working tree too, as it is. Prints a table
@@ -21,7 +21,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from pathlib import Path
 from time import monotonic
 
 import kernels
@@ -31,17 +30,14 @@ from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import CompareConfig, Engine
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import sidecar_files
-from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.session import Session
 from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.asked import asked
 from pipeline.reporting import compared, comparison, machines
 from pipeline.reporting.comparison import Compared
 from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, comparisons, results, runs, turns
-from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
 from pipeline.store.files import write_atomically
 from pipeline.store.turns import Turn
@@ -71,7 +67,6 @@ def run(config: CompareConfig) -> None:
     command = Compare(config, device.resolve(config.device))
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(command.device, config.wait_s, warn))
-        command.measure_ceilings()
         matches = command.matches(stack)
         try:
             command.hold(matches)
@@ -105,7 +100,7 @@ def show(config: CompareConfig, both: machines.Machines) -> None:
 
 def on_cluster(config: CompareConfig, engine: Engine) -> None:
     """The same on one GPU of each model that a cluster has. Commits go along by their hashes."""
-    sides = () if config.self_test else opponents.both(config.entry, config.a, config.b)
+    sides = () if config.rounds else opponents.both(config.entry, config.a, config.b)
     names = {name: side.commit or side.text for name, side in zip("ab", sides, strict=False)}
     # Those of a kernel outside of the repository are in its own, which every host sees.
     commits = [] if config.entry.loaded.is_outside else [one.commit for one in sides if one.commit]
@@ -128,25 +123,23 @@ class Compare:
         self.config = config
         self.device = chosen
         self.entry = config.entry
-        self.environment = fingerprint(chosen)
+        folder = results.folder_for(config.output, chosen.kind)
+        self.session = Session(chosen, config.timing, config.seed, config.point_timeout_s, folder)
         self.rule = Rule(margin=config.margin, beyond=config.beyond)
         self.a, self.b = (
-            (Named(TREE), Named(TREE)) if config.self_test else opponents.both(self.entry, config.a, config.b)
+            (Named(TREE), Named(TREE)) if config.rounds else opponents.both(self.entry, config.a, config.b)
         )
         self.begin = monotonic()
         self.measured_rounds: Rounds | None = None
         self.notes: list[str] = []
-        self.ceilings: Ceilings | None = None
-        self.ceilings_path = Path()
-        word = "self-test" if config.self_test else f"{self.a.name}..{self.b.name}"
-        folder = results.folder_for(config.output, chosen.kind)
+        word = "self-test" if config.rounds else f"{self.a.name}..{self.b.name}"
         name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", word)
         self.path = comparisons.path(folder, self.entry.name, chosen.slug, name)
 
     @property
     def title(self) -> str:
         """What is compared, and where."""
-        if self.config.self_test:
+        if self.config.rounds:
             return f"{self.entry.name} on {self.device.slug}: the working tree with itself"
         return f"{self.entry.name} on {self.device.slug}: a is {self.a.name}, b is {self.b.name}"
 
@@ -160,10 +153,10 @@ class Compare:
             for provider, reason in found.broken.items():
                 warn(f"{name}: {provider} was not built: {reason}")
         pairs = self._pairs(of_a, of_b)
-        noise = {} if self.ceilings is None else self.ceilings.noise
+        noise = self.session.ceilings.noise
         matches = []
         for one, other in pairs:
-            kind = rounds.class_of(self.entry, one.point, self.ceilings)
+            kind = rounds.class_of(self.entry, one.point, self.session.ceilings)
             candidates = Candidate(a, one.point, one.parts.key), Candidate(b, other.point, other.parts.key)
             matches.append(Match(candidates, noise.get(kind, 0.0), kind))
         return matches
@@ -183,7 +176,7 @@ class Compare:
     def _pairs(self, of_a: Answer, of_b: Answer) -> list[Pair]:
         if self.b.variant:
             pairs = opponents.pairs_of_configurations(self.entry, self.a, of_a, self.b, of_b)
-        elif self.config.self_test:
+        elif self.config.rounds:
             pairs = opponents.pairs_of_equals(of_a, of_b)
         else:
             pairs, notes = opponents.pairs_of_trees(self.a, of_a, self.b, of_b)
@@ -192,24 +185,13 @@ class Compare:
 
     def _names(self) -> tuple[str, str]:
         """Of the sides. Configurations have one, and so one process a round."""
-        if self.config.self_test:
+        if self.config.rounds:
             return "a", "b"
         return (TREE, TREE) if self.b.variant else (self.a.name, self.b.name)
 
-    def measure_ceilings(self) -> None:
-        """Find the ceilings, and what is known of equal kernels here."""
-        config = self.config
-        repository = results.folder_for(ROOT / "results", self.device.kind)
-        folders = [results.folder_for(config.output, self.device.kind), repository]
-        paths = [results.ceilings_path(folder, self.device.slug) for folder in folders]
-        with Supervisor(self.device, config.timing, config.seed, config.point_timeout_s) as worker:
-            self.ceilings = sidecar_files.known_or_measured(worker, self.environment, paths, paths[0])
-        self.ceilings_path = paths[0]
-
     def hold(self, matches: Sequence[Match]) -> None:
         """Measure, and keep each turn as it comes."""
-        config, ceilings = self.config, self.ceilings
-        assert ceilings is not None, "ceilings are found before anything is measured"
+        config, ceilings = self.config, self.session.ceilings
         limits = RoundLimits(config.rounds, config.most_rounds)
         known = [] if config.remeasure else turns.read(self.path, warn)
         with Progress(console, self.title) as progress:
@@ -226,16 +208,16 @@ class Compare:
             measured_rounds.hold(
                 self.device, config.timing, config.seed, config.point_timeout_s, ceilings.canary
             )
-        if config.self_test:
+        if config.rounds:
             noise = {name: found for name, (found, _) in self._noise(measured_rounds).items()}
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
-            write_atomically(self.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
+            write_atomically(self.session.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
 
     def explain(self) -> None:
         """Note what the compiler made of the two sides, of each provider that became faster or slower: at its
         point that did so most."""
         assert self.measured_rounds is not None, "what is explained was measured"
-        capability = self.environment.compute_capability
+        capability = self.session.environment.compute_capability
         architecture = capability.replace(".", "") if capability else WITHOUT_GPU
         for provider, match in code.most_changed(self.measured_rounds, self.entry.loaded.kernel).items():
             with console.status(f"Looking into what {provider} was compiled to …"):
@@ -250,7 +232,7 @@ class Compare:
         rows = self.rows()
         if self.measured_rounds is None or (not rows and not self.measured_rounds.turns):
             return
-        shown = [row for row in rows if row.verdict != "same"] if self.config.self_test else rows
+        shown = [row for row in rows if row.verdict != "same"] if self.config.rounds else rows
         if self.config.format == "markdown":
             say(f"**{self.title}**\n\n{comparison.table(shown, self.title).markdown()}")
         elif shown:
@@ -271,7 +253,7 @@ class Compare:
 
     def found(self, rows: Sequence[Compared]) -> Comparison:
         """What is kept of the comparison beside its samples."""
-        assert self.measured_rounds is not None, "there are rows once these are rounds"
+        assert self.measured_rounds is not None, "there are rows once there is a measured_rounds"
         head, _ = commit.head(opponents.repository(self.entry))
         sides = [
             comparisons.ComparedSide(name=named.name, commit=named.commit or head)
@@ -295,14 +277,14 @@ class Compare:
         if not rows:
             return []
         found = [comparison.summary(rows)]
-        if self.config.self_test:
+        if self.config.rounds:
             found += rounds.sentences(
                 [(row.estimate, row.verdict) for row in rows], self._noise(measured_rounds)
             )
         return found
 
     def _noise(self, measured_rounds: Rounds) -> rounds.Noise:
-        return rounds.noise(measured_rounds, self.entry, self.ceilings)
+        return rounds.noise(measured_rounds, self.entry, self.session.ceilings)
 
 
 def publish(config: CompareConfig) -> None:

@@ -24,19 +24,19 @@ from statistics import geometric_mean
 from time import monotonic
 
 import kernels
-from pipeline import ROOT, UserError, as_typed
+from pipeline import UserError, as_typed
 from pipeline.cluster.messages import Errand
 from pipeline.cluster.sending import Sent, options_of, send
 from pipeline.cluster.sweeping import ClusterRequest
 from pipeline.command.options import Engine, FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import identity, sidecar_files
+from pipeline.execution import identity
 from pipeline.execution.extra_readings import Extra
 from pipeline.execution.identity import Identity
 from pipeline.execution.old_rows import OldRows, reasons
+from pipeline.execution.session import Session
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
@@ -45,7 +45,6 @@ from pipeline.points.written import is_of
 from pipeline.reporting.summary import finals_table
 from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, finals, provenance, results, turns
-from pipeline.store.ceilings import Ceilings
 from pipeline.store.finals import Final
 from pipeline.store.provenance import RunProvenance
 from pipeline.store.record import Origin
@@ -75,15 +74,12 @@ def run(config: FinalsConfig) -> None:
         on_cluster(config, config.cluster, entries)
         return
     chosen = device.resolve(config.device)
-    timing, seed, timeout_s = config.timing, config.seed, config.point_timeout_s
-    with (
-        DeviceLock(chosen, config.wait_s, warn),
-        Supervisor(chosen, timing, seed, timeout_s, in_turns=True) as first,
-    ):
+    output = results.folder_for(config.output, chosen.kind)
+    session = Session(chosen, config.timing, config.seed, config.point_timeout_s, output)
+    with DeviceLock(chosen, config.wait_s, warn), session.supervisor(in_turns=True) as first:
         if chosen.kind == "cuda":
             first.launch()  # it imports torch while finalists are chosen
-        stage = Finals(config, chosen, entries)
-        stage.measure_ceilings()
+        stage = Finals(config, session, entries)
         stage.choose()
         try:
             stage.hold(first)
@@ -109,17 +105,16 @@ def on_cluster(config: FinalsConfig, engine: Engine, entries: Sequence[Entry]) -
 class Finals:
     """One run of finals on one device."""
 
-    def __init__(self, config: FinalsConfig, chosen: device.Device, entries: Sequence[Entry]) -> None:
+    def __init__(self, config: FinalsConfig, session: Session, entries: Sequence[Entry]) -> None:
         self.config = config
-        self.device = chosen
-        self.slug = chosen.slug
+        self.session = session
+        self.device = session.device
+        self.slug = session.device.slug
         self.entries = entries
-        self.environment = fingerprint(chosen)
-        self.output = results.folder_for(config.output, chosen.kind)
+        self.output = session.output
         self.run = commit.new_run()
         self.command = commit.command_line("finals")
         self.begin = monotonic()
-        self.ceilings: Ceilings | None = None
         self.finalists: dict[Match, Finalists] = {}
         self.measured_rounds: Rounds | None = None
         self.left_out: list[str] = []
@@ -129,30 +124,21 @@ class Finals:
         for entry in entries:
             results.asked_for(finals.path(config.output, entry.name, self.slug))
 
-    def measure_ceilings(self) -> None:
-        """Find the ceilings, and what is known of equal kernels here."""
-        config = self.config
-        repository = results.folder_for(ROOT / "results", self.device.kind)
-        paths = [results.ceilings_path(folder, self.slug) for folder in (self.output, repository)]
-        with Supervisor(self.device, config.timing, config.seed, config.point_timeout_s) as worker:
-            self.ceilings = sidecar_files.known_or_measured(worker, self.environment, paths, paths[0])
-
     def choose(self) -> None:
         """Find who meets where, by the ledgers. Raises UserError if nobody does."""
-        assert self.ceilings is not None, "ceilings are found before finalists are chosen"
         target = Target(self.device.kind, device.capabilities(self.device))
         preset = self.config.preset
         missed: list[tuple[Entry, NobodyError]] = []
         for entry in self.entries:
             ledger = results.ledger_path(self.output, entry.name, self.slug)
-            identity = Identity(entry.loaded, self.environment, self.config.timing, self.config.seed)
+            identity = Identity(entry.loaded, self.session.environment, self.config.timing, self.config.seed)
             wanted = plan(entry, preset.name, target, written=self.config.workload)
             rows = results.own_rows(ledger, warn)
             closer = preset.closer if self.config.workload is None else "all"
             near = preset.near if self.config.workload is None else None
             try:
                 found = finalists.of_ledger(
-                    entry, wanted, closer, rows, identity, self.ceilings, target.gpu, near
+                    entry, wanted, closer, rows, identity, self.session.ceilings, target.gpu, near
                 )
             except NobodyError as error:
                 old = OldRows()
@@ -182,7 +168,6 @@ class Finals:
         config = self.config
         rounds = config.rounds or config.preset.rounds
         limits = RoundLimits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
-        assert self.ceilings is not None, "ceilings are found before finals are held"
         with Progress(console, f"finals on {self.slug}") as progress:
             last = monotonic()
 
@@ -217,7 +202,7 @@ class Finals:
                     config.timing,
                     config.seed,
                     config.point_timeout_s,
-                    self.ceilings.canary,
+                    self.session.ceilings.canary,
                     {finalists.TREE: first},
                 )
             finally:
@@ -238,13 +223,12 @@ class Finals:
 
     def _extra(self, worker: Supervisor, match: Match, candidate: Candidate, turn: Turn) -> Extra:
         """How right a finalist is, once; and how fast one stays that a GPU's power may hold down."""
-        assert self.ceilings is not None, "ceilings are found before finals are held"
         is_long = turn.outcome.timing is not None and turn.outcome.timing.median_us > LONG_US
         lasting = (
             is_long
             and turn.round < self.config.preset.lasting
             and self.device.kind == "cuda"
-            and candidate in self.finalists[match].power_limited(self.ceilings)
+            and candidate in self.finalists[match].power_limited(self.session.ceilings)
         )
         found = Extra()
         if turn.round == 0 or lasting:
@@ -271,17 +255,17 @@ class Finals:
 
     def rows(self) -> dict[Match, list[Final]]:
         """The finals of each match that has rounds."""
-        assert self.measured_rounds is not None and self.ceilings is not None, "finals were held"
-        return Ranking(self.measured_rounds, self.finalists, self.ceilings, self._origin).rows()
+        assert self.measured_rounds is not None, "finals were held"
+        return Ranking(self.measured_rounds, self.finalists, self.session.ceilings, self._origin).rows()
 
     @cached_property
     def provenance(self) -> RunProvenance:
         """What all rows of this run share."""
-        timing, seed = self.config.timing, self.config.seed
-        identities = [Identity(entry.loaded, self.environment, timing, seed) for entry in self.entries]
+        timing, seed, environment = self.config.timing, self.config.seed, self.session.environment
+        identities = [Identity(entry.loaded, environment, timing, seed) for entry in self.entries]
         for why in identity.unknown_commits(identities):
             warn(why)
-        return identity.run_here(self.run, self.command, self.environment, [self.device], identities)
+        return identity.run_here(self.run, self.command, environment, [self.device], identities)
 
     def _origin(self, entry: Entry) -> Origin:
         return self.provenance.origin(entry.name, datetime.now(UTC), str(self.device))

@@ -24,25 +24,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-from rich import box
-from rich.table import Table
-
 import kernels
 from pipeline import UserError, as_typed, unknown
 from pipeline.command.options import VerifyConfig
 from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import sidecar_files
 from pipeline.execution.compile_pool import built
 from pipeline.execution.identity import Identity, settings_beside
 from pipeline.execution.old_rows import OldRows, reasons
-from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.session import Session
 from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog, notation
 from pipeline.points.catalog import Entry
-from pipeline.reporting.numbers import number, percent, print_wide
+from pipeline.reporting.numbers import number, percent
+from pipeline.reporting.tables import TextTable
 from pipeline.reporting.terminal import Progress
 from pipeline.store import provenance, results, spread
 from pipeline.store.ceilings import Ceilings
@@ -251,26 +248,24 @@ def measure(
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     with Progress(console, f"rows of {chosen.slug}", len(drawn)) as progress:
         for (timing, seed), some in by_settings.items():
-            with (
-                Supervisor(chosen, timing, seed, config.point_timeout_s, heeds_load=True) as worker,
-                tempfile.TemporaryDirectory() as scratch,
-            ):
-                known = results.ceilings_path(folder, chosen.slug)
+            with tempfile.TemporaryDirectory() as scratch:
                 # Ceilings that are not known are measured for the canary, and kept nowhere.
-                unkept = results.ceilings_path(Path(scratch), chosen.slug)
-                worker.canary = sidecar_files.known_or_measured(worker, environment, [known], unkept).canary
-                for one in some:
-                    point = one.row.point
-                    outcome = broken.get((one.entry.name, point.provider))
-                    outcome = outcome or worker.measure(one.entry.loaded.where, point)
-                    found.append(RemeasuredRow(one, outcome))
-                    progress.advance(str(point))
+                session = Session(chosen, timing, seed, config.point_timeout_s, Path(scratch), (folder,))
+                canary = session.canary
+                with session.supervisor(heeds_load=True) as worker:
+                    worker.canary = canary
+                    for one in some:
+                        point = one.row.point
+                        outcome = broken.get((one.entry.name, point.provider))
+                        outcome = outcome or worker.measure(one.entry.loaded.where, point)
+                        found.append(RemeasuredRow(one, outcome))
+                        progress.advance(str(point))
 
 
 def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, seconds: float) -> None:
     """Print the rows that were not reproduced, and what the sample was."""
     if rest := [one for one in found if not one.is_reproduced(config.margin)]:
-        print_wide(console, table(rest))
+        table(rest).print(console)
     points = [one.candidate.row.point for one in found]
     times = [one.candidate.us for one in found]
     say(
@@ -283,34 +278,16 @@ def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, secon
         say(f"{_are(doubtful, 'new time')} not to be trusted: run it again when the machine is quiet.")
 
 
-def table(rest: Sequence[RemeasuredRow]) -> Table:
+def table(rest: Sequence[RemeasuredRow]) -> TextTable:
     """The rows that were not reproduced, the furthest off first, those without a time now at the end."""
-    made = Table(
-        title="not reproduced",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("kernel", "problem", "dtype", "provider", "was us", "is us", "ratio", "noise floor", ""):
-        is_number = heading in ("problem", "was us", "is us", "ratio", "noise floor")
-        made.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    lines = []
     for one in sorted(rest, key=lambda one: -abs((one.ratio or 1.0) - 1)):
-        row, timing = one.candidate.row, one.outcome.timing
-        state = row.outcome.state
-        made.add_row(
-            row.point.kernel,
-            notation.extent(row.point),
-            notation.words(row.point),
-            notation.label(row.point),
-            number(one.candidate.us),
-            number(timing.median_us if timing else None),
-            number(one.ratio),
-            percent(state.noise_floor if state else None),
-            one.remark,
-        )
-    return made
+        point, timing, state = one.candidate.row.point, one.outcome.timing, one.candidate.row.outcome.state
+        named = [point.kernel, notation.extent(point), notation.words(point), notation.label(point)]
+        times = [number(one.candidate.us), number(timing.median_us if timing else None), number(one.ratio)]
+        lines.append([*named, *times, percent(state.noise_floor if state else None), one.remark])
+    columns = ("kernel", "problem", "dtype", "provider", "was us", "is us", "ratio", "noise floor", "")
+    return TextTable("not reproduced", columns, lines, numbers=("problem", *columns[4:8]))
 
 
 def percent_of(margin: float) -> str:

@@ -11,7 +11,7 @@ import yaml
 
 from pipeline import ROOT
 from pipeline.store import results
-from pipeline.store.ceilings import Canary, Ceilings, Rates
+from pipeline.store.ceilings import Ceilings, Rates
 from pipeline.store.environment import Environment
 from pipeline.store.files import write_atomically
 
@@ -42,17 +42,6 @@ def known_or_measured(worker: Rated, environment: Environment, paths: Sequence[P
         if one.environment == environment.of_device and (one.canary is not None or environment.kind == "cpu")
     ]
     return of_here[0] if of_here else measured(worker, environment, path)
-
-
-def canary_for(worker: Rated, environment: Environment, output: Path) -> Canary | None:
-    """The canary of the worker's GPU by the ceilings of the repository's results or the folder ``output``;
-    else they are measured now and written there. None for a CPU, which has no launch gap."""
-    if environment.kind == "cpu":
-        return None
-    own = results.folder_for(ROOT / "results", environment.kind)
-    here = results.ceilings_path(output, environment.gpu)
-    paths = [results.ceilings_path(own, environment.gpu), here]
-    return known_or_measured(worker, environment, paths, here).canary
 
 
 def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:

@@ -9,9 +9,9 @@ from pipeline.store.record import Measurement
 MOST_ATTEMPTS = 3
 """So many runs try a point that fails each time in a way that may pass."""
 
-ENDED = ("the worker ", "the judge ")
-"""How the error begins of a point whose worker or judge ended without an answer. That of an exception begins
-with the exception's name."""
+ENDED = ("the worker ", "the verifier ", "the judge ")
+"""How the error begins of a point whose worker or verifier ended without an answer; older
+rows say judge. That of an exception begins with the name of the exception."""
 
 Retry = Literal["passing", "failed"]
 """What is tried again: the failures that may pass, or all."""

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline import UserError, verify
 from pipeline.command.options import VerifyConfig
+from pipeline.execution import session
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.points import catalog
@@ -55,7 +56,8 @@ def test_a_sample_is_spread_over_kernels_providers_and_short_and_long_times() ->
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Five rows of an H200: one is of another source, one is marked as not to be trusted."""
     monkeypatch.setattr(verify.device, "resolve", lambda wanted: GPU)
-    monkeypatch.setattr(verify, "fingerprint", lambda chosen: factory.environment(H200))
+    for module in (verify, session):
+        monkeypatch.setattr(module, "fingerprint", lambda chosen: factory.environment(H200))
     rows = factory.grid(kernels=["softmax"], providers=["torch"], sizes=(256, 512, 1024, 2048, 4096))
     identity = Identity(
         catalog.find("softmax").loaded, factory.environment(H200), TimingSettings(min_samples=7), 3
@@ -85,9 +87,8 @@ class Planted:
     settings: tuple[TimingSettings, int]
 
     def __init__(
-        self, chosen: object, timing: TimingSettings, seed: int, timeout_s: float, heeds_load: bool
+        self, chosen: object, timing: TimingSettings, seed: int, timeout_s: float, heeds_load: bool = False
     ) -> None:
-        assert heeds_load
         Planted.settings = timing, seed
         self.rows = {
             row.point: row for row in results.load(self.folder, pytest.fail, local=False).measurements
@@ -122,7 +123,7 @@ def run(
 ) -> int:
     """Run the command in this process; its exit status."""
     planted = type("PlantedHere", (Planted,), {"factors": factors, "folder": folder})
-    monkeypatch.setattr(verify, "Supervisor", planted)
+    monkeypatch.setattr(session, "Supervisor", planted)
     given = {
         **{"kernel": ["softmax"], "device": "cuda", "provider": None, "points": 60, "sample_seed": 0},
         **{

@@ -21,6 +21,7 @@ def failure(status: str, error: str, attempts: int = 1) -> Measurement:
         ("out_of_memory", "CUDA out of memory", True),
         ("runtime_error", "the worker was killed by SIGKILL", True),
         ("runtime_error", "the worker exited with 1: Fatal Python error", True),
+        ("runtime_error", "the verifier was killed by SIGTERM", True),
         ("runtime_error", "the judge was killed by SIGTERM", True),
         ("runtime_error", "RuntimeError: the worker was killed by SIGKILL", False),
         ("runtime_error", "ValueError: no", False),

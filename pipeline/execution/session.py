@@ -1,0 +1,59 @@
+"""What commands share that measure on one device: its environment, its ceilings, and supervisors alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline import ROOT
+from pipeline.execution import sidecar_files
+from pipeline.execution.supervisor import Supervisor
+from pipeline.machine.device import Device
+from pipeline.machine.environment import fingerprint
+from pipeline.store import results
+from pipeline.store.ceilings import Canary, Ceilings
+from pipeline.store.environment import Environment
+from pipeline.timing.settings import TimingSettings
+
+
+@dataclass(frozen=True)
+class Session:
+    """One device, and how points are timed on it. Ceilings are those of the folder ``output`` or of one that
+    is ``known``; else they are measured, and written to ``output``."""
+
+    device: Device
+    timing: TimingSettings
+    seed: int
+    timeout_s: float
+    output: Path
+    known: tuple[Path, ...] = (ROOT / "results",)
+
+    @cached_property
+    def environment(self) -> Environment:
+        """The device's environment now."""
+        return fingerprint(self.device)
+
+    @property
+    def ceilings_path(self) -> Path:
+        """Where the ceilings are written."""
+        return results.ceilings_path(self.output, self.device.slug)
+
+    @cached_property
+    def ceilings(self) -> Ceilings:
+        """The device's ceilings. Raises UserError when they can't be measured or written."""
+        folders = [results.folder_for(folder, self.device.kind) for folder in self.known]
+        others = [results.ceilings_path(folder, self.device.slug) for folder in folders]
+        path = self.ceilings_path
+        with self.supervisor() as worker:
+            return sidecar_files.known_or_measured(worker, self.environment, [path, *others], path)
+
+    @property
+    def canary(self) -> Canary | None:
+        """The canary of a GPU; None for a CPU, which has no launch gap."""
+        return self.ceilings.canary if self.device.kind == "cuda" else None
+
+    def supervisor(self, **options: Any) -> Supervisor:
+        """A supervisor of this device by these settings; ``options`` are further ones of Supervisor."""
+        return Supervisor(self.device, self.timing, self.seed, self.timeout_s, **options)
