@@ -5,13 +5,12 @@
     python -m pipeline.compare kernel=softmax a=triton_tile/1024x4w b=cuda/1024x8w
     python -m pipeline.compare a=nvidia-h200 b=nvidia-h100-80gb-hbm3
     python -m pipeline.compare kernel=softmax self_test=true
-    python -m pipeline.compare kernel=softmax a=HEAD~1 b=HEAD cluster=ray
 
 Of commits, the points whose sources differ are measured; of the working tree too, as it is. Prints a table
 with each ratio, its interval and the verdict. Stopped in any way, the same command goes on where it was. Of
 two machines nothing is measured: what they left is set side by side, without a verdict, of one kernel or of
 all: how much of the difference their ceilings explain, and what the best configuration of the one costs on
-the other. On a cluster one GPU of each model compares, all rounds on the same.
+the other.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ from time import monotonic
 
 import kernels
 from pipeline import ROOT, UserError
-from pipeline.cluster.messages import Errand
-from pipeline.cluster.sending import Sent, options_of, send
-from pipeline.cluster.sweeping import ClusterRequest
-from pipeline.command.options import CompareConfig, Engine
+from pipeline.command.options import CompareConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.session import Session
 from pipeline.machine import device
@@ -55,15 +51,10 @@ def run(config: CompareConfig) -> None:
         raise UserError("most_rounds: write no fewer than rounds.")
     both = machines.found(config.a, config.b, (config.output, ROOT / "results"), warn)
     if both is not None:
-        if config.cluster is not None:
-            raise UserError(f"nothing of {both.a} and {both.b} is measured; leave cluster= out.")
         show(config, both)
         return
     if config.kernel is None:
         raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}.")
-    if config.cluster is not None:
-        on_cluster(config, config.cluster)
-        return
     command = Compare(config, device.resolve(config.device))
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(command.device, config.wait_s, warn))
@@ -96,24 +87,6 @@ def show(config: CompareConfig, both: machines.Machines) -> None:
         of = "" if config.kernel is None else f" of {config.kernel}"
         which = " that was asked for" if config.pin or config.provider else ""
         raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common{which}.")
-
-
-def on_cluster(config: CompareConfig, engine: Engine) -> None:
-    """The same on one GPU of each model that a cluster has. Commits go along by their hashes."""
-    sides = () if config.self_test else opponents.both(config.entry, config.a, config.b)
-    names = {name: side.commit or side.text for name, side in zip("ab", sides, strict=False)}
-    # Those of a kernel outside of the repository are in its own, which every host sees.
-    commits = [] if config.entry.loaded.is_outside else [one.commit for one in sides if one.commit]
-    wanted = ClusterRequest(
-        [config.entry], (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
-    )
-    options = options_of(config.model_dump(mode="json") | names, config.output, wanted.kind)
-    errand = Errand(name="compare", words=tuple(sys.argv[1:]), options=options, columns=console.width)
-    code = send(engine, Sent(errand, wanted, commits, config.output), say, warn)
-    if config.tracking.name != "none":
-        publish(config)
-    if code:
-        sys.exit(code)
 
 
 class Compare:
