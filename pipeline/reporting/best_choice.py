@@ -281,8 +281,8 @@ class KernelOnMachine:
         provider = self.kernel.provider(row.point.provider)
         identity = self._identity
         if provider.requires is not None:
-            felt = {provider.name: row.parts.environment}
-            identity = Identity(self.entry.loaded, self.environment, TimingSettings(), 0, felt)
+            relevant = {provider.name: row.parts.environment}
+            identity = Identity(self.entry.loaded, self.environment, TimingSettings(), 0, relevant)
         return changes.reasons(row, identity, self._runs, any_settings=True)
 
     @cached_property
