@@ -4,14 +4,13 @@
     python -m pipeline.compare kernel=softmax a=main
     python -m pipeline.compare kernel=softmax a=triton_tile/1024x4w b=cuda/1024x8w
     python -m pipeline.compare a=nvidia-h200 b=nvidia-h100-80gb-hbm3
-    python -m pipeline.compare kernel=softmax rounds=true
-    python -m pipeline.compare kernel=softmax a=HEAD~1 b=HEAD cluster=ray
+    python -m pipeline.compare kernel=softmax self_test=true
 
 Of commits, the points whose sources differ are measured; of the working tree too, as it is. Prints a table
 with each ratio, its interval and the verdict. Stopped in any way, the same command goes on where it was. Of
 two machines nothing is measured: what they left is set side by side, without a verdict, of one kernel or of
 all: how much of the difference their ceilings explain, and what the best configuration of the one costs on
-the other. On a cluster one GPU of each model compares, all rounds on the same.
+the other.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ from time import monotonic
 
 import kernels
 from pipeline import ROOT, UserError
-from pipeline.cluster.messages import Errand
-from pipeline.cluster.sending import Sent, options_of, send
-from pipeline.cluster.sweeping import ClusterRequest
-from pipeline.command.options import CompareConfig, Engine
+from pipeline.command.options import CompareConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.session import Session
 from pipeline.machine import device
@@ -55,15 +51,10 @@ def run(config: CompareConfig) -> None:
         raise UserError("most_rounds: write no fewer than rounds.")
     both = machines.found(config.a, config.b, (config.output, ROOT / "results"), warn)
     if both is not None:
-        if config.cluster is not None:
-            raise UserError(f"nothing of {both.a} and {both.b} is measured; leave cluster= out.")
         show(config, both)
         return
     if config.kernel is None:
         raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}.")
-    if config.cluster is not None:
-        on_cluster(config, config.cluster)
-        return
     command = Compare(config, device.resolve(config.device))
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(command.device, config.wait_s, warn))
@@ -98,24 +89,6 @@ def show(config: CompareConfig, both: machines.Machines) -> None:
         raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common{which}.")
 
 
-def on_cluster(config: CompareConfig, engine: Engine) -> None:
-    """The same on one GPU of each model that a cluster has. Commits go along by their hashes."""
-    sides = () if config.rounds else opponents.both(config.entry, config.a, config.b)
-    names = {name: side.commit or side.text for name, side in zip("ab", sides, strict=False)}
-    # Those of a kernel outside of the repository are in its own, which every host sees.
-    commits = [] if config.entry.loaded.is_outside else [one.commit for one in sides if one.commit]
-    wanted = ClusterRequest(
-        [config.entry], (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
-    )
-    options = options_of(config.model_dump(mode="json") | names, config.output, wanted.kind)
-    errand = Errand(name="compare", words=tuple(sys.argv[1:]), options=options, columns=console.width)
-    code = send(engine, Sent(errand, wanted, commits, config.output), say, warn)
-    if config.tracking.name != "none":
-        publish(config)
-    if code:
-        sys.exit(code)
-
-
 class Compare:
     """One comparison on one device."""
 
@@ -127,19 +100,19 @@ class Compare:
         self.session = Session(chosen, config.timing, config.seed, config.point_timeout_s, folder)
         self.rule = Rule(margin=config.margin, beyond=config.beyond)
         self.a, self.b = (
-            (Named(TREE), Named(TREE)) if config.rounds else opponents.both(self.entry, config.a, config.b)
+            (Named(TREE), Named(TREE)) if config.self_test else opponents.both(self.entry, config.a, config.b)
         )
         self.begin = monotonic()
         self.measured_rounds: Rounds | None = None
         self.notes: list[str] = []
-        word = "self-test" if config.rounds else f"{self.a.name}..{self.b.name}"
+        word = "self-test" if config.self_test else f"{self.a.name}..{self.b.name}"
         name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", word)
         self.path = comparisons.path(folder, self.entry.name, chosen.slug, name)
 
     @property
     def title(self) -> str:
         """What is compared, and where."""
-        if self.config.rounds:
+        if self.config.self_test:
             return f"{self.entry.name} on {self.device.slug}: the working tree with itself"
         return f"{self.entry.name} on {self.device.slug}: a is {self.a.name}, b is {self.b.name}"
 
@@ -176,7 +149,7 @@ class Compare:
     def _pairs(self, of_a: Answer, of_b: Answer) -> list[Pair]:
         if self.b.variant:
             pairs = opponents.pairs_of_configurations(self.entry, self.a, of_a, self.b, of_b)
-        elif self.config.rounds:
+        elif self.config.self_test:
             pairs = opponents.pairs_of_equals(of_a, of_b)
         else:
             pairs, notes = opponents.pairs_of_trees(self.a, of_a, self.b, of_b)
@@ -185,7 +158,7 @@ class Compare:
 
     def _names(self) -> tuple[str, str]:
         """Of the sides. Configurations have one, and so one process a round."""
-        if self.config.rounds:
+        if self.config.self_test:
             return "a", "b"
         return (TREE, TREE) if self.b.variant else (self.a.name, self.b.name)
 
@@ -208,7 +181,7 @@ class Compare:
             measured_rounds.hold(
                 self.device, config.timing, config.seed, config.point_timeout_s, ceilings.canary
             )
-        if config.rounds:
+        if config.self_test:
             noise = {name: found for name, (found, _) in self._noise(measured_rounds).items()}
             told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
             write_atomically(self.session.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
@@ -232,7 +205,7 @@ class Compare:
         rows = self.rows()
         if self.measured_rounds is None or (not rows and not self.measured_rounds.turns):
             return
-        shown = [row for row in rows if row.verdict != "same"] if self.config.rounds else rows
+        shown = [row for row in rows if row.verdict != "same"] if self.config.self_test else rows
         if self.config.format == "markdown":
             say(f"**{self.title}**\n\n{comparison.table(shown, self.title).markdown()}")
         elif shown:
@@ -253,7 +226,7 @@ class Compare:
 
     def found(self, rows: Sequence[Compared]) -> Comparison:
         """What is kept of the comparison beside its samples."""
-        assert self.measured_rounds is not None, "there are rows once there is a measured_rounds"
+        assert self.measured_rounds is not None, "there are rows once these are rounds"
         head, _ = commit.head(opponents.repository(self.entry))
         sides = [
             comparisons.ComparedSide(name=named.name, commit=named.commit or head)
@@ -277,7 +250,7 @@ class Compare:
         if not rows:
             return []
         found = [comparison.summary(rows)]
-        if self.config.rounds:
+        if self.config.self_test:
             found += rounds.sentences(
                 [(row.estimate, row.verdict) for row in rows], self._noise(measured_rounds)
             )

@@ -4,18 +4,14 @@
     python -m pipeline.finals kernel=[gelu,softmax] preset=standard
     python -m pipeline.finals output=results remeasure=true
     python -m pipeline.finals kernel=softmax workload=between
-    python -m pipeline.finals kernel=softmax cluster=ray
 
 Of many configurations the best of a sweep is a lucky one, too, and rows of a ledger may be of several days.
 Here each problem's providers are measured one after the other, in fresh processes, round after round; one
 process serves the problems of all kernels. Stopped in any way, the same command goes on where it was.
-
-On a cluster one GPU of each model holds them, by the ledgers that are here.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,10 +21,7 @@ from time import monotonic
 
 import kernels
 from pipeline import UserError, as_typed
-from pipeline.cluster.messages import Errand
-from pipeline.cluster.sending import Sent, options_of, send
-from pipeline.cluster.sweeping import ClusterRequest
-from pipeline.command.options import Engine, FinalsConfig
+from pipeline.command.options import FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import identity
 from pipeline.execution.extra_readings import Extra
@@ -41,7 +34,6 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target, plan
-from pipeline.points.written import is_of
 from pipeline.reporting.summary import finals_table
 from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, finals, provenance, results, turns
@@ -70,9 +62,6 @@ MOST_TOLD = 4
 def run(config: FinalsConfig) -> None:
     """Hold the finals and print them."""
     entries = [catalog.find(name) for name in config.kernel or kernels.names()]
-    if config.cluster is not None:
-        on_cluster(config, config.cluster, entries)
-        return
     chosen = device.resolve(config.device)
     output = results.folder_for(config.output, chosen.kind)
     session = Session(chosen, config.timing, config.seed, config.point_timeout_s, output)
@@ -85,21 +74,6 @@ def run(config: FinalsConfig) -> None:
             stage.hold(first)
         finally:
             stage.show()
-
-
-def on_cluster(config: FinalsConfig, engine: Engine, entries: Sequence[Entry]) -> None:
-    """The same on one GPU of each model that a cluster has. Raises UserError for problems of a file."""
-    if config.workload is not None and not all(is_of(config.workload, entry) for entry in entries):
-        raise UserError(
-            f"workload={config.workload} is no workload of every kernel, and a file does not go along to a "
-            "cluster: run the command on the GPU's host."
-        )
-    wanted = ClusterRequest(
-        entries, (config.device,), config.timing, config.seed, config.point_timeout_s, config.wait_s
-    )
-    options = options_of(config.model_dump(mode="json"), config.output, wanted.kind)
-    errand = Errand(name="finals", words=tuple(sys.argv[1:]), options=options, columns=console.width)
-    send(engine, Sent(errand, wanted, (), config.output), say, warn)
 
 
 class Finals:

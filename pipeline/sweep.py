@@ -22,8 +22,8 @@ ledgers hold: how near does it come to the best?
 from __future__ import annotations
 
 from bdb import BdbQuit
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -43,7 +43,8 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here, Team
 from pipeline.execution.verification import judged
 from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
+from pipeline.machine.environment import drawn as drawn_here
+from pipeline.machine.environment import fingerprint, flags
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import notation, problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
@@ -146,21 +147,26 @@ def replay(configs: Sequence[SweepConfig]) -> None:
 def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
     """The same on a cluster: every model of GPU that it has measures all points, into ledgers of its own, and
     the models do so at the same time."""
-    from pipeline.cluster.sweeping import ClusterRequest, at_once, teams_of
+    from pipeline.cluster.station import Assignment
+    from pipeline.cluster.team import kind_of, teams_of
 
     first = configs[0]
     if first.debug:
         raise UserError("debug=true calls each point in this process; leave cluster= out.")
     with ExitStack() as stack:
-        wanted = ClusterRequest(
-            entries=[config.entry for config in configs],
-            device=first.device,
-            timing=first.timing,
+        kind = kind_of(first.device)
+        assignment = Assignment(
+            kind=kind,
+            settings=first.timing,
             seed=first.seed,
             timeout_s=first.point_timeout_s,
             wait_s=first.wait_s,
+            kernels=tuple(config.entry.loaded.where for config in configs),
+            flags=flags(kind),
+            drawn=drawn_here(),
         )
-        teams = stack.enter_context(teams_of(engine, wanted, warn))
+        entries = [config.entry for config in configs]
+        teams = stack.enter_context(teams_of(engine, entries, assignment, warn))
         begin = monotonic()
         plans = [planned(configs, team.target) for team in teams]
         bars = stack.enter_context(Bars(console))
@@ -188,6 +194,25 @@ def on_cluster(configs: Sequence[SweepConfig], engine: Engine) -> None:
         swept = at_once(teams, measured)
         seconds = monotonic() - begin
     conclude([one for several in swept for one in several], seconds)
+
+
+def at_once(
+    teams: Sequence[ClusterTeam], measured: Callable[[ClusterTeam], list[Sweep]]
+) -> list[list[Sweep]]:
+    """Measure by every team, each in a thread. One that fails leaves the others at it, and its error is
+    raised when they are done. Ctrl-C ends all of them, and says how far each came."""
+    with ThreadPoolExecutor(len(teams)) as threads:
+        futures = [threads.submit(measured, team) for team in teams]
+        try:
+            wait(futures)
+        except KeyboardInterrupt as stop:
+            for team in teams:
+                team.stop()
+            for future in futures:
+                for note in getattr(future.exception(), "__notes__", ()):
+                    stop.add_note(note)
+            raise
+        return [future.result() for future in futures]
 
 
 def conclude(swept: Sequence[Sweep], seconds: float) -> None:

@@ -1,209 +1,322 @@
-"""The devices of one model on a cluster, as a sweep measures with them."""
+"""The devices of one model on a cluster, as a sweep measures with them: on each a station, to which chunks of
+the points are handed out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from threading import Timer
-from time import monotonic
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, cast
 
 from kernels import Loaded
 from pipeline import UserError
-from pipeline.cluster.crew import CrewTask, StationCrew
-from pipeline.cluster.engine import LostError
-from pipeline.cluster.gathering import GRACE_S, SPEAK_S, Member, Say
-from pipeline.cluster.messages import Described, MeasuredRates
+from pipeline.cluster import engine
+from pipeline.cluster.engine import LostError, Node
+from pipeline.cluster.station import Answer, Assignment, Chunk, Station, StationHost, code_of
 from pipeline.execution.compile_pool import Ahead, Compilers
-from pipeline.execution.crew import Report
+from pipeline.execution.controls import Control, Controls, Steadiness, steadiness
+from pipeline.execution.crew import Crew, Report
 from pipeline.execution.identity import Identity
+from pipeline.execution.schedule import Schedule
+from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.team import Here
 from pipeline.machine.device import Device
+from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target
 from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary, Rates
 from pipeline.timing.settings import TimingSettings
 
-LOST = "every device of {model} was lost; the same command goes on from here."
+CHUNK = 32
+"""Points that a station gets at once, at most. While it measures them it compiles as many that come next."""
+
+SHARE = 2
+"""Of the points that no station has, one takes no more than its share of one part in so many, so that all end
+at the same time."""
+
+MOST_STARTS = 4
+"""How often a device's station is started in one command."""
+
+Say = Callable[[str], None]
+
+
+GRACE_S = 60.0
+"""How long the other devices may take once the first can measure."""
+
+SPEAK_S = 10.0
+"""After so long a sweep says what it waits for."""
+
+NONE = {
+    "cuda": "with a GPU; write device=cpu to measure on CPUs",
+    "cpu": "without a GPU, as device=cpu wants",
+}
+
+
+class ClusterDevice(Device):
+    """A device of a cluster. ``node`` counts the cluster's hosts from 1; their names are in no result."""
+
+    node: int
+
+    def __str__(self) -> str:
+        return f"node{self.node}/{super().__str__()}"
+
+
+@dataclass
+class Member:
+    """A device of the cluster, and the station that measures on it. ``chunk`` are points that it was given
+    and has not measured, ``next`` those that it only compiles."""
+
+    node: Node
+    actor: Any
+    host: StationHost
+    starts: int = 1
+    chunk: list[Point] = field(default_factory=list)
+    next: list[Point] = field(default_factory=list)
+    canary: Canary | None = None
+    changes: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.device = ClusterDevice(**self.host.device.model_dump(), node=self.node.number)
+
+    def start(self) -> None:
+        """It runs since it was gathered."""
+
+    def rates(self) -> tuple[Rates, bool]:
+        """The device's own limits, as ``Supervisor.rates`` gives them. Raises LostError."""
+        limits: tuple[Rates, bool] = engine.answer(self.actor.rates.remote())
+        return limits
+
+    def restart(self, assignment: Assignment) -> None:
+        """Start its station again, unless its host is gone or that was done too often. What is asked of it
+        from here on waits until it has begun."""
+        engine.end(self.actor)
+        self.starts += 1
+        if self.node.id not in {node.id for node in engine.nodes()}:
+            self.starts = MOST_STARTS + 1
+        if self.starts <= MOST_STARTS:
+            self.actor = engine.start(Station, self.node, self.host.environment.kind)
+            self.actor.begin.remote(assignment)
+
+    def abandon(self) -> None:
+        """End it, from any thread."""
+        self.starts = MOST_STARTS + 1
+        engine.end(self.actor)
 
 
 class Elsewhere(Ahead):
-    """Points are compiled ahead on the host that measures them, which is told of them when it gets them."""
+    """Points are compiled on the host that measures them."""
 
     def submit(self, points: Iterable[Point]) -> None:
         """Nothing is compiled here."""
 
+    def begin(self, points: Iterable[Point]) -> None:
+        """Nothing is built here."""
 
-class ClusterTeam:
-    """Members that agree, and what each of the ``kernels`` feels of their environment. Their stations end
-    with the cluster."""
 
-    def __init__(
-        self, members: Sequence[Member], wait_s: float | None, say: Say, kernels: Sequence[str] = ()
-    ) -> None:
-        self._members = list(members)
-        self._felt = dict(zip(kernels, members[0].relevant_environment, strict=True)) if kernels else {}
-        self._wait_s = wait_s
-        self._say = say
-        self._canary: Canary | None = None
-        self._stopped = False
-        self._crew: StationCrew | None = None
-        self.environment = members[0].described.environment
-        self.target = Target(self.environment.kind, members[0].described.gpu)
-        self._hold(self._members)
+class ClusterTeam(Here):
+    """Members on which a point's key is the same; the first has the keys."""
 
-    @property
-    def devices(self) -> Sequence[Device]:
-        """Those that are not lost; of a team that has lost all, those that it had."""
-        return [one.device for one in self._alive or self._members]
+    def __init__(self, members: Sequence[Member], assignment: Assignment, say: Say) -> None:
+        first = members[0].host
+        workers = cast(Sequence[Supervisor], members)  # a member answers as these do
+        super().__init__([one.device for one in members], workers, first.environment)
+        self.members = members
+        self.assignment = assignment
+        self.say = say
+        self.target = Target(first.environment.kind, first.gpu)
+        self.is_stopped = False
 
     def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
         """The keys that a kernel's points have on the stations' hosts."""
-        relevant_environment = {name: str(told) for name, told in self._felt.get(loaded.where, {}).items()}
-        return Identity(loaded, self.environment, settings, seed, relevant_environment)
-
-    def begin(self) -> None:
-        """The stations run since they were gathered. Raises UserError when none is left."""
-        for one in self._members:
-            one.changes.clear()
-        if not self._alive:
-            raise UserError(LOST.format(model=self.environment.gpu))
-
-    def rates(self) -> tuple[Rates, bool]:
-        """The limits of the first device that is not lost meanwhile."""
-        for one in self._alive:
-            told = self._asked(one, "rates")
-            if told is not None:
-                limits = MeasuredRates.model_validate_json(told)
-                return limits.rates, limits.is_disturbed
-        raise UserError(LOST.format(model=self.environment.gpu))
-
-    def know(self, canary: Canary | None) -> None:
-        """What the graph timer takes off from now on; the stations are told with each point."""
-        self._canary = canary
-
-    def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-        """Build on every host at once. What fails on some hosts alone is no fault of a provider's: these are
-        left out."""
-        names = sorted(set(providers))
-        alive = self._alive
-        built = self._of_each(alive, lambda one: self._asked(one, "build", loaded.where, names))
-        told = [(one, broken) for one, broken in zip(alive, built, strict=True) if broken is not None]
-        if not told:
-            raise UserError(LOST.format(model=self.environment.gpu))
-        everywhere = set.intersection(*(set(broken) for _, broken in told))
-        for one, broken in told:
-            for name in sorted(broken.keys() - everywhere)[:1]:
-                self._say(f"{one.device} on {one.node.name} is not used: {name} is not built: {broken[name]}")
-                one.is_lost = True
-                one.remote.end()
-        return {name: why for _, broken in told for name, why in broken.items() if name in everywhere}
+        return Identity(loaded, self.environment, settings, seed, self.members[0].host.felt[loaded.where])
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """Nothing is compiled on this host."""
         return Elsewhere(loaded, Compilers(self.environment.compute_capability))
 
-    def crew(
-        self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
-    ) -> StationCrew:
-        """Who measures a kernel's points."""
-        work = CrewTask(
-            where=loaded.where,
-            control=control,
-            compiles_itself=lambda point: loaded.kernel.provider(point.provider).compiled,
-            canary=self._canary,
-            audited=audited,
-            revive=self._revived,
-            is_stopped=lambda: self._stopped,
-        )
-        self._crew = StationCrew(self._alive or self._members, work, report)
-        return self._crew
-
-    def changes(self) -> dict[str, str]:
-        """What made workers be replaced though they answered, by provider."""
-        return {name: what for one in self._members for name, what in one.changes.items()}
+    def crew(self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()) -> Crew:
+        """The stations, as those that measure a kernel's points."""
+        return ClusterCrew(self, loaded, control, report, audited)
 
     def stop(self) -> None:
-        """End all stations, from another thread than the one that measures."""
-        self._stopped = True
-        if self._crew is not None:
-            self._crew.abandon()
-        for one in self._members:
-            one.is_lost = True
-            one.remote.end()
+        """End all stations, from any thread."""
+        self.is_stopped = True
+        for one in self.members:
+            one.abandon()
 
-    @property
-    def _alive(self) -> list[Member]:
-        return [one for one in self._members if not one.is_lost]
 
-    def _hold(self, members: Sequence[Member]) -> None:
-        """Take every device, all at once. What another command measures on is not waited for longer than
-        ``GRACE_S``, once one is taken. Raises UserError when none can be had."""
+class ClusterCrew(Crew):
+    """Hands out chunks of points to stations, by ``ray.wait``. What a lost one had, others measure."""
 
-        def hold(one: Member) -> str | None:
-            try:
-                one.remote.ask("begin", self._wait_s)
-            except (LostError, UserError) as error:
-                return str(error)
-            return None
+    def __init__(
+        self, team: ClusterTeam, loaded: Loaded, control: Point, report: Report, audited: Container[Point]
+    ) -> None:
+        super().__init__(loaded.where, cast(Sequence[Supervisor], team.members), control, report, audited)
+        self._team = team
+        self._loaded = loaded
 
-        patience = Timer(
-            SPEAK_S, self._say, [f"Waiting for {self.environment.gpu}: it is being measured on."]
-        )
-        patience.daemon = True
-        patience.start()
-        with ThreadPoolExecutor(len(members)) as threads:
-            asked = {threads.submit(hold, one): one for one in members}
-            late = _late(asked)
-            for taking in late:
-                asked[taking].remote.end()  # which ends the question, too
-        patience.cancel()
-        for taking, one in asked.items():
-            why = f"another command measured on it for {GRACE_S:g} s." if taking in late else taking.result()
-            if why is not None:
-                self._say(f"{one.device} on {one.node.name} is not used: {why}")
-                one.is_lost = True
-                one.remote.end()
-        if not self._alive:
-            raise UserError(f"no device of {self.environment.gpu} can be measured on, as was said above.")
+    def measure(self, schedule: Schedule, total: int) -> Steadiness:
+        """As a crew does. Raises UserError when no station is left, and KeyboardInterrupt when the command
+        has been stopped."""
+        import ray
 
-    def _revived(self, member: Member) -> bool:
-        """Start a lost member's station again, if its host is there and as it was."""
-        self._say(f"{member.device} on {member.node.name} was lost; its points are measured elsewhere.")
-        member.remote.end()
+        every = [Controls(total // self.size) for _ in self.workers]
+        running: dict[Any, int] = {}
         try:
-            member.remote = member.again()
-            described = Described.model_validate_json(member.remote.ask("describe"))
-            if described.environment != member.described.environment or self._stopped:
-                raise LostError("it is another device")
-            member.remote.ask("begin", self._wait_s)
-        except (LostError, UserError):
-            member.remote.end()
-            return False
-        return True
+            while True:
+                for index in set(range(self.size)) - set(running.values()):
+                    if (chunk := self._chunk(index, schedule, every[index])) is not None:
+                        actor = self._team.members[index].actor
+                        running[actor.measure.options(num_returns="streaming").remote(chunk)] = index
+                if not running:
+                    break
+                stream = ray.wait(list(running), num_returns=1)[0][0]
+                index = running[stream]
+                try:
+                    self._keep(index, every[index], engine.answer(next(stream)))
+                except (StopIteration, LostError) as end:
+                    del running[stream]
+                    if self._team.is_stopped:
+                        raise KeyboardInterrupt from None
+                    if isinstance(end, LostError) or self._team.members[index].chunk:
+                        self._lose(index, schedule)
+        except BaseException:
+            self.abandon()
+            raise
+        if schedule.waiting:
+            raise UserError(
+                f"every device of the cluster was lost, and {schedule.waiting} points are left; "
+                "the same command goes on from here."
+            )
+        return steadiness(every)
 
-    def _asked(self, one: Member, method: str, *words: Any) -> Any:
-        """A member's answer; None from one that is lost."""
-        try:
-            return one.remote.ask(method, *words)
-        except LostError:
-            self._say(f"{one.device} on {one.node.name} was lost.")
-            one.is_lost = True
+    def _chunk(self, index: int, schedule: Schedule, controls: Controls) -> Chunk | None:
+        """What a station is to measure; None for nothing. The control point is measured in the end, too."""
+        member = self._team.members[index]
+        if member.starts > MOST_STARTS:
             return None
+        member.chunk = member.next or self._take(index, schedule)
+        member.next = self._take(index, schedule)
+        is_due = controls.is_due() if member.chunk else controls.is_open
+        if not (member.chunk or is_due):
+            return None
+        audited = frozenset(point for point in member.chunk if point in self.audited)
+        control = self.control if is_due else None
+        return Chunk(self.where, tuple(member.chunk), tuple(member.next), audited, control, member.canary)
 
-    def _of_each(self, members: Sequence[Member], do: Callable[[Member], Any]) -> list[Any]:
-        with ThreadPoolExecutor(max(1, len(members))) as threads:
-            return list(threads.map(do, members))
+    def _take(self, index: int, schedule: Schedule) -> list[Point]:
+        """Points that no station has. One that the worker compiles takes as long as many others, and so is a
+        chunk's last."""
+        points: list[Point] = []
+        most = min(CHUNK, ceil(schedule.waiting / (SHARE * self.size)))
+        while len(points) < most and (point := schedule.next(index)) is not None:
+            points.append(point)
+            if self._loaded.kernel.provider(point.provider).compiled:
+                break
+        return points
+
+    def _keep(self, index: int, controls: Controls, answer: Answer) -> None:
+        member = self._team.members[index]
+        match answer:
+            case Control():
+                controls.add_control(answer)
+            case (point, outcome):
+                member.chunk.remove(point)
+                self._report(point, outcome, member.device)
+                controls.add(point)
+            case dict():
+                member.changes |= answer
+
+    def _lose(self, index: int, schedule: Schedule) -> None:
+        """Let others measure what a lost station had."""
+        member = self._team.members[index]
+        self._team.say(f"{member.device} on {member.node.name} was lost; its points are measured again.")
+        schedule.give_back(index, member.chunk + member.next)
+        member.chunk, member.next = [], []
+        member.restart(self._team.assignment)
 
 
-def _late(asked: Iterable[Future[str | None]]) -> set[Future[str | None]]:
-    """Those without an answer ``GRACE_S`` after the first device was taken, which None tells. As long as none
-    is taken, all are waited for."""
-    waiting = set(asked)
-    until = None
-    while waiting:
-        done, waiting = wait(waiting, until and max(0.0, until - monotonic()), FIRST_COMPLETED)
-        if not done:
-            break
-        if until is None and any(one.result() is None for one in done):
-            until = monotonic() + GRACE_S
-    return waiting
+def kind_of(wanted: Sequence[str]) -> str:
+    """The kind of device that ``device=`` means on a cluster. Raises UserError for a GPU by its number."""
+    if list(wanted) == ["cpu"]:
+        return "cpu"
+    if len(wanted) == 1 and wanted[0] in ("auto", "cuda", "all"):
+        return "cuda"
+    raise UserError(
+        f"device={','.join(wanted)} is of one host, and cluster= takes every GPU of each: leave "
+        "device= out, or write device=cpu."
+    )
+
+
+@contextmanager
+def teams_of(
+    name: str, entries: Sequence[Entry], assignment: Assignment, say: Say
+) -> Iterator[list[ClusterTeam]]:
+    """A team for each model of device that the cluster has, by their names. Stations end with the context.
+
+    Raises UserError where there is no Ray, no cluster, no device on it, or none that measures as this working
+    tree would.
+    """
+    with engine.joined(name, assignment.kind) as where:
+        members = _members(where, assignment, say)
+        models: dict[str, list[Member]] = {}
+        for one in members:
+            identities = (_identity(entry, one, assignment) for entry in entries)
+            if one.host.code == {identity.loaded.where: code_of(identity) for identity in identities}:
+                models.setdefault(one.host.environment.gpu, []).append(one)
+            else:
+                _leave_out(one, "its sources are not those of this working tree", say)
+        if not models:
+            raise UserError(f"no device of {where} measures as this working tree would, as was said above.")
+        yield [ClusterTeam(_alike(models[model], say), assignment, say) for model in sorted(models)]
+
+
+def _members(where: str, assignment: Assignment, say: Say) -> list[Member]:
+    """The devices of the kind that can measure, in their order; the others are said. Waits for the first as
+    long as the assignment says."""
+    import ray
+
+    places = []
+    for node in engine.nodes():
+        places += [node] * (node.gpus if assignment.kind == "cuda" else int(node.gpus == 0))
+    if not places:
+        raise UserError(f"{where} has no host {NONE[assignment.kind]}.")
+    actors = [engine.start(Station, node, assignment.kind) for node in places]
+    asked = [actor.begin.remote(assignment) for actor in actors]
+    if ray.wait(asked, num_returns=len(asked), timeout=SPEAK_S)[1]:
+        say(f"Waiting for devices of {where}.")
+    ray.wait(asked, num_returns=1, timeout=assignment.wait_s)
+    _, late = ray.wait(asked, num_returns=len(asked), timeout=GRACE_S)
+    members = []
+    for node, actor, answer in zip(places, actors, asked, strict=True):
+        try:
+            if answer in late:
+                raise UserError("a device of its was not free in time.")
+            members.append(Member(node, actor, engine.answer(answer)))
+        except UserError as error:
+            say(f"node{node.number} ({node.name}) is not used: {error}")
+            engine.end(actor)
+    if not members:
+        raise UserError(f"no device of {where} can be used, as was said above.")
+    return sorted(members, key=lambda one: (one.node.number, one.device.index or 0))
+
+
+def _identity(entry: Entry, one: Member, assignment: Assignment) -> Identity:
+    return Identity(entry.loaded, one.host.environment, assignment.settings, assignment.seed)
+
+
+def _alike(several: Sequence[Member], say: Say) -> list[Member]:
+    """Of the devices of a model those whose environment is as most have it; of as many, the first's."""
+    felt = [repr(one.host.felt) for one in several]
+    usual = Counter(felt).most_common(1)[0][0]
+    for one, here in zip(several, felt, strict=True):
+        if here != usual:
+            _leave_out(one, "its driver, packages or flags are not those of most of its model", say)
+    return [one for one, here in zip(several, felt, strict=True) if here == usual]
+
+
+def _leave_out(one: Member, why: str, say: Say) -> None:
+    say(f"{one.device} on {one.node.name} is not used: {why}.")
+    one.abandon()

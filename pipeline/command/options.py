@@ -235,15 +235,13 @@ class DocsConfig(Record):
 
 
 class FinalsConfig(Record):
-    """conf/finals.yaml. ``cluster`` None measures on this host; ``rounds`` and ``most_rounds`` None are the
-    preset's."""
+    """conf/finals.yaml. ``rounds`` and ``most_rounds`` None are the preset's."""
 
     kernel: Pin[str]
     workload: Place | None
     preset: PresetConfig
     timing: TimingSettings
     device: str
-    cluster: Engine | None
     margin: float = Field(gt=0, lt=1)
     remeasure: bool
     rounds: int | None = Field(ge=FEWEST_ROUNDS)
@@ -305,11 +303,10 @@ class AccuracyConfig(Record):
 
 class CompareConfig(PointsConfig):
     """conf/compare.yaml. ``a`` and ``b`` are read by the command. Two machines are compared without a kernel,
-    too. ``cluster`` None measures on this host."""
+    too."""
 
     kernel: str | None  # type: ignore[assignment]  # all else that is compared is of one kernel
     device: str
-    cluster: Engine | None
     a: Annotated[str | None, AsWritten()]
     b: Annotated[str | None, AsWritten()]
     self_test: bool

@@ -65,10 +65,7 @@ def read(words: Sequence[str], schema: type[Record]) -> CommandLine:
     launcher = launcher_of(words, schema)
     check(words)
     if "cluster" not in schema.model_fields and any(name_of(word) == "cluster" for word in words):
-        raise UserError(
-            "cluster= is for sweep, finals and compare: leave it out, and run this command on the device's "
-            "host."
-        )
+        raise UserError("cluster= is for sweep: leave it out, and run this command on the device's host.")
     tracking_uri, rest = without_tracking_uri(words)
     experiments, rest = without_experiments(rest)
     first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []

@@ -5,7 +5,7 @@ device is, and which points were measured while it was not.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
@@ -72,30 +72,36 @@ class Steadiness:
 
 
 class Controls:
-    """The control point's measurements on one worker's device, and the points between them. ``measure`` takes
-    one."""
+    """The control point's measurements on one device, and the points between them."""
 
-    def __init__(self, measure: Callable[[], Control], points: int) -> None:
-        self._measure = measure
+    def __init__(self, points: int) -> None:
         self._step = max(FEWEST_BETWEEN, ceil(points / INTERVALS))
         self._due = 0
+        self._done = 0
         self.taken: list[Control] = []
         self.between: list[list[Point]] = []
 
-    def before(self, done: int) -> None:
-        """Measure it, if that is due after so many points, of which several may have come at once."""
-        if done >= self._due:
-            self.take()
-            self._due = self._step * (done // self._step + 1)
+    def is_due(self) -> bool:
+        """Whether it is to be measured before the next point; several may have come at once."""
+        if self._done < self._due:
+            return False
+        self._due = self._step * (self._done // self._step + 1)
+        return True
 
-    def take(self) -> None:
-        """Measure it now."""
-        self.taken.append(self._measure())
+    @property
+    def is_open(self) -> bool:
+        """Whether points have come since it was measured."""
+        return bool(self.between and self.between[-1])
+
+    def add_control(self, measured: Control) -> None:
+        """It was measured."""
+        self.taken.append(measured)
         self.between.append([])
 
     def add(self, point: Point) -> None:
         """A point was measured."""
         self.between[-1].append(point)
+        self._done += 1
 
 
 def control(worker: Supervisor, where: str, point: Point) -> Control:

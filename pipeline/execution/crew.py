@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from functools import partial
 from threading import Event, Lock
 
 from pipeline.execution.controls import Controls, Steadiness, control, steadiness
@@ -67,11 +66,10 @@ class Crew:
     def _work(self, index: int, schedule: Schedule, total: int) -> Controls:
         """The control point's measurements."""
         worker = self.workers[index]
-        take = partial(control, worker, self.where, self.control)
-        controls = Controls(take, total // len(self.workers))
-        done = 0
+        controls = Controls(total // len(self.workers))
         while not self._stop.is_set() and (point := schedule.next(index)) is not None:
-            controls.before(done)
+            if controls.is_due():
+                controls.add_control(control(worker, self.where, self.control))
             why = schedule.failure(point)
             if why is None:
                 outcome = worker.measure(self.where, point, point in self.audited)
@@ -82,9 +80,8 @@ class Crew:
             with self._reporting:
                 self._report(point, outcome, worker.device)
             controls.add(point)
-            done += 1
         if not self._stop.is_set():
-            controls.take()
+            controls.add_control(control(worker, self.where, self.control))
         return controls
 
 

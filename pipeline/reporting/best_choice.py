@@ -281,10 +281,8 @@ class KernelOnMachine:
         provider = self.kernel.provider(row.point.provider)
         identity = self._identity
         if provider.requires is not None:
-            relevant_environment = {provider.name: row.parts.environment}
-            identity = Identity(
-                self.entry.loaded, self.environment, TimingSettings(), 0, relevant_environment
-            )
+            relevant = {provider.name: row.parts.environment}
+            identity = Identity(self.entry.loaded, self.environment, TimingSettings(), 0, relevant)
         return old_rows.reasons(row, identity, self._runs, any_settings=True)
 
     @cached_property

@@ -2,7 +2,7 @@
 
 One definition serves the report's overview, its metrics and, problem by problem, the table of the README: the
 fastest provider written in this repository at a problem, beside the kernel's baseline; by finals where the
-machine had any of the kernel, else by the sweeps. Several problems are told by their geometric means.
+machine had any of the kernel, else by the sweeps. Several problems are shown by their geometric means.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SLURM = "hydra/launcher=submitit_slurm"
         (["-m", "hydra.launcher.partition=h100"], SweepConfig, f"is of a launcher: write -m {SLURM}, too"),
         (["-m", SLURM], CompareConfig, "is for sweeps: run this command where its device is"),
         (["-m", SLURM, "tracking.uri=http://me:secret@h"], SweepConfig, "set MLFLOW_TRACKING_URI instead"),
-        (["cluster=ray"], ProfileConfig, "cluster= is for sweep, finals and compare: leave it out, and run"),
+        (["cluster=ray"], ProfileConfig, "cluster= is for sweep: leave it out, and run this command"),
         (["-m", SLURM, "hydra.run.dir=x"], SweepConfig, "hydra.run.dir is a setting of Hydra's own"),
     ],
 )

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store import finals, results, turns
-from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
-from tests import repository
 from tests.pipeline.cluster.hosts import Hosts, kill_one, of_ray, stations, until
 from tests.planted.tree import Tree, cpu_tree
 
@@ -68,9 +65,11 @@ def whole(tree: Tree) -> set[str]:
 
 
 def sound(rows: Sequence[Measurement]) -> None:
-    """No point failed. On a busy machine one may look slower from outside than it was timed."""
+    """No point failed. On a busy machine one may look slower from outside than it was timed, and threads that
+    wait for a core as if they computed."""
     failed = [row.outcome.error or "" for row in rows if row.outcome.status != "ok"]
-    assert [error for error in failed if "but from outside" not in error] == []
+    of_load = ("but from outside", "its own threads compute")
+    assert [error for error in failed if not any(words in error for words in of_load)] == []
 
 
 def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tree, hosts: Hosts) -> None:
@@ -89,7 +88,7 @@ def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
     wait_for_rows(tree, process, 4)
     kill_one()
     out, _ = ended(process)
-    assert "was lost; its points are measured elsewhere" in out
+    assert "was lost; its points are measured again" in out
     assert f"{COUNT} points measured" in out
     whole(tree)
 
@@ -127,58 +126,3 @@ def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Ho
     out, _ = ended(started(tree, hosts))
     assert f"{COUNT - len(before)} points measured" in out
     whole(tree)
-
-
-def held(tree: Tree, hosts: Hosts, *options: str) -> subprocess.Popen[str]:
-    """Finals of the kernel, that were started."""
-    return tree.start("kernel=quick", "cluster=ray", *options, command="finals", variables=hosts.variables)
-
-
-def of_finals(tree: Tree) -> list[Final]:
-    (path,) = (tree.root / "outputs" / "finals" / "quick").glob("*.jsonl")
-    return finals.read(path, pytest.fail)
-
-
-def rounds(tree: Tree) -> int:
-    found = list((tree.root / "outputs" / "finals" / "quick" / "rounds").glob("*.jsonl"))
-    return len(turns.read(found[0], pytest.fail)) if found else 0
-
-
-def test_finals_are_held_on_one_node_and_go_on_elsewhere_when_it_is_lost(tree: Tree, hosts: Hosts) -> None:
-    (tree.root / ".gitignore").write_text("outputs/\nlocal/\nbuild/\n__pycache__/\n")
-    commit = repository.commit(tree.root)
-    longer = "timing.max_seconds=0.2"
-    assert tree.sweep("kernel=quick", longer).returncode == 0
-    process = held(tree, hosts, longer)
-    until(lambda: rounds(tree) >= 3 or process.poll() is not None)
-    assert process.poll() is None, process.communicate()
-    kill_one()
-    out, _ = ended(process)
-    assert "was lost; the command goes on from there on another device" in out
-    rows = of_finals(tree)
-    assert len(rows) == 4 and rounds(tree) >= 8, "two problems, two providers, two rounds"
-    assert {(row.origin.commit, row.origin.dirty) for row in rows} == {(commit, False)}
-    assert {row.origin.command.split()[2] for row in rows} == {"pipeline.finals"}
-    assert stations() == [] and tree.workers() == []
-    # What is there already is not measured again, here or there.
-    before = rounds(tree)
-    ended(held(tree, hosts, longer))
-    assert rounds(tree) == before
-
-
-def test_two_commits_are_compared_on_one_node(tree: Tree, hosts: Hosts) -> None:
-    (tree.root / ".gitignore").write_text("outputs/\nlocal/\nbuild/\n__pycache__/\n")
-    first = repository.commit(tree.root)
-    provider = tree.root / "kernels" / "quick" / "torch.py"
-    slower = "return [x * 2 for _ in range(100)][-1]"
-    assert "return x * 2" in provider.read_text()
-    provider.write_text(provider.read_text().replace("return x * 2", slower))
-    repository.commit(tree.root, message="The same, slower")
-    options = ("kernel=quick", "provider=mul", "size=64", "a=HEAD~1", "b=HEAD", "rounds=2", "most_rounds=2")
-    process = tree.start(*options, "cluster=ray", command="compare", variables=hosts.variables)
-    out, _ = ended(process)
-    assert "1 slower" in out
-    (path,) = (tree.root / "outputs" / "comparisons" / "quick").glob("*/*.jsonl")
-    assert path.stem.startswith(first[:12]) and len(turns.read(path, pytest.fail)) == 4
-    assert path.with_suffix(".json").is_file() and path.with_suffix(".svg").is_file()
-    assert not results.ceilings_path(tree.root / "outputs", path.parent.name).exists(), "they are known"

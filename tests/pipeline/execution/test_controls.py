@@ -102,18 +102,27 @@ def test_each_device_is_compared_with_itself() -> None:
     assert found.noise_floor is not None and found.noise_floor >= 0.5
 
 
+ONCE = Control(10.0, Stolen(), 0)
+
+
+def between(*taken: Control) -> Controls:
+    """A point between each two control points."""
+    made = Controls(1)
+    made.add_control(taken[0])
+    for point, control in zip(POINTS, taken[1:], strict=False):
+        made.add(point)
+        made.add_control(control)
+    return made
+
+
 def taken(monkeypatch: pytest.MonkeyPatch, name: str, values: list[object], where: device.Device) -> Controls:
     """Three control points with a point between each two, and what is seen of others at each."""
     seen: Iterator[object] = iter(values)
     place = controls.load if name == "stolen" else controls
     monkeypatch.setattr(place, name, lambda *given, **named: next(seen))
     worker = Planted([10.0] * 3, where)
-    made = Controls(partial(controls.control, cast(Supervisor, worker), "softmax", CONTROL), 2)
-    for point in POINTS[:2]:
-        made.take()
-        made.add(point)
-    made.take()
-    return made
+    take = partial(controls.control, cast(Supervisor, worker), "softmax", CONTROL)
+    return between(take(), take(), take())
 
 
 def test_cores_that_a_host_gave_to_others_mark_what_was_measured_meanwhile(
@@ -133,32 +142,30 @@ def test_other_processes_on_a_gpu_are_said_and_doubt_nothing(monkeypatch: pytest
 @pytest.mark.parametrize(("points", "step"), [(2, 2), (16, 2), (33, 5), (100, 13)])
 def test_a_sweep_of_any_length_has_eight_intervals_at_most(points: int, step: int) -> None:
     done: list[int] = []
-    made = Controls(lambda: Control(10.0, Stolen(), 0), points)
+    made = Controls(points)
     for count in range(points):
-        before = len(made.taken)
-        made.before(count)
-        done += [count] * (len(made.taken) - before)
+        if made.is_due():
+            made.add_control(ONCE)
+            done.append(count)
+        made.add(POINTS[0])
     assert done == list(range(0, points, step))
 
 
 def test_points_that_come_at_once_have_one_control_point_before_the_next() -> None:
-    made = Controls(lambda: Control(10.0, Stolen(), 0), 100)
-    taken = []
-    for done in (0, 40, 51, 52, 60, 65):
-        made.before(done)
-        taken.append(len(made.taken))
-    assert taken == [1, 2, 2, 3, 3, 4], "at 0, then at the first look behind 13, 52 and 65"
+    made = Controls(100)
+    due = []
+    for count in (0, 40, 11, 1, 8, 5):
+        for _ in range(count):
+            made.add(POINTS[0])
+        due.append(made.is_due())
+        if due[-1]:
+            made.add_control(ONCE)
+    assert due == [True, True, False, True, False, True], "at 0, then at the first look behind 13, 52 and 65"
 
 
 def beside(*taken: Control) -> Steadiness:
-    """A point between each two control points."""
-    looks = iter(taken)
-    made = Controls(lambda: next(looks), 1)
-    for point in POINTS[: len(taken) - 1]:
-        made.take()
-        made.add(point)
-    made.take()
-    return steadiness([made])
+    """What control points say with a point between each two."""
+    return steadiness([between(*taken)])
 
 
 @pytest.mark.parametrize(("us", "is_doubted"), [(15.0, False), (15.01, True)])
