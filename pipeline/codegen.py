@@ -7,9 +7,7 @@
 Compiles every Triton and Numba variant of the kernel's plan and takes its CUDA libraries apart, for each
 architecture and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed
 of is kept. One provider alone prints its annotated listing as well. With lazily=true a host without a GPU
-compiles for none: of what a GPU would run, the rows that are there stay, and are kept up to date. With
-offline=true nothing is called on the device, so that this may run beside what is measured there: which CUDA
-functions a point launches, and what Inductor generates, is left to the next run without it.
+compiles for none: of what a GPU would run, the rows that are there stay, and are kept up to date.
 """
 
 from __future__ import annotations
@@ -25,11 +23,12 @@ from pipeline.command.options import CodegenConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.command.sentences import validated
 from pipeline.execution.identity import Identity
-from pipeline.inspection import disassembler
-from pipeline.inspection.code_rows import CodeRows
-from pipeline.inspection.code_scope import Scope, has_code
+from pipeline.inspection import disassembler, inductor_code
 from pipeline.inspection.code_table import comparison, table
+from pipeline.inspection.code_target import LAUNCHED, CodeTarget, KnownCode, Texts, has_code
+from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.library import is_for
+from pipeline.inspection.programs import LaunchedCode
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points import choice
@@ -64,16 +63,16 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     points, shown = stage.points()
     rows = stage.rows(points, shown) if points or shown else []
     write_lines(stage.path, rows)
-    stage.made.texts.remove_others()
-    if stage.scope.shows:
+    stage.texts.remove_others()
+    if stage.target.shows:
         stage.listing(rows)
     elif points:
         print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
     for line in stage.left_out:
         say(line)
-    kept = stage.made.known.kept
+    kept = stage.earlier.kept
     count = f"{len(rows)} row{'s' * (len(rows) != 1)}, {kept} of them from before"
-    say(f"{count}: {stage.path}, texts: {stage.scope.folder}")
+    say(f"{count}: {stage.path}, texts: {stage.target.folder}")
 
 
 class Codegen:
@@ -90,7 +89,7 @@ class Codegen:
         results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))
         output = results.folder_for(config.output, self.device.kind)
         self.path = results.codegen_path(output, self.loaded.name, self.device.slug)
-        self.scope = Scope(
+        self.target = CodeTarget(
             loaded=self.loaded,
             identity=identity,
             device=self.device,
@@ -99,13 +98,13 @@ class Codegen:
             artifacts=config.artifacts,
             wait_s=config.wait_s,
             shows=config.provider is not None and len(config.provider) == 1,
-            offline=config.offline,
             built=resources.report_at(results.build_path(output, self.loaded.name, self.device.slug)),
         )
-        self.scope.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.target.folder.parent.mkdir(parents=True, exist_ok=True)
         known = self.known()
         self._compiled = {row.source or row.point for row in known}
-        self.made = CodeRows(self.scope, known, committed(self.path, known), warn)
+        self.earlier = KnownCode(self.target, known, committed(self.path, known))
+        self.texts = Texts(self.target)
         self.left_out: list[str] = []
 
     def known(self) -> list[CodeRow]:
@@ -135,7 +134,7 @@ class Codegen:
             )
         compiled = {provider.name for provider in chosen if provider.compiled}
         # A Triton, Numba or CUDA point needs no GPU to be compiled for one.
-        gpu = device.capabilities(self.device) if self.native in self.scope.architectures else None
+        gpu = device.capabilities(self.device) if self.native in self.target.architectures else None
         for_gpus = self._plan(names, Target("cuda", gpu))
         here = self._plan(names, Target(self.device.kind, device.capabilities(self.device)))
         points = [point for point in for_gpus.points if point.provider not in compiled]
@@ -171,9 +170,15 @@ class Codegen:
         return of_providers(planned, names)
 
     def rows(self, points: Sequence[Point], shown: Sequence[Point]) -> list[CodeRow]:
-        """All rows of the points; their texts are written to the artifacts."""
+        """All rows of the points, in an order that does not depend on which were kept; their texts are
+        written to the artifacts. ``shown`` are the points at which compiled providers are looked into."""
+        target = self.target
+        launched = [point for point in points if target.provider(point).language in LAUNCHED]
+        cuda = [point for point in points if target.provider(point).language == "cuda"]
         with console.status(f"Compiling {self.loaded.name} …"):
-            return self.made.rows(points, shown)
+            rows = LaunchedCode(self.earlier, self.texts).rows(launched)
+            rows += CudaCode(self.earlier, self.texts, warn).rows(cuda, alone=not launched and not shown)
+            return rows + [inductor_code.row(self.earlier, self.texts, point, warn) for point in shown]
 
     def listing(self, rows: Sequence[CodeRow]) -> None:
         """Print one listing: for this machine's GPU or compute capability 9.0 if that is there, of what a
@@ -197,7 +202,7 @@ class Codegen:
             ]
             names = [SIZE, *kernel.dimensions(), *parameters, "architectures", "function"]
             say(
-                f"\n{others} more are in {self.scope.folder}; "
+                f"\n{others} more are in {self.target.folder}; "
                 f"{', '.join(f'{name}=' for name in names)} choose, show=sass shows machine code."
             )
 

@@ -262,14 +262,14 @@ class Compare:
 
 def publish(config: CompareConfig) -> None:
     """Log the comparisons of the output to MLflow. A tracker in trouble has harmed no measurement."""
-    from pipeline.reporting import mlflow_publish
-    from pipeline.reporting.mlflow_asked import Files, Tracker
+    from pipeline.tracking import publisher
+    from pipeline.tracking.publisher import Selection, Tracker
 
-    files = Files(runs=runs.folder_in(config.output), kernel=config.entry.name, ids=frozenset())
+    sources = Selection(runs=runs.folder_in(config.output), kernel=config.entry.name, ids=frozenset())
     tracker = Tracker(config.tracking.name, config.tracking.uri)
-    published = mlflow_publish.publish(files, tracker, say)
+    published = publisher.publish(sources, tracker, say)
     if published is not None:
-        say(mlflow_publish.how_to_open(published))
+        say(publisher.how_to_open(published))
 
 
 if __name__ == "__main__":

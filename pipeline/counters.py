@@ -28,10 +28,10 @@ from pipeline.command.options import CountersConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.inspection import ncu
-from pipeline.inspection.counting import Counted, PointsToCount, Spent, read, session
 from pipeline.inspection.ncu import Unavailable
 from pipeline.inspection.ncu_pages import bound, of_points
-from pipeline.inspection.subject import Subject, looking_code
+from pipeline.inspection.ncu_session import Counted, PointsToCount, Spent, read, session
+from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import Chosen, best_default_baseline, each_provider
@@ -42,13 +42,6 @@ from pipeline.store import results
 from pipeline.store.credentials import masked
 from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
-
-LOOKING = {
-    "inspection/counted.py": "main",
-    "inspection/ncu.py": "Ncu.*",
-    "inspection/ncu_pages.py": "by_point bound",
-}
-"""What a row comes from, beside the sets that are counted."""
 
 MOST_LAUNCHES = 8
 """Kernels of a baseline's call that a first look counts."""
@@ -76,7 +69,7 @@ def run(configs: Sequence[CountersConfig]) -> None:
 def begin(config: CountersConfig, chosen: device.Device) -> Counters | UserError:
     """A kernel's part of the stage, or why it has none."""
     try:
-        return Counters(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
+        return Counters(config, KernelTarget(config.entry, chosen, config.timing, config.seed, config.output))
     except UserError as error:
         return error
 
@@ -86,7 +79,7 @@ def count(stages: Sequence[Counters]) -> None:
     without an end, is counted by itself, and so are those that came after it."""
     if not stages:
         return
-    config, chosen = stages[0].config, stages[0].subject.device
+    config, chosen = stages[0].config, stages[0].target.device
     if config.report is not None:
         for stage in stages:
             stage.take(named_report(config.report))
@@ -121,8 +114,8 @@ def count(stages: Sequence[Counters]) -> None:
 def compiling(stages: Sequence[Counters]) -> Iterator[None]:
     """Build the libraries that points need before ncu is started, all at once. What Triton compiles goes into
     its cache meanwhile, much of it while ncu's process still imports torch."""
-    device_kind = stages[0].subject.device.kind
-    capability = stages[0].subject.environment.compute_capability
+    device_kind = stages[0].target.device.kind
+    capability = stages[0].target.environment.compute_capability
     if device_kind != "cuda" or capability is None:
         yield
         return
@@ -130,7 +123,7 @@ def compiling(stages: Sequence[Counters]) -> Iterator[None]:
     with Compilers(capability) as compilers:
         libraries = []
         for stage in stages:
-            loaded = stage.subject.entry.loaded
+            loaded = stage.target.entry.loaded
             points = [one.point for one in stage.missing.values()]
             ahead = Ahead(loaded, compilers)
             ahead.submit(points)
@@ -174,16 +167,16 @@ class Counters:
     """One run over points of one kernel on one device. ``missing`` are those to count, by key; ``counted`` is
     what came of them, None before that."""
 
-    def __init__(self, config: CountersConfig, subject: Subject) -> None:
+    def __init__(self, config: CountersConfig, target: KernelTarget) -> None:
         self.config = config
-        self.subject = subject
-        name = subject.entry.name
-        self.path = results.counters_path(subject.output, name, subject.slug)
-        self.folder = config.artifacts / "counters" / name / subject.slug
-        self.instrument = looking_code(LOOKING, config.counted)
-        results.asked_for(results.counters_path(config.output, name, subject.slug))
+        self.target = target
+        name = target.entry.name
+        self.path = results.counters_path(target.output, name, target.slug)
+        self.folder = config.artifacts / "counters" / name / target.slug
+        self.instrument = digest(config.counted)
+        results.asked_for(results.counters_path(config.output, name, target.slug))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        self.wanted = {self.subject.identity.key(one.point): one for one in self.choose()}
+        self.wanted = {self.target.identity.key(one.point): one for one in self.choose()}
         self.known = self.read_known()
         if config.preset.closer == "largest" and config.provider is None:
             for key in self.of_many_launches() - self.known.keys():
@@ -195,15 +188,15 @@ class Counters:
     def wanted_now(self) -> PointsToCount:
         """What a session is asked for."""
         points = {key: one.point for key, one in self.missing.items()}
-        return PointsToCount(self.subject.entry.loaded.where, points)
+        return PointsToCount(self.target.entry.loaded.where, points)
 
     def choose(self) -> list[Chosen]:
         """The points to look into. Raises UserError for options that leave none."""
-        config, kernel = self.config, self.subject.kernel
-        points, left_out = self.subject.points(
+        config, kernel = self.config, self.target.kernel
+        points, left_out = self.target.points(
             config.preset.name, config.pin, config.provider, "cuda", config.preset.few
         )
-        timed = self.subject.timed(warn)
+        timed = self.target.timed(warn)
         if config.provider is None:
             found = best_default_baseline(kernel, points, timed)
             if config.preset.closer == "largest" and any(one.role == "best" for one in found):
@@ -213,7 +206,7 @@ class Counters:
             found = each_provider(kernel, points, timed)
         if not found and (config.provider or config.pin):
             raise UserError(
-                f"these options leave no point of {self.subject.entry.name} to look into. "
+                f"these options leave no point of {self.target.entry.name} to look into. "
                 f"{' '.join(left_out)} "
                 f"provider= takes {', '.join(p.name for p in kernel.providers if 'cuda' in p.devices)}."
             )
@@ -222,24 +215,26 @@ class Counters:
     def of_many_launches(self) -> set[str]:
         """The keys of baselines whose calls launch more kernels than a first look counts, by their
         profiles."""
-        path = results.profile_path(self.subject.output, self.subject.entry.name, self.subject.slug)
+        path = results.profile_path(self.target.output, self.target.entry.name, self.target.slug)
         many = {
             row.key for row in read_lines(path, ProfileRow, warn) if (row.launches or 0.0) > MOST_LAUNCHES
         }
         return {key for key, one in self.wanted.items() if key in many and one.role == "baseline"}
 
     def read_known(self) -> dict[str, list[CounterRow]]:
-        """By key the rows that need no second look: all kernels of the point were counted, with all that
-        is asked for now. None where a report is named, which is to be read."""
+        """By key the rows that need no second look: all kernels of the point were counted, and with the
+        sections that the options name; a preset that names few of them takes what there is. None where a
+        report is named, which is to be read."""
         if self.config.report is not None:
             return {}
         found: dict[str, list[CounterRow]] = {}
         for row in read_lines(self.path, CounterRow, warn):
             found.setdefault(str(row.key), []).append(row)
+        takes_any = self.config.sets is None and self.config.counted != ("full",)
         return {
             key: rows
             for key, rows in found.items()
-            if all(row.status == "ok" and row.instrument == self.instrument for row in rows)
+            if all(row.status == "ok" and (takes_any or row.instrument == self.instrument) for row in rows)
         }
 
     def take(self, counted: Counted) -> None:
@@ -286,7 +281,7 @@ class Counters:
         return {
             **joined(one.point, key),
             "role": one.role,
-            "environment": self.subject.environment.digest,
+            "environment": self.target.environment.digest,
             "instrument": self.instrument,
         }
 
@@ -302,11 +297,11 @@ class Counters:
         self.forget(rows)
         if not self.missing:
             reason = (
-                f"{self.path} holds every point" if rows else f"no provider of {self.subject.title} can be"
+                f"{self.path} holds every point" if rows else f"no provider of {self.target.title} can be"
             )
             say(f"Nothing to count: {reason}.")
             return
-        show(rows, self.subject.title)
+        show(rows, self.target.title)
         reports = dict.fromkeys(row.report for row in rows if row.report)
         where = "".join(f", report: {self.config.artifacts / name}" for name in reports)
         say(f"{len(rows)} rows: {self.path}{where}")

@@ -32,7 +32,7 @@ from pipeline.command.options import ProfileConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.inspection import flame
 from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
-from pipeline.inspection.subject import Subject, looking_code
+from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import author
@@ -45,9 +45,6 @@ from pipeline.store.credentials import masked
 from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, write_lines
 from pipeline.store.files import write_atomically
 from pipeline.toolchain import inductor
-
-LOOKING = {"inspection/profiler.py": "record", "profile.py": "sentence"}
-"""What a row comes from."""
 
 MOST_TOLD = 4
 """Providers of which is said how long their points took."""
@@ -63,15 +60,15 @@ def run(configs: Sequence[ProfileConfig]) -> None:
 def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     """Profile what is not there yet, write rows, tables and traces, and print the sentences."""
     writable(config.tensorboard)
-    stage = Profile(config, Subject(config.entry, chosen, config.timing, config.seed, config.output))
-    points, left_out = stage.subject.points(
+    stage = Profile(config, KernelTarget(config.entry, chosen, config.timing, config.seed, config.output))
+    points, left_out = stage.target.points(
         config.preset.name, config.pin, config.provider, chosen.kind, config.preset.few
     )
-    timed = stage.subject.timed(warn)
-    every = each_provider(stage.subject.kernel, points, timed)
+    timed = stage.target.timed(warn)
+    every = each_provider(stage.target.kernel, points, timed)
     near = config.preset.near if config.provider is None else None
-    new = every if near is None else leading(stage.subject.kernel, every, timed, near)
-    wanted = {stage.subject.identity.key(one.point): one.point for one in every}
+    new = every if near is None else leading(stage.target.kernel, every, timed, near)
+    wanted = {stage.target.identity.key(one.point): one.point for one in every}
     known = stage.known()
     of_new = {one.point for one in new}
     missing = {key: point for key, point in wanted.items() if key not in known and point in of_new}
@@ -80,7 +77,7 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     if wanted and not missing:
         say(f"Nothing to profile: {stage.path} holds every point.")
         if not stage.folder.is_dir():
-            makes = as_typed("profile", f"kernel={stage.subject.entry.loaded.where}")
+            makes = as_typed("profile", f"kernel={stage.target.entry.loaded.where}")
             say(f"Tables and traces are not in this clone: {makes} makes some in outputs/.")
         return
     if rows:
@@ -100,16 +97,15 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
 class Profile:
     """One run over points of one kernel on one device."""
 
-    def __init__(self, config: ProfileConfig, subject: Subject) -> None:
+    def __init__(self, config: ProfileConfig, target: KernelTarget) -> None:
         self.config = config
-        self.subject = subject
-        name = subject.entry.name
-        self.path = results.profile_path(subject.output, name, subject.slug)
-        self.folder = config.artifacts / "profile" / name / subject.slug
-        self.instrument = looking_code(LOOKING)
+        self.target = target
+        name = target.entry.name
+        self.path = results.profile_path(target.output, name, target.slug)
+        self.folder = config.artifacts / "profile" / name / target.slug
         self.importing_s = 0.0
         self.spent: dict[str, float] = {}  # seconds, by provider
-        results.asked_for(results.profile_path(config.output, name, subject.slug))
+        results.asked_for(results.profile_path(config.output, name, target.slug))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
     def known(self) -> dict[str, ProfileRow]:
@@ -124,7 +120,6 @@ class Profile:
             for row in rows
             if row.key is not None
             and row.status == "ok"
-            and row.instrument == self.instrument
             and (
                 row in in_git
                 or all((self.config.artifacts / str(name)).is_file() for name in (row.table, row.trace))
@@ -140,14 +135,14 @@ class Profile:
         write_lines(self.path, rows.values())
         if missing:
             os.environ |= inductor.variables()
-            if self.subject.device.uuid is not None:
-                os.environ["CUDA_VISIBLE_DEVICES"] = self.subject.device.uuid
+            if self.target.device.uuid is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = self.target.device.uuid
             began = monotonic()
             importlib.import_module("pipeline.execution.instance")  # with torch, before anybody waits for us
             self.importing_s = monotonic() - began
             # No live status: its thread would stand in every profile with stacks.
-            say(f"Profiling {self.subject.entry.name} …")
-            with DeviceLock(self.subject.device, self.config.wait_s, warn):
+            say(f"Profiling {self.target.entry.name} …")
+            with DeviceLock(self.target.device, self.config.wait_s, warn):
                 for key, point in missing.items():
                     began = monotonic()
                     rows[key] = self.profiled(key, point)
@@ -163,14 +158,13 @@ class Profile:
 
         from pipeline.execution import instance
 
-        kind = self.subject.device.kind
+        kind = self.target.device.kind
         common = {
             **joined(point, key),
-            "environment": self.subject.environment.digest,
-            "instrument": self.instrument,
+            "environment": self.target.environment.digest,
         }
         try:
-            found = instance.standalone(self.subject.entry.loaded.where, point)
+            found = instance.standalone(self.target.entry.loaded.where, point)
             inputs = found.inputs(torch.device(kind), self.config.seed)
             seen = record(found.call, inputs, key, self.config.stacks, self.config.tensorboard)
         except Exception as error:  # whatever a provider raises is its own row's fate
@@ -224,7 +218,7 @@ class Profile:
 
     def show(self, rows: Sequence[ProfileRow]) -> None:
         """Print the table, and a sentence a point."""
-        print_wide(console, table(rows, f"{self.subject.title}: a call under torch.profiler"))
+        print_wide(console, table(rows, f"{self.target.title}: a call under torch.profiler"))
         for row in rows:
             if row.status == "ok" and row.point is not None:
                 say(f"{name_of(row.point)}: {row.sentence}")

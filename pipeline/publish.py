@@ -6,7 +6,7 @@
 
 The store shows what the ledgers hold now, and what each ad-hoc sweep measured. All of it can be made again
 from the files: publishing twice changes nothing, and a store that was lost comes back. Runs that something
-else wrote stay. Where another command publishes to the same SQLite store, it publishes this, too.
+else wrote stay. A second command that publishes to the same SQLite store waits for the first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from pipeline import UserError
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
-from pipeline.reporting import mlflow_publish
-from pipeline.reporting.mlflow_asked import Files, Tracker
+from pipeline.tracking import publisher
+from pipeline.tracking.publisher import Selection, Tracker
 
 # Lines are never broken, so that a link or a command in them can be copied.
 
@@ -27,12 +27,12 @@ def publish(config: PublishConfig) -> None:
 
     Raises UserError when the input is not there or the store can't be used.
     """
-    files = files_of(config)
-    if files is None:
+    sources = sources_of(config)
+    if sources is None:
         return
-    published = mlflow_publish.publish(files, tracker_of(config), say)
+    published = publisher.publish(sources, tracker_of(config), say)
     if published is not None:
-        say(mlflow_publish.how_to_open(published))
+        say(publisher.how_to_open(published))
 
 
 def tracker_of(config: PublishConfig) -> Tracker:
@@ -40,7 +40,7 @@ def tracker_of(config: PublishConfig) -> Tracker:
     return Tracker(config.tracking.name, config.tracking.uri)
 
 
-def files_of(config: PublishConfig) -> Files | None:
+def sources_of(config: PublishConfig) -> Selection | None:
     """The content to log; None, after a sentence, for nothing. Raises UserError where nothing is left."""
     if config.tracking.name == "none":
         say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
@@ -49,7 +49,9 @@ def files_of(config: PublishConfig) -> Files | None:
         raise UserError("input=null and runs=null leave nothing to publish; name a folder for one of them.")
     # A kernel outside of the repository is known by its folder's name.
     kernel = config.kernel and Path(config.kernel).expanduser().resolve().name
-    return Files(config.input, config.runs, kernel, config.reports, config.artifacts, device=config.device)
+    return Selection(
+        config.input, config.runs, kernel, config.reports, config.artifacts, device=config.device
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pipeline.command.options import SanitizeConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.inspection import sanitizer
 from pipeline.inspection.sanitizer import Sanitizer, SessionFindings
-from pipeline.inspection.subject import Subject
+from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.point import Point
@@ -43,12 +43,12 @@ def run(config: SanitizeConfig) -> None:
     chosen = device.resolve(config.device)
     if chosen.kind != "cuda":
         raise UserError("compute-sanitizer needs an NVIDIA GPU: run this command on a host that has one.")
-    subject = Subject(config.entry, chosen, config.timing, config.seed, config.output)
-    stage = Sanitize(config, subject, sanitizer.find())
+    target = KernelTarget(config.entry, chosen, config.timing, config.seed, config.output)
+    stage = Sanitize(config, target, sanitizer.find())
     points, left_out = stage.choose()
     rows = stage.check(points)
     stage.write(rows)
-    show(rows, f"{subject.title}: compute-sanitizer {stage.tool.version}")
+    show(rows, f"{target.title}: compute-sanitizer {stage.tool.version}")
     for line in left_out:
         say(line)
     say(f"{len(rows)} rows: {stage.path}")
@@ -59,13 +59,13 @@ def run(config: SanitizeConfig) -> None:
 class Sanitize:
     """One run over the providers of one kernel on one GPU."""
 
-    def __init__(self, config: SanitizeConfig, subject: Subject, tool: Sanitizer) -> None:
+    def __init__(self, config: SanitizeConfig, target: KernelTarget, tool: Sanitizer) -> None:
         self.config = config
-        self.subject = subject
+        self.target = target
         self.tool = tool
-        self.path = sanitizer_path(subject.output, subject.entry.name, subject.slug)
+        self.path = sanitizer_path(target.output, target.entry.name, target.slug)
         results.asked_for(self.path)
-        loaded = subject.entry.loaded
+        loaded = target.entry.loaded
         self.commit, self.dirty = (
             commit.head(loaded.folder, ["."]) if loaded.is_outside else commit.head(ROOT)
         )
@@ -73,8 +73,8 @@ class Sanitize:
     def choose(self) -> tuple[dict[str, list[Point]], list[str]]:
         """The points by provider; and lines that say which providers have none, and why. Raises UserError
         for options that leave none."""
-        config, kernel = self.config, self.subject.kernel
-        points, left_out = self.subject.points(config.preset.name, config.pin, config.provider, "cuda")
+        config, kernel = self.config, self.target.kernel
+        points, left_out = self.target.points(config.preset.name, config.pin, config.provider, "cuda")
         found: dict[str, list[Point]] = {}
         others = []
         for point in points:
@@ -87,7 +87,7 @@ class Sanitize:
             left_out.append(f"Left out: {', '.join(others)} (not written here in CUDA or Triton).")
         if not found:
             raise UserError(
-                f"these options leave no provider of {self.subject.entry.name} to check. {' '.join(left_out)}"
+                f"these options leave no provider of {self.target.entry.name} to check. {' '.join(left_out)}"
             )
         return found, left_out
 
@@ -98,9 +98,9 @@ class Sanitize:
         after it: unless all is clean, each provider gets a process of its own.
         """
         rows = []
-        if self.subject.device.uuid is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.subject.device.uuid
-        with DeviceLock(self.subject.device, self.config.wait_s, warn):
+        if self.target.device.uuid is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.target.device.uuid
+        with DeviceLock(self.target.device, self.config.wait_s, warn):
             for tool in self.config.tools:
                 with console.status(f"{tool} over {', '.join(points)} …"):
                     every = [point for some in points.values() for point in some]
@@ -116,7 +116,7 @@ class Sanitize:
         """What a tool finds in a process that calls the points; one that failed there is in trouble."""
         with tempfile.TemporaryDirectory() as folder:
             plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
-            where = self.subject.entry.loaded.where
+            where = self.target.entry.loaded.where
             wanted = [point.model_dump(mode="json") for point in points]
             plan.write_text(json.dumps({"where": where, "seed": self.config.seed, "points": wanted}))
             command = [sys.executable, "-m", "pipeline.inspection.sanitized", str(plan), str(failures)]
@@ -130,7 +130,7 @@ class Sanitize:
     def row(self, provider: str, tool: str, points: Sequence[Point], found: SessionFindings) -> SanitizerRow:
         """The row of a provider under a tool."""
         return SanitizerRow(
-            kernel=self.subject.entry.name,
+            kernel=self.target.entry.name,
             provider=provider,
             tool=tool,
             status="clean" if found.is_clean else "found" if found.errors or found.warnings else "failed",
@@ -141,7 +141,7 @@ class Sanitize:
             findings=found.findings,
             reason=found.trouble,
             version=self.tool.version,
-            environment=self.subject.environment.digest,
+            environment=self.target.environment.digest,
             commit=self.commit,
             dirty=self.dirty,
         )
@@ -149,7 +149,7 @@ class Sanitize:
     def write(self, rows: Sequence[SanitizerRow]) -> None:
         """Put the rows in place of those of the same providers and tools; of the others, those stay whose
         provider is still there."""
-        known = [provider.name for provider in self.subject.kernel.providers]
+        known = [provider.name for provider in self.target.kernel.providers]
         old = read_lines(self.path, SanitizerRow, warn)
         together = {(row.provider, row.tool): row for row in [*old, *rows] if row.provider in known}
         order = sorted(together, key=lambda key: (known.index(key[0]), key[1]))

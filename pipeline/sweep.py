@@ -556,10 +556,10 @@ class Sweep:
 def publish(config: SweepConfig, sweep: Sweep) -> None:
     """Log to MLflow what the table shows: the ad-hoc sweeps that measured its rows, or the repository's
     results. A tracker in trouble has harmed no measurement."""
-    from pipeline.reporting import mlflow_publish
-    from pipeline.reporting.mlflow_asked import Files, Tracker
+    from pipeline.tracking import publisher
+    from pipeline.tracking.publisher import Selection, Tracker
 
-    files = Files(
+    sources = Selection(
         input=config.output,
         kernel=sweep.entry.name,
         reports=ROOT / "reports",
@@ -567,11 +567,11 @@ def publish(config: SweepConfig, sweep: Sweep) -> None:
     )
     if runs.is_ad_hoc(sweep.output):
         measured = frozenset(row.origin.run for row in sweep.rows())
-        files = Files(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
+        sources = Selection(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
     tracker = Tracker(config.tracking.name, config.tracking.uri)
-    published = mlflow_publish.publish(files, tracker, say)
+    published = publisher.publish(sources, tracker, say)
     if published is not None:
-        say(mlflow_publish.how_to_open(published))
+        say(publisher.how_to_open(published))
 
 
 if __name__ == "__main__":

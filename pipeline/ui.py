@@ -4,9 +4,8 @@
     python -m pipeline.ui kernel=softmax
     python -m pipeline.ui input=null
 
-Takes publish's options, and publishes while the pages are served already, the newest results first. Only who
-knows the printed link sees them. A store that a server keeps is shown by that server already; its link is
-printed.
+Takes publish's options, and publishes while the pages are served already. Only who knows the printed link
+sees them. A store that a server keeps is shown by that server already; its link is printed.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
 from pipeline.machine.lock import own_file, runtime_folder
 from pipeline.machine.reaper import under_reaper
-from pipeline.publish import files_of, tracker_of
-from pipeline.reporting import mlflow_address, mlflow_guard, mlflow_publish
-from pipeline.reporting.mlflow_connection import OFFLINE
-from pipeline.reporting.mlflow_publish import Published
+from pipeline.publish import sources_of, tracker_of
 from pipeline.store.credentials import hidden, taken_apart
+from pipeline.tracking import guard, publisher
+from pipeline.tracking.connection import OFFLINE, is_server, sqlite_path, store_uri
+from pipeline.tracking.publisher import Published
 
 HOST = "127.0.0.1"
 PORTS = range(5000, 5010)
@@ -51,19 +50,19 @@ def show(config: PublishConfig) -> None:
 
     Raises UserError when the store can't be used or no server comes up.
     """
-    files, tracker = files_of(config), tracker_of(config)
-    found = None if files is None else mlflow_publish.look(files, say)
+    sources, tracker = sources_of(config), tracker_of(config)
+    found = None if sources is None else publisher.find(sources, say)
     if found is None:
         return
-    uri = mlflow_address.store_of(tracker.name, tracker.uri)
-    if mlflow_address.is_server(uri):
-        say(mlflow_publish.how_to_open(mlflow_publish.write(found, tracker, say)))
+    uri = store_uri(tracker.name, tracker.uri)
+    if is_server(uri):
+        say(publisher.how_to_open(publisher.write(found, tracker, say)))
         return
     with claimed_port() as port, _Server(uri, port) as server:
         links: list[str] = []
 
-        def opens(published: Published) -> None:
-            link = mlflow_publish.page(published, f"http://{HOST}:{port}")
+        def print_link(published: Published) -> None:
+            link = publisher.page(published, f"http://{HOST}:{port}")
             link = link.replace("/#", f"/?token={server.token}#", 1)
             if not links:
                 server.wait_for_answer()
@@ -75,9 +74,9 @@ def show(config: PublishConfig) -> None:
         gc.disable()  # a signal would be raised in a callback of the collector's, and only be printed there
         try:
             with interrupt.insistent():
-                published = mlflow_publish.write(found, tracker, say, begun=opens)
+                published = publisher.write(found, tracker, say, begun=print_link)
                 is_published = True
-                opens(published)
+                print_link(published)
                 server.process.wait()
         except KeyboardInterrupt:
             if not is_published:
@@ -125,10 +124,10 @@ class _Server:
         """Begin to start it, so that Ctrl-C does not come to it and it does not outlive this process."""
         command = [sys.executable, "-W", "ignore", "-m", "uvicorn", "--app-dir", str(ROOT), "--factory"]
         command += ["--host", HOST, "--port", str(self._port), "--no-proxy-headers", "--no-access-log"]
-        command.append(f"{mlflow_guard.__name__}:{mlflow_guard.application.__name__}")
+        command.append(f"{guard.__name__}:{guard.application.__name__}")
         # Not on its command line, which every user of this machine can read: a database's address may hold a
         # password.
-        env = {mlflow_guard.STORE: taken_apart(self._uri).whole, mlflow_guard.TOKEN: self.token}
+        env = {guard.STORE: taken_apart(self._uri).whole, guard.TOKEN: self.token}
         env |= {**OFFLINE, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # jobs are for language models
         self._output: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -138,21 +137,22 @@ class _Server:
 
     def wait_for_answer(self) -> None:
         """Wait until it serves a store that is there. Raises UserError when it does not."""
-        store = mlflow_address.sqlite_path(self._uri)
+        store = sqlite_path(self._uri)
         deadline = time.monotonic() + START_S
         while not (self._answers() and (store is None or store.exists())):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self._output.seek(0)
                 lines = self._output.read().decode(errors="replace").strip().splitlines()
-                said = hidden(lines[-1], [self._uri]) if lines else "it says nothing"
-                raise UserError(f"the MLflow server does not start: {said}")
+                reason = hidden(lines[-1], [self._uri]) if lines else "it says nothing"
+                raise UserError(f"the MLflow server does not start: {reason}")
             time.sleep(0.1)
 
     def _answers(self) -> bool:
-        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(
+            f"http://{HOST}:{self._port}/health", headers={"Authorization": f"Bearer {self.token}"}
+        )
         try:
-            asked = urllib.request.Request(f"http://{HOST}:{self._port}/health", headers=headers)
-            with urllib.request.urlopen(asked, timeout=5):
+            with urllib.request.urlopen(request, timeout=5):
                 return True
         except (urllib.error.URLError, OSError):
             return False

@@ -22,7 +22,7 @@ import requests
 from pipeline import ROOT
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
-from pipeline.reporting.mlflow_connection import OFFLINE
+from pipeline.tracking.connection import OFFLINE
 
 
 def log(results: Path, uri: str, **options: Any) -> None:

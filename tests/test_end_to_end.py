@@ -155,19 +155,16 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
     assert sorted(["environment", *skipped(log)]) == sorted(STAGES)
     assert project.tree("local/repro.log") == before
 
-    lines = done.stdout.strip().splitlines()
-    assert re.match(r"environment +\d+\.\d s  ", lines[0]), lines
+    assert done.stdout.startswith(log)
+    lines = done.stdout.removeprefix(log).strip().splitlines()
     page = project.place("reports").relative_to(project.root) / "report.html"
-    assert lines[-3].endswith(f"All machines side by side: {page}. Every run in MLflow: make ui.")
+    assert lines[-2].endswith(f"All machines side by side: {page}. Every run in MLflow: make ui.")
     rows = sum(len(project.rows(kernel)) for kernel in KERNELS)
     cloned = sum(path.read_bytes().count(b"\n") for path in project.root.glob("results/timings/*/*.jsonl"))
     if project.gpu().startswith("cpu-"):
         measured = f"{rows} rows were measured in this checkout, none of them now"
-        assert lines[-2] == f"{measured}; {cloned} came with the clone ({H200})."
+        assert lines[-1] == f"{measured}; {cloned} came with the clone ({H200})."
     assert project.run("git", "status", "--porcelain").stdout == ""
-    count = f"1 stages ran and {len(STAGES) - 1} had nothing to do"
-    end = rf"{count}: \S+ s\. All that they said: local/repro\.log\."
-    assert re.fullmatch(end, lines[-1]), lines[-1]
     shown = [line.split()[0] for line in lines if line.startswith(KERNELS)]
     # Where a CPU's cache is hundreds of MB large, no inputs of the smallest problems are out of it.
     timings = {kernel: [row.outcome.timing for row in project.rows(kernel).values()] for kernel in KERNELS}
@@ -244,9 +241,9 @@ def test_a_stage_that_fails_is_said_with_what_it_said(project: Project, before: 
     finally:
         project.put_back(before)
     assert "error: unknown kernel 'nope'. Known: " in failed.stdout
-    said = failed.stderr
-    assert said.startswith("error: sweep failed: unknown kernel 'nope'. Known: attention, ")
-    assert said.endswith(" All that was said is in local/repro.log.\n") and said.count("\n") == 1
+    assert failed.stderr == (
+        "error: dvc repro failed, as its last lines say. All that was said is in local/repro.log.\n"
+    )
     assert project.repro() == ["environment"]
 
 
@@ -270,7 +267,7 @@ def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
     process.send_signal(stop)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + stop, out + err
-    assert err == "error: sweep was stopped. All that was said is in local/repro.log.\n"
+    assert err == "error: dvc repro was stopped. All that was said is in local/repro.log.\n"
     assert not project.processes()
     new = [row for row in project.rows("square").values() if row.origin.dirty]
     assert 0 < len(new) < lines

@@ -101,7 +101,8 @@ class Station:
         for where in told.kernels:
             identity = Identity(kernels.load(where), here, told.settings, told.seed)
             code[where] = code_of(identity)
-            felt[where] = {one.name: identity.relevant_environment(one.name) for one in identity.loaded.kernel.providers}
+            providers = identity.loaded.kernel.providers
+            felt[where] = {one.name: identity.relevant_environment(one.name) for one in providers}
         return StationHost(chosen, device.capabilities(chosen), here, code, felt)
 
     def rates(self) -> tuple[Rates, bool]:

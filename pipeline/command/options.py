@@ -153,7 +153,6 @@ class CodegenConfig(PointsConfig):
     a: str | None
     b: str | None
     lazily: bool
-    offline: bool
     artifacts: Place
     wait_s: float | None = Field(ge=0)
 

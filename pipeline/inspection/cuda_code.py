@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kernels import Loaded
 from pipeline import UserError, as_typed
-from pipeline.inspection import launched, launches, unmeasured
-from pipeline.inspection.code_texts import Texts, text_names
+from pipeline.inspection import code_target, launches
+from pipeline.inspection.code_target import KnownCode, Texts, text_names, used
 from pipeline.inspection.disassembler import Resources
-from pipeline.inspection.known_code import KnownCode
 from pipeline.inspection.library import CudaFunction, CudaLibrary, CudaNumbers, library_of
-from pipeline.inspection.lines import Sources
 from pipeline.inspection.listing import of_ptx, of_sass
-from pipeline.inspection.usage import used
+from pipeline.inspection.sources import Sources
 from pipeline.points import notation
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
@@ -29,7 +27,7 @@ class CudaCode:
     """The rows of CUDA points. ``warn`` gets a sentence about what is left out."""
 
     def __init__(self, known: KnownCode, texts: Texts, warn: Callable[[str], None]) -> None:
-        self.scope = known.scope
+        self.target = known.target
         self.known = known
         self.texts = texts
         self.warn = warn
@@ -45,13 +43,13 @@ class CudaCode:
         """
         of_source: dict[str, list[Point]] = {}
         for point in points:
-            of_source.setdefault(str(self.scope.provider(point).extension), []).append(point)
+            of_source.setdefault(str(self.target.provider(point).extension), []).append(point)
         libraries: list[CudaLibrary] = []
         rows: list[CodeRow] = []
         errors: dict[str, UserError] = {}
         for source in of_source:
             try:
-                if not alone and self.scope.device.kind == "cpu":
+                if not alone and self.target.device.kind == "cpu":
                     self._expect(source)
                 library = self._library(source)
                 rows += self._of_functions(library)
@@ -62,9 +60,9 @@ class CudaCode:
             raise next(iter(errors.values()))
         for source, why in errors.items():
             self.warn(f"The functions of {source} were left out: {why}")
-        if self.scope.function and libraries and not rows:
+        if self.target.function and libraries and not rows:
             raise self._no_such_function(libraries)
-        if self.scope.device.kind == "cuda":
+        if self.target.device.kind == "cuda":
             for library in libraries:
                 rows += self._of_points(library, of_source[library.source])
         return rows
@@ -72,14 +70,14 @@ class CudaCode:
     def _no_such_function(self, libraries: Sequence[CudaLibrary]) -> UserError:
         names = [one.name for some in libraries for one in self._taken_apart(some, some.architectures[0])]
         return UserError(
-            f"no CUDA function of {self.scope.loaded.name} is named like '{self.scope.function}': "
+            f"no CUDA function of {self.target.loaded.name} is named like '{self.target.function}': "
             f"{', '.join(dict.fromkeys(names))}."
         )
 
     def _expect(self, source: str) -> None:
         """Raises UserError unless the source was compiled before: here, or by the report where it is of
         today."""
-        loaded, report = self.scope.loaded, self.scope.built
+        loaded, report = self.target.loaded, self.target.built
         place = Place.for_kernel(loaded)
         if extension.manifest(place, source) is None and not (report and made_today(place, source, report)):
             names = [one.name for one in loaded.kernel.providers if one.extension == source]
@@ -91,11 +89,11 @@ class CudaCode:
     def _library(self, source: str) -> CudaLibrary:
         """The source's library; says which of the architectures it lacks. Raises UserError if it lacks all of
         them, or has to be built and can't be."""
-        library = library_of(self.scope.loaded, source, self.scope.built)
-        missing = [name for name in self.scope.architectures if name not in library.architectures]
+        library = library_of(self.target.loaded, source, self.target.built)
+        missing = [name for name in self.target.architectures if name not in library.architectures]
         if missing:
-            sentence = not_built(self.scope.loaded, source, missing, library.architectures)
-            if len(missing) == len(self.scope.architectures):
+            sentence = not_built(self.target.loaded, source, missing, library.architectures)
+            if len(missing) == len(self.target.architectures):
                 raise UserError(sentence)
             self.warn(sentence)
         return library
@@ -104,7 +102,7 @@ class CudaCode:
         """A row for each function of a library, for each architecture that was asked for and that it has."""
         return [
             row
-            for architecture in self.scope.architectures
+            for architecture in self.target.architectures
             if architecture in library.architectures
             for row in self._of_library(library, architecture)
         ]
@@ -120,7 +118,9 @@ class CudaCode:
     def _looked_into(self, library: CudaLibrary, architecture: str) -> list[CodeRow]:
         """The same: those of an earlier run where all stay, or new ones."""
         basis = self._basis(library)
-        modules = [self.scope.folder / f"{library.stem}-sm_{architecture}.{kind}" for kind in ("sass", "ptx")]
+        modules = [
+            self.target.folder / f"{library.stem}-sm_{architecture}.{kind}" for kind in ("sass", "ptx")
+        ]
         self.texts.keep_named(f"{library.stem}-sm_{architecture}", library.source)
         known = self.known.of_library(library.source, architecture, library.compiler, basis, modules)
         if known is not None:
@@ -132,21 +132,21 @@ class CudaCode:
         for function in functions:
             if not self._wanted(function):
                 continue
-            sources, numbers = Sources.of(self.scope.loaded), function.numbers
+            sources, numbers = Sources.of(self.target.loaded), function.numbers
             parts = {"sass": of_sass(function.analysis.instructions, sources)}
             if function.ptx is not None:
                 parts = {"ptx": of_ptx(function.ptx, sources), **parts}
             row = CodeRow(
                 key=None,
-                kernel=self.scope.loaded.name,
+                kernel=self.target.loaded.name,
                 point=None,
                 language="cuda",
                 source=library.source,
                 function=function.name,
                 architecture=architecture,
-                native=architecture == self.scope.native,
+                native=architecture == self.target.native,
                 compiler=library.compiler,
-                environment=self.scope.identity.environment.digest,
+                environment=self.target.identity.environment.digest,
                 basis=basis,
                 **used(numbers.resources, numbers.mix, architecture, function.most_threads, 0),
             )
@@ -155,9 +155,8 @@ class CudaCode:
         return rows
 
     def _of_points(self, library: CudaLibrary, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for each function of the library that a point launches on this machine's GPU. Of those that
-        an earlier run left no rows of there are none where nothing may be called."""
-        native = str(self.scope.native)
+        """A row for each function of the library that a point launches on this machine's GPU."""
+        native = str(self.target.native)
         if native not in library.architectures:
             return []
         basis = self._basis(library)
@@ -165,12 +164,12 @@ class CudaCode:
             point: self.known.of_point(point, native, library.compiler, basis, library.source)
             for point in points
         }
-        missing = [(self.scope.identity.key(point), point) for point in points if found[point] is None]
-        if missing and not self.scope.offline:
+        missing = [(self.target.identity.key(point), point) for point in points if found[point] is None]
+        if missing:
             functions = self._numbers(library, native)
             told, seen = self._called(missing)
             made = {
-                key: launched.joined(told.get(key, ()), seen.get(key, ()), functions) for key, _ in missing
+                key: launches.joined(told.get(key, ()), seen.get(key, ()), functions) for key, _ in missing
             }
             every = [one.name for one in functions]
             found |= self.of_launches(library, every, [point for _, point in missing], made)
@@ -182,21 +181,21 @@ class CudaCode:
         """What calls of the points launch, by their keys: as their providers report it, and as the profiler
         sees it. A point that fails beside other processes, for which there may be no memory left then, is
         tried again alone."""
-        self.scope.see_alone()
-        where, seed = self.scope.loaded.where, self.scope.identity.seed
+        self.target.see_alone()
+        where, seed = self.target.loaded.where, self.target.identity.seed
         told: dict[str, tuple[Launch, ...]] = {}
         seen: dict[str, list[launches.DeviceLaunch]] = {}
         for alone in (False, True):
             if left := [(key, point) for key, point in points if key not in seen]:
-                with unmeasured.calls(self.scope, self.warn, alone=alone):
-                    told |= launched.reported(where, left, seed)
+                with code_target.calls(self.target, self.warn, alone=alone):
+                    told |= launches.reported(where, left, seed)
                     seen |= launches.observe(where, left, seed)
         return told, seen
 
     def _numbers(self, library: CudaLibrary, architecture: str) -> list[CudaNumbers]:
         """The numbers of all of the library's functions: by their rows, so that a library whose rows stay is
         not taken apart again, unless these are of some functions alone."""
-        if self.scope.function:
+        if self.target.function:
             return [one.numbers for one in self._taken_apart(library, architecture)]
         return [_numbers_of(row, architecture) for row in self._of_library(library, architecture)]
 
@@ -205,15 +204,15 @@ class CudaCode:
         library: CudaLibrary,
         functions: Sequence[str],
         points: Sequence[Point],
-        made: Mapping[str, Sequence[launched.Launched]],
+        made: Mapping[str, Sequence[launches.Launched]],
     ) -> dict[Point, list[CodeRow]]:
         """By point a row for each of the library's functions among the launches made, by the points' keys.
         Says which points launch none of these."""
         rows: dict[Point, list[CodeRow]] = {}
         without: dict[str, list[Point]] = {}
-        names = text_names(library, functions, str(self.scope.native))
+        names = text_names(library, functions, str(self.target.native))
         for point in points:
-            of_point = made.get(self.scope.identity.key(point), ())
+            of_point = made.get(self.target.identity.key(point), ())
             rows[point] = []
             for launch in of_point:
                 function = launch.function
@@ -227,7 +226,7 @@ class CudaCode:
                         strategy=launch.strategy,
                         source=library.source,
                         artifact=self.texts.below(path),
-                        **self.scope.common(
+                        **self.target.common(
                             point, function.architecture, library.compiler, self._basis(library)
                         ),
                         **used(
@@ -249,7 +248,7 @@ class CudaCode:
         return rows
 
     def _basis(self, library: CudaLibrary) -> str:
-        return digest([self.known.reader, library.digest, self.scope.function])
+        return digest([self.known.reader, library.digest, self.target.function])
 
     def _taken_apart(self, library: CudaLibrary, architecture: str) -> list[CudaFunction]:
         """The library's functions for an architecture; its modules' texts are written."""
@@ -257,11 +256,11 @@ class CudaCode:
         if place not in self._functions:
             self._functions[place], texts = library.functions(architecture)
             for name, text in texts.items():
-                write_atomically(self.scope.folder / name, text.encode())
+                write_atomically(self.target.folder / name, text.encode())
         return self._functions[place]
 
     def _wanted(self, function: CudaFunction | CudaNumbers) -> bool:
-        return (self.scope.function or "").replace(" ", "") in function.name.replace(" ", "")
+        return (self.target.function or "").replace(" ", "") in function.name.replace(" ", "")
 
 
 def _numbers_of(row: CodeRow, architecture: str) -> CudaNumbers:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from pipeline import UserError
 from pipeline.inspection import sass
-from pipeline.inspection.lines import REPOSITORY, Sources
 from pipeline.inspection.occupancy import RESERVED_SHARED
+from pipeline.inspection.sources import REPOSITORY, Sources
 from pipeline.machine.environment import SYSTEM_CUDA, find_nvcc
 from pipeline.points.frozen import Record
 

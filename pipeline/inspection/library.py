@@ -12,9 +12,9 @@ from pathlib import Path
 import kernels
 from pipeline import UserError, as_typed
 from pipeline.inspection.disassembler import Analysis, Resources, find_tools
-from pipeline.inspection.lines import Sources
 from pipeline.inspection.ptx import PtxFunction, parse
 from pipeline.inspection.sass import mix
+from pipeline.inspection.sources import Sources
 from pipeline.machine.environment import find_nvcc
 from pipeline.points.frozen import digest
 from pipeline.store.evidence import Mix

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from pipeline.inspection.lines import SourceLine, Sources
 from pipeline.inspection.ptx import PtxFunction
 from pipeline.inspection.ptx import note as ptx_note
 from pipeline.inspection.sass import Instruction, is_constant_move
+from pipeline.inspection.sources import SourceLine, Sources
 from pipeline.points import notation
 from pipeline.store.evidence import CodeRow
 

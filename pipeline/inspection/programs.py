@@ -1,8 +1,4 @@
-"""Triton, Gluon and Numba variants compiled for any architecture, on any host, and taken apart.
-
-A stub stands in for Triton's driver, and the launch ends once its kernel is compiled, so that a provider's
-own code decides what is compiled. Processes of their own do it: no interpreter, no CUDA context.
-"""
+"""What the compilers of Triton and Numba make of points, on any host, and the rows of it."""
 
 from __future__ import annotations
 
@@ -11,24 +7,32 @@ import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from importlib import metadata
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from kernels.contract import Gpu
 from pipeline import UserError
 from pipeline.execution.compile_server import alike
 from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.inspection import numba_code
+from pipeline.inspection.code_target import KnownCode, Texts, used
 from pipeline.inspection.disassembler import Analysis, analyse_bytes
-from pipeline.inspection.lines import Sources
+from pipeline.inspection.listing import of_ptx, of_sass
+from pipeline.inspection.ptx import parse
+from pipeline.inspection.sass import mix
+from pipeline.inspection.sources import Sources
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.reaper import INTERPRETERS, die_with
-from pipeline.points import author
+from pipeline.points import author, notation
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
+from pipeline.store.evidence import CodeRow
 
 FORKS = get_context("forkserver")
 """Its server imports torch and Triton once, for every compiler that this process ever starts."""
@@ -202,3 +206,76 @@ def _take_apart(binary: Any, architecture: str, sources: Sources) -> Program:
         shared=binary.metadata.shared,
         texts=texts,
     )
+
+
+class LaunchedCode:
+    """The rows of points whose functions are compiled as a call launches them: in Triton, Gluon and Numba."""
+
+    def __init__(self, known: KnownCode, texts: Texts) -> None:
+        self.target = known.target
+        self.known = known
+        self.texts = texts
+
+    def rows(self, points: Sequence[Point]) -> list[CodeRow]:
+        """A row for each program that a point launches, for each architecture."""
+        asked = [
+            (point, architecture)
+            for architecture in self.target.architectures
+            for point in points
+            if self.target.provider(point).runs_on(_gpu(architecture)) is None
+        ]
+        found = {one: self.known.of_point(*one, self._compiler(one[0]), self.known.reader) for one in asked}
+        for rows in found.values():
+            self.texts.keep(rows or ())
+        written: dict[str, str] = {}
+        missing = [one for one in asked if found[one] is None]
+        with closing(compile_points(self.target.loaded.where, missing)) as every:
+            for one in every:
+                found[one.point, one.architecture] = self._compiled(one, written)
+        return [row for one in asked for row in found[one] or ()]
+
+    def _compiler(self, point: Point) -> str:
+        """What compiles a point's functions, with its version."""
+        if self.target.provider(point).language == "numba":
+            return f"numba-cuda {metadata.version('numba-cuda')}"
+        return f"triton {self.target.identity.environment.triton}"
+
+    def _compiled(self, compiled: CompiledPoint, written: dict[str, str]) -> list[CodeRow]:
+        """A row for each program of a point, or for why there are none. ``written``: the listings by what
+        identifies a program, which those that are new join."""
+        rows: list[CodeRow] = []
+        point, architecture = compiled.point, compiled.architecture
+        common = self.target.common(point, architecture, self._compiler(point), self.known.reader)
+        if compiled.error:
+            rows.append(CodeRow(function="", error=compiled.error, **common))
+        sources = Sources.of(self.target.loaded)
+        for number, program in enumerate(compiled.programs):
+            row = CodeRow(
+                function=program.analysis.symbol,
+                launch_known=True,
+                artifact=written.get(program.identity),
+                **common,
+                **used(
+                    program.analysis.resources,
+                    mix(program.analysis.instructions),
+                    architecture,
+                    program.threads,
+                    program.shared,
+                ),
+            )
+            if row.artifact is None:
+                name = f"{notation.file_name(point)}-sm_{architecture}" + f"-{number + 1}" * (number > 0)
+                entry = parse(program.texts["ptx"], sources)[program.analysis.symbol]
+                parts = {
+                    "ptx": of_ptx(entry, sources),
+                    "sass": of_sass(program.analysis.instructions, sources),
+                }
+                row = self.texts.write(row, self.texts.free(name, program.identity), program.texts, parts)
+                written[program.identity] = str(row.artifact)
+            rows.append(row)
+        return rows
+
+
+def _gpu(architecture: str) -> Gpu:
+    """What there is to say of a GPU of an architecture and no model: its compute capability."""
+    return Gpu((int(architecture[:-1]), int(architecture[-1])), 0, 0, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from pipeline.inspection.lines import REPOSITORY, SourceLine, Sources
+from pipeline.inspection.sources import REPOSITORY, SourceLine, Sources
 
 
 @dataclass(frozen=True)

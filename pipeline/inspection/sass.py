@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipeline.inspection.lines import REPOSITORY, SourceLine, Sources
+from pipeline.inspection.sources import REPOSITORY, SourceLine, Sources
 from pipeline.store.evidence import Mix
 
 

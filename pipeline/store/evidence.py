@@ -143,7 +143,7 @@ class ProfileRow(Joined):
     ``aten::square > aten::pow``).
     ``host_us`` is what the host takes from the call's begin until its last launch, on a CPU what these
     operators take, the median of the recorded calls; ``device_us`` is what the device is busy for.
-    ``instrument`` is the digest of the code that looked. ``table``, ``trace`` and ``flame_graph`` lie below
+    ``table``, ``trace`` and ``flame_graph`` lie below
     the artifacts; the last is there if stacks were recorded.
     """
 
@@ -187,7 +187,7 @@ class CounterRow(Joined):
     ``stalls`` are, by ncu's name of a warp's state, the cycles that a warp spends in it for each instruction
     that it issues, the longest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte pieces
     of global memory that a warp's request touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
-    ``instrument`` is the digest of the code and options that looked.
+    ``instrument`` is the digest of the sections that were counted.
     """
 
     role: Text

@@ -12,10 +12,11 @@ import pytest
 
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
-from pipeline.reporting import mlflow_publish, mlflow_store, mlflow_tags
-from pipeline.reporting.mlflow_asked import Files, Tracker
 from pipeline.store import runs
 from pipeline.store.rows import encode
+from pipeline.tracking import publisher
+from pipeline.tracking.publisher import Selection, Tracker
+from pipeline.tracking.store import opened
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
 from tests.mlflow_store import content, log, run_ids, server, shown, start
 
@@ -47,7 +48,7 @@ def database(store: Path) -> Path:
     """The store without runs of an earlier test."""
     from mlflow import MlflowClient
 
-    with mlflow_store.opened(f"sqlite:///{store}"):
+    with opened(f"sqlite:///{store}"):
         client = MlflowClient(f"sqlite:///{store}")
     for experiment in client.search_experiments():
         if experiment.name == "softmax":
@@ -135,8 +136,8 @@ def test_the_view_of_a_sweep_finds_its_configurations_and_the_baseline_that_it_l
 
     def found(*ids: str) -> set[str]:
         """The runs that the view of a sweep shows whose rows are of these ids."""
-        files = Files(runs=runs.folder_in(tmp_path), kernel="softmax", ids=frozenset(ids))
-        published = mlflow_publish.publish(files, Tracker("local", uri), print)
+        files = Selection(runs=runs.folder_in(tmp_path), kernel="softmax", ids=frozenset(ids))
+        published = publisher.publish(files, Tracker("local", uri), print)
         assert published is not None
         experiment = client_of(database).get_experiment(published.experiments[0])
         view = json.loads(experiment.tags[f"mlflow.sharedViewState.{published.view}"])
@@ -257,10 +258,9 @@ def test_two_at_once_on_a_server_and_a_killed_publish_is_completed(tmp_path: Pat
 
         client = MlflowClient(address)
         ids = run_ids(database, "softmax")
-        client.delete_tag(ids[f"softmax @ {H200}, {FIRST}"], mlflow_tags.COMPLETE)
+        client.update_run(ids[f"softmax @ {H200}, {FIRST}"], status="RUNNING")
         client.update_run(ids[f"torch float32 @ {H200}, {FIRST}"], status="RUNNING")
         gone = ids.pop(f"triton_online float32 512x4w @ {H200}, {FIRST}")
-        client.set_tag(gone, mlflow_tags.SUPERSEDED, "true")
         client.delete_run(gone)
         log(tmp_path, address, input=None, runs=tmp_path / "outputs/runs")
         assert set(shown(database, "softmax")) == everything

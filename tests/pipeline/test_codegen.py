@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,17 @@ from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
 from pipeline.inspection import (
-    code_texts,
+    code_target,
     disassembler,
-    inductor,
-    known_code,
-    launched,
+    inductor_code,
     launches,
     library,
     programs,
     sass,
 )
-from pipeline.inspection.code_scope import Scope
+from pipeline.inspection.code_target import CodeTarget
 from pipeline.inspection.cuda_code import CudaCode
-from pipeline.inspection.launched import Launched
+from pipeline.inspection.launches import Launched
 from pipeline.machine import device
 from pipeline.machine.environment import find_nvcc, fingerprint
 from pipeline.machine.lock import DeviceLock
@@ -183,26 +181,6 @@ def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
     assert [row["architecture"] for row in made] == ["90"]
     again = said_here("lazily=true", kernel="vector_add")
     assert rows(tmp_path, "vector_add") == made and "1 row, 1 of them from before" in again.out
-
-
-def test_offline_nothing_is_called_and_the_next_run_adds_what_a_call_tells(
-    tmp_path: Path, said_here: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[str] = []
-
-    def generated(where: str, *_: object) -> str:
-        called.append(where)
-        return "cpp_fused_square_0 = async_compile.cpp_pybinding(["
-
-    monkeypatch.setattr(inductor, "generated", generated)
-    words = ("provider=[torch_compile,triton_row]", "size=37")
-    for offline, expected in ("true", ["triton"]), ("false", ["triton", "inductor"]):
-        assert said_here(*words, f"offline={offline}", kernel="square").code == 0
-        assert [row["language"] for row in rows(tmp_path, "square")] == expected
-        assert called == ["square"] * (offline == "false")
-    # What is known needs no call.
-    assert said_here(*words, "offline=true", kernel="square").code == 0
-    assert [row["language"] for row in rows(tmp_path, "square")] == expected and len(called) == 1
 
 
 def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
@@ -427,7 +405,7 @@ def watched(folder: Path) -> Iterator[Work]:
     compile_points, functions, generated = (
         programs.compile_points,
         library.CudaLibrary.functions,
-        inductor.generated,
+        inductor_code.generated,
     )
 
     def compiling(where: str, wanted: Any) -> Any:
@@ -445,7 +423,7 @@ def watched(folder: Path) -> Iterator[Work]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "compile_points", compiling)
         patch.setattr(library.CudaLibrary, "functions", reading)
-        patch.setattr(inductor, "generated", generating)
+        patch.setattr(inductor_code, "generated", generating)
         yield work
 
 
@@ -659,7 +637,7 @@ def test_what_stays_is_what_would_come_out_the_same(
     part = run("provider=blocks", "function=by_block")
     assert part.cuda == [("odd-name.cu", "90")], "rows of some functions are not those of all"
     run(*few)
-    monkeypatch.setattr(known_code, "reader", lambda: "another way to take apart")
+    monkeypatch.setattr(code_target, "reader", lambda: "another way to take apart")
     other = run(*few)
     assert (other.providers, other.cuda) == ({"left", "right"}, [("odd-name.cu", "90")])
     (path,) = (tmp_path / "results/codegen/two_of_each").glob("*.jsonl")
@@ -702,18 +680,18 @@ def test_a_source_that_does_not_compile_leaves_the_others(
     assert alone.err.startswith("error: two_of_each/odd-name.cu does not compile:")
 
 
-def scope_of_gpu(planted: Path, tmp_path: Path, offline: bool = False) -> Scope:
+def scope_of_gpu(planted: Path, tmp_path: Path) -> CodeTarget:
     """Of a kernel on a GPU that is not there."""
     loaded = kernels.load(str(planted))
     environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
     identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
     gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
-    return Scope(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False, offline)
+    return CodeTarget(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
 
 
-def code_of(scope: Scope, rows: Sequence[CodeRow], warn: Callable[[str], None]) -> CudaCode:
+def code_of(target: CodeTarget, rows: Sequence[CodeRow], warn: Callable[[str], None]) -> CudaCode:
     """The rows of CUDA points, of which an earlier run left some."""
-    return CudaCode(known_code.KnownCode(scope, rows, ()), code_texts.Texts(scope), warn)
+    return CudaCode(code_target.KnownCode(target, rows, ()), code_target.Texts(target), warn)
 
 
 @of_planted
@@ -722,10 +700,10 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would tell them, of which there is none here."""
-    scope = scope_of_gpu(planted, tmp_path)
-    loaded, identity = scope.loaded, scope.identity
+    target = scope_of_gpu(planted, tmp_path)
+    loaded, identity = target.loaded, target.identity
     said: list[str] = []
-    made = code_of(scope, (), said.append)
+    made = code_of(target, (), said.append)
     found = library.library_of(loaded, "odd-name.cu")
     (function,), _ = found.functions("90")
     several, other, refused = (
@@ -755,7 +733,7 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     assert of_library == []
     listed = made._of_library(found, "90")
     assert [one.artifact for one in listed] == [row.artifact]
-    again = code_of(scope, [*listed, row], said.append)
+    again = code_of(target, [*listed, row], said.append)
     monkeypatch.setattr(library.CudaLibrary, "functions", None)
     assert again.rows([several], alone=True) == [*listed, row]
     assert again.known.kept == 2
@@ -764,14 +742,13 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
 
 @of_planted
 @needs_nvcc
-@pytest.mark.parametrize("offline", [False, True])
-def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offline(
-    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+def test_launches_that_fail_beside_others_are_tried_alone(
+    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would tell them, of which there is none here."""
-    scope = scope_of_gpu(planted, tmp_path, offline)
-    loaded = scope.loaded
-    made = code_of(scope, (), print)
+    target = scope_of_gpu(planted, tmp_path)
+    loaded = target.loaded
+    made = code_of(target, (), print)
     found = library.library_of(loaded, "odd-name.cu")
     (function,), _ = found.functions("90")
     one, other = (
@@ -787,7 +764,7 @@ def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offl
         where: str, points: list[tuple[str, Point]], seed: int
     ) -> dict[str, list[launches.DeviceLaunch]]:
         try:
-            with DeviceLock(scope.device, 0, print, shared=True):
+            with DeviceLock(target.device, 0, print, shared=True):
                 alone = False
         except UserError:
             alone = True
@@ -796,12 +773,12 @@ def test_launches_that_fail_beside_others_are_tried_alone_and_none_are_made_offl
         return {key: [seen] for key, point in points if alone or point == one}
 
     monkeypatch.setattr(launches, "observe", observe)
-    monkeypatch.setattr(launched, "reported", lambda *_: {})
+    monkeypatch.setattr(launches, "reported", lambda *_: {})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     rows = made.rows([one, other], alone=True)
-    assert [row.point for row in rows] == [None] if offline else [None, one, other]
-    assert asked == ([] if offline else [(False, [one, other]), (True, [other])])
+    assert [row.point for row in rows] == [None, one, other]
+    assert asked == [(False, [one, other]), (True, [other])]
 
 
 @of_planted
@@ -810,22 +787,21 @@ def test_of_a_library_that_is_known_only_what_a_call_tells_is_added(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would tell it, of which there is none here: its library is taken apart once."""
-    scope = scope_of_gpu(planted, tmp_path)
-    identity = scope.identity
+    target = scope_of_gpu(planted, tmp_path)
+    identity = target.identity
     point = Point(kernel="two_of_each", provider="blocks", problem=Values({"n": 1, "kind": "float32"}))
     seen = launches.DeviceLaunch(
         name="by_block<float>", threads=64, blocks=1, registers=8, shared=500, duration_us=1.0
     )
     monkeypatch.setattr(launches, "observe", lambda *_: {identity.key(point): [seen]})
-    monkeypatch.setattr(launched, "reported", lambda *_: {})
+    monkeypatch.setattr(launches, "reported", lambda *_: {})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    whole = code_of(scope, (), print).rows([point], alone=True)
-    offline = code_of(replace(scope, offline=True), (), print).rows([point], alone=True)
-    assert [row.point for row in offline] == [None] and [row.point for row in whole] == [None, point]
-    assert whole[1].mix == offline[0].mix and (whole[1].threads, whole[1].shared) == (64, 500)
+    whole = code_of(target, (), print).rows([point], alone=True)
+    assert [row.point for row in whole] == [None, point]
+    assert whole[1].mix == whole[0].mix and (whole[1].threads, whole[1].shared) == (64, 500)
     monkeypatch.setattr(library.CudaLibrary, "functions", None)
-    assert code_of(scope, offline, print).rows([point], alone=True) == whole
+    assert code_of(target, whole[:1], print).rows([point], alone=True) == whole
 
 
 @needs_nvcc
@@ -833,10 +809,10 @@ def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> 
     recipe = extension.Recipe(flags=(), architectures=("90",), compilers=(), torch="", torch_cuda=None)
     made = library.CudaLibrary(kernels.load("square"), "cuda.cu", extension.Made(recipe=recipe, inputs={}))
     some = ["f<-1>", "f<1>", "g<1>", f"h<{'long, ' * 60}1>"]
-    names = code_texts.text_names(made, some, "90")
+    names = code_target.text_names(made, some, "90")
     assert names["g<1>"] == "cuda-g-1-sm_90"
     assert len(set(names.values())) == 4
-    assert max(map(len, names.values())) <= code_texts.LONGEST_NAME
+    assert max(map(len, names.values())) <= code_target.LONGEST_NAME
 
 
 @pytest.mark.xdist_group("square/cuda.cu")

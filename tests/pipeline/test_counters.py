@@ -20,7 +20,7 @@ from pipeline.command.options import CountersConfig
 from pipeline.command.run import run_each
 from pipeline.execution.compile_pool import Compilers
 from pipeline.execution.identity import Identity
-from pipeline.inspection import counting, subject
+from pipeline.inspection import ncu_session, target
 from pipeline.inspection.ncu import Ncu
 from pipeline.machine import device
 from pipeline.machine.device import Device
@@ -63,13 +63,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch, compiled: list[str]) -> None:
     chosen = Device(kind="cuda", name="NVIDIA H200", index=0)
     monkeypatch.setattr(device, "resolve", lambda wanted: chosen)
     monkeypatch.setattr(device, "capabilities", lambda one: Gpu((9, 0), 132, 227 << 10, 50 << 20))
-    monkeypatch.setattr(subject, "fingerprint", lambda one: factory.environment())
+    monkeypatch.setattr(target, "fingerprint", lambda one: factory.environment())
 
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
     """Such a machine, without results."""
-    monkeypatch.setattr(subject.results, "timed", lambda *_: {})
+    monkeypatch.setattr(target.results, "timed", lambda *_: {})
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_the_stage_joins_the_report_to_its_points(
         "application-only",
     ):
         assert words in profiling
-    assert "-m pipeline.inspection.counted" in profiling
+    assert "-m pipeline.inspection.ncu_session" in profiling
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_what_points_need_is_compiled_before_ncu_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, compiled: list[str]
 ) -> None:
     at_start: list[str] = []
-    session = counting.session
+    session = ncu_session.session
 
     def started(*words: Any) -> Any:
         at_start.extend(() if at_start else compiled)
@@ -228,7 +228,7 @@ touch "$report.ncu-rep" """
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
     """A GPU, one point that was timed, and an ncu that may not read counters."""
     row = factory.measurement("softmax", "triton_row", 64, num_warps=8)
-    monkeypatch.setattr(subject.Subject, "timed", lambda self, warn: {row.point: row})
+    monkeypatch.setattr(target.KernelTarget, "timed", lambda self, warn: {row.point: row})
     fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
 
@@ -326,7 +326,7 @@ def test_after_an_edit_of_one_provider_its_points_alone_are_counted(
     made = outside.write(tmp_path)
     # As if each point launched a kernel.
     monkeypatch.setattr(
-        counting, "by_point", lambda raw, details: {key: [{"launch": 0}] for key in asked[-1]}
+        ncu_session, "by_point", lambda raw, details: {key: [{"launch": 0}] for key in asked[-1]}
     )
     asked: list[list[str]] = []
     does = f"""for last in "$@"; do plan=$before; before=$last; done; cp "$plan" '{tmp_path}/plan.json'
@@ -493,7 +493,7 @@ def test_ncu_writes_numbers_in_no_users_way(
     says = f"echo \"$LC_ALL\" >>'{tmp_path}/locales'; printf '==PROF== gr\\374n\\n'"
     program.write_text(program.read_text().replace("'--page raw')", f"'--page raw') {says};"))
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    found = counting.read(Ncu(program, (2025, 3)), tmp_path / "any.ncu-rep").found
+    found = ncu_session.read(Ncu(program, (2025, 3)), tmp_path / "any.ncu-rep").found
     assert (tmp_path / "locales").read_text().split() == ["C"]
     assert found[SOFTMAX][0]["duration_us"] == 137.28
 

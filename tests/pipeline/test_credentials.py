@@ -15,9 +15,10 @@ import requests
 from pipeline import UserError
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_stage
-from pipeline.reporting import mlflow_address, mlflow_connection, mlflow_store
 from pipeline.store import commit
 from pipeline.store.credentials import hidden, public, taken_apart
+from pipeline.tracking import connection
+from pipeline.tracking.store import opened
 from tests.mlflow_store import behind_a_password, log, run_ids, server
 from tests.planted.tree import cpu_tree
 
@@ -88,13 +89,13 @@ def test_no_mistake_prints_a_password(
 ) -> None:
     def run(config: SweepConfig) -> None:
         assert "tracking" not in config.model_dump(mode="json") and "127.0.0.1" not in repr(config)
-        with mlflow_store.opened(mlflow_address.store_of(config.tracking.name, config.tracking.uri)):
+        with opened(connection.store_uri(config.tracking.name, config.tracking.uri)):
             raise AssertionError("nobody listens there")
 
     def to_sentence(config: SweepConfig) -> None:
         try:
             run(config)
-        except mlflow_connection.TrackerError as error:
+        except connection.TrackerError as error:
             raise UserError(str(error)) from error
 
     monkeypatch.setattr(sys, "argv", ["sweep", "kernel=softmax", "device=cpu", word])

@@ -23,13 +23,14 @@ from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points.plan import Target, plan
-from pipeline.reporting import frames, mlflow_view, ranking
+from pipeline.reporting import frames, ranking
 from pipeline.reporting.document import TEMPLATES
 from pipeline.reporting.workload_plots import workload_plots
 from pipeline.store import evidence, ledger, results
 from pipeline.store.ceilings import rate
 from pipeline.store.evidence import ProfileRow
 from pipeline.store.record import Measurement
+from pipeline.tracking import ledgers
 from tests import factory, hostile
 from tests.factory import H100, H200
 from tests.mlflow_store import log
@@ -271,7 +272,7 @@ def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], 
     path = results.ledger_path(tmp_path, "softmax", H200)
     hostile.write(path, some)
     try:
-        sweeps = mlflow_view.read(tmp_path)
+        sweeps = ledgers.read(tmp_path)
     except UserError as error:
         assert not CONTROL.search(str(error))
         return

@@ -11,11 +11,12 @@ from rich.console import Console
 from pipeline import UserError, report
 from pipeline.command.options import ReportConfig
 from pipeline.docs import Figures
-from pipeline.reporting import lines, losses, mlflow_notes, summary
+from pipeline.reporting import lines, losses, summary
 from pipeline.reporting.others import Environments, ProviderTime
 from pipeline.store import finals, provenance
 from pipeline.store.finals import Final
 from pipeline.store.record import Measurement
+from pipeline.tracking import notes
 from tests.factory import (
     H200,
     MEASURED_AT,
@@ -279,6 +280,6 @@ def test_the_terminal_says_of_one_round_that_it_is_one() -> None:
 
 def test_a_description_in_mlflow_marks_a_ratio_and_says_why() -> None:
     rows = [row(OURS, 100.0), row("sdpa_flash", 150.0, throttle="sw_power_cap")]
-    text = mlflow_notes.of_results(lines.place(rows), {})
+    text = notes.of_results(lines.place(rows), {})
     assert "| <= 150 |" in text and "| 1.50! |" in text
     assert f"! 2 rows not to be trusted: {HELD_BACK}." in text

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import resource
 import shutil
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -25,10 +23,11 @@ from pipeline import UserError
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.points.frozen import Values
 from pipeline.publish import publish
-from pipeline.reporting import mlflow_address, mlflow_store, mlflow_view
-from pipeline.reporting.mlflow_publish import Published, how_to_open
 from pipeline.store import results as results_module
 from pipeline.store.record import Measurement
+from pipeline.tracking import connection, ledgers
+from pipeline.tracking.publisher import Published, how_to_open
+from pipeline.tracking.store import opened
 from tests.factory import (
     CPU,
     H100,
@@ -85,7 +84,7 @@ def no_database(tmp_path: Path) -> Path:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a store without runs. Made once: MLflow builds its tables for seconds."""
     folder = tmp_path_factory.mktemp("empty")
-    with mlflow_store.opened(uri(folder / "mlflow.db")):
+    with opened(uri(folder / "mlflow.db")):
         return folder
 
 
@@ -129,8 +128,7 @@ def test_a_ledger_becomes_a_parent_and_a_child_for_each_configuration(
     rows = [r for r in ROWS if r.origin.gpu == H200 and r.point.parameters == wide]
     times = [1000 * int(row.origin.measured_at.timestamp()) for row in rows]
     assert child["parent"] == f"softmax @ {H200}"
-    last_of_others = min(times) - 1000
-    assert child["info"] == ["FINISHED", last_of_others, max(times)]
+    assert child["info"] == ["FINISHED", min(times), max(times)]
     assert child["params"] == {
         "kernel": "softmax",
         "gpu": H200,
@@ -473,15 +471,14 @@ def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, databas
 
 def test_numbers_that_are_the_same_are_one_and_problems_without_any_are_shown(tmp_path: Path) -> None:
     square = [of_problem({"m": size, "n": size}) for size in (64, 128)]
-    (sweep,) = mlflow_view.read(write_results(tmp_path / "square", square))
+    (sweep,) = ledgers.read(write_results(tmp_path / "square", square))
     _, child = sweep.children
     assert {value.step for value in child.values if "_at_" not in value.key} == {64, 128}
-    assert re.fullmatch("#[0-9a-f]{6}", child.tags["mlflow.runColor"])
     rates = {value.key for value in child.values if value.key.startswith("gbps_at_")}
     assert rates == {"gbps_at_m_64", "gbps_at_m_128"}
     shares = {value.key for value in child.values if "_at_" in value.key} - rates
     assert shares == {"ceiling_fraction_at_m_64", "ceiling_fraction_at_m_128"}
-    (sweep,) = mlflow_view.read(write_results(tmp_path / "words", [of_problem({"dtype": "float32"})]))
+    (sweep,) = ledgers.read(write_results(tmp_path / "words", [of_problem({"dtype": "float32"})]))
     _, child = sweep.children
     assert ({value.step for value in child.values}, child.name) == ({0}, f"own float32 @ {H200}")
 
@@ -513,25 +510,9 @@ def test_the_best_is_one_to_be_trusted_where_there_is_any(tmp_path: Path) -> Non
         measurement(provider="manual", size=256, median_us=1.0, valid=False),
         measurement(size=512, median_us=7.0, valid=False),
     ]
-    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
+    (sweep,) = ledgers.read(write_results(tmp_path, rows))
     best = {value.step: value.value for value in sweep.parent.values if value.key == "gbps"}
     assert best == {row.point.problem["columns"]: row.rate.gbps for row in (rows[0], rows[2]) if row.rate}
-
-
-def test_a_run_lasts_as_long_as_its_points_took(tmp_path: Path) -> None:
-    minutes = (0, 1, 3, 24 * 60, 24 * 60 + 2)
-    rows = [
-        measurement(
-            provider="torch" if place % 2 else "manual",
-            size=256 << place,
-            measured_at=MEASURED_AT + timedelta(minutes=after),
-        )
-        for place, after in enumerate(minutes)
-    ]
-    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
-    took = {run.name.split()[0]: run.ended_ms - run.started_ms for run in (sweep.parent, *sweep.children[:2])}
-    assert took == {"softmax": 5 * 60_000, "torch": 60_000, "manual": (2 + 2) * 60_000}, "no pause of a day"
-    assert sweep.parent.ended_ms == 1000 * int(rows[-1].origin.measured_at.timestamp())
 
 
 def test_rates_at_equal_problems_have_the_same_name_and_others_another(tmp_path: Path) -> None:
@@ -542,7 +523,7 @@ def test_rates_at_equal_problems_have_the_same_name_and_others_another(tmp_path:
         measurement(size=781, rows=37, workload="few_rows"),
         measurement(size=4096, gpu=CPU),
     ]
-    here, there = mlflow_view.read(write_results(tmp_path, rows))
+    here, there = ledgers.read(write_results(tmp_path, rows))
     (of_cpu,) = (run for run in here.children if run.tags["kind"] == "config")
     of_line = {run.tags["line"]: run for run in there.children if run.tags["kind"] == "config"}
     assert set(of_line) == {"columns", "columns rows=1024", "rows columns=781"}
@@ -569,7 +550,7 @@ def test_the_best_of_each_provider_is_a_run_that_says_which_configuration(tmp_pa
         measurement(size=512, median_us=5.0, block_size=1024, **launch),
         measurement(size=512, median_us=9.0, dtype="bfloat16"),
     ]
-    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
+    (sweep,) = ledgers.read(write_results(tmp_path, rows))
     found = {run.name: run for run in sweep.children if run.tags["kind"] == "best"}
     assert set(found) == {f"cuda float32 best @ {H200}", f"torch bfloat16 best @ {H200}"}
     best = found[f"cuda float32 best @ {H200}"]
@@ -588,19 +569,19 @@ def test_what_stands_for_many_points_describes_them(tmp_path: Path) -> None:
         measurement(size=4096, provider="triton_row", status="timeout", error="took 120 s"),
     ]
     folder = write_results(tmp_path / "results", rows)
-    (without,) = mlflow_view.read(folder)
+    (without,) = ledgers.read(folder)
     note = without.parent.tags["mlflow.note.content"]
     assert "4 points, 3 ok, 1 timeout" in note
     first, second = (line for line in note.splitlines() if line.startswith("| 4096 "))
     assert "| cuda 1024x8w | 20.0 |" in first and first.endswith("| 1.50 |")
     assert "| torch | 30.0 |" in second and second.endswith("| 1.00 |")
-    assert "python -m pipeline.profile kernel=softmax` (traces)" in note, "where a clone gets them"
+    assert "`profile`, `counters` and `codegen` make them" in note, "how a clone gets them"
 
     trace = tmp_path / "artifacts" / "profile" / "softmax" / H200 / "cuda.json.gz"
     trace.parent.mkdir(parents=True)
     trace.write_text("{}")
-    (beside,) = mlflow_view.read(folder, artifacts=tmp_path / "artifacts")
-    assert "pipeline.profile" not in beside.parent.tags["mlflow.note.content"]
+    (beside,) = ledgers.read(folder, artifacts=tmp_path / "artifacts")
+    assert "`profile`" not in beside.parent.tags["mlflow.note.content"]
 
 
 def test_experiments_are_described_and_a_persons_words_stay(results: Path, database: Path) -> None:
@@ -690,14 +671,14 @@ def test_what_a_cpu_gave_lies_with_this_hosts_own(tmp_path: Path, monkeypatch: p
     for folder in (root / "reports", root / "local" / "reports"):
         folder.mkdir()
         (folder / "report.md").write_text(str(folder))
-    both = list(mlflow_view.read(tracked, reports=root / "reports"))
+    both = list(ledgers.read(tracked, reports=root / "reports"))
     assert [sweep.parent.name for sweep in both] == [f"softmax @ {CPU}", f"softmax @ {H200}"]
     for sweep, place in zip(both, (root / "local" / "results", tracked), strict=True):
         gpu = sweep.parent.params["gpu"]
         path = f"timings/softmax/{gpu}.jsonl"
         assert sweep.files[f"results/{path}"] == place / path
         assert sweep.files["reports/report.md"] == root / "local" / "reports" / "report.md"
-    (own,) = mlflow_view.read(root / "local" / "results")
+    (own,) = ledgers.read(root / "local" / "results")
     assert own.parent == both[0].parent
 
 
@@ -726,7 +707,7 @@ def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
         measurement(size=256, commit="a" * 40),
         measurement(commit="b" * 40, dirty=True, measured_at=later),
     ]
-    (sweep,) = mlflow_view.read(write_results(tmp_path, rows))
+    (sweep,) = ledgers.read(write_results(tmp_path, rows))
     assert sweep.parent.tags["commit"] == "b" * 40 and sweep.parent.tags["dirty"] == "true"
 
 
@@ -902,66 +883,6 @@ def test_a_store_that_can_not_be_used(results: Path, place: str, sentence: str) 
         log(results, place.format(tmp=results.parent))
 
 
-def test_what_a_publish_leaves_to_another_is_published_by_the_next_if_that_was_killed(
-    results: Path, database: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lost = write_results(results.parent / "lost", [measurement()])
-    with mlflow_store.opened(uri(database)):
-        for folder in (results, results, lost):
-            log(folder, uri(database))
-    said = capsys.readouterr().out
-    left = f"Another publish writes to {uri(database)}; it publishes this, too.\n"
-    assert said.count(left) == 3 and "experiments?workflowType" in said
-    assert not shown(database) and len(list(database.parent.glob("mlflow.db.left-*.json"))) == 3
-    shutil.rmtree(lost)
-    (database.parent / "mlflow.db.left-0.json").write_text("[")
-    other = write_results(results.parent / "other", grid(kernels=("square",), providers=("torch_mul",)))
-    log(other, uri(database))
-    assert set(shown(database)) > NAMES and f"square @ {H200}" in shown(database)
-    assert not list(database.parent.glob("mlflow.db.left-*"))
-    out, err = capsys.readouterr()
-    assert out.count(f"What another publish left: input={results} runs=null") == 1
-    assert err == (
-        f"warning: what another publish left is not there any more: input={lost} is not there; "
-        "`dvc repro` makes results, input=FOLDER names others.\n"
-    )
-
-
-@pytest.mark.slow
-def test_who_publishes_publishes_what_a_second_one_leaves_meanwhile(tmp_path: Path, database: Path) -> None:
-    rows = grid(providers=("torch", "triton_online", "cuda"), block_sizes=(256, 512, 1024, 2048))
-    words = [
-        [f"input={write_results(tmp_path / name, some)}", f"tracking.uri={uri(database)}"]
-        for name, some in (("first", rows), ("second", grid(kernels=("square",), providers=("torch_mul",))))
-    ]
-    first = start(*words[0])
-    deadline = time.monotonic() + 60
-    while _count(database) < 3 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    os.kill(first.pid, signal.SIGSTOP)
-    second = start(*words[1])
-    said, err = second.communicate(timeout=120)
-    assert (second.returncode, err) == (0, "")
-    assert said.splitlines()[-2].startswith("Another publish writes to sqlite:///")
-    assert f"square @ {H200}" not in shown(database)
-    os.kill(first.pid, signal.SIGCONT)
-    out, err = first.communicate(timeout=120)
-    assert (first.returncode, err) == (0, ""), out
-    assert f"square @ {H200}" in shown(database)
-    assert not list(database.parent.glob("mlflow.db.left-*"))
-
-
-def test_the_newest_results_are_published_first_and_the_best_of_a_provider_before_the_others(
-    tmp_path: Path,
-) -> None:
-    rows = [*grid(gpus=(H100,)), *grid(gpus=(H200,), started=MEASURED_AT + timedelta(days=1))]
-    read = list(mlflow_view.read(write_results(tmp_path, rows)))
-    assert [one.parent.params["gpu"] for one in read] == [H200, H100]
-    assert [run.tags["kind"] for run in read[0].children] == ["best"] * 2 + ["config"] * 5
-    of_configurations = [run.ended_ms for run in read[0].children[2:]]
-    assert of_configurations == sorted(of_configurations, reverse=True)
-
-
 def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "results").mkdir()
     log(tmp_path / "results", uri(tmp_path / "mlflow.db"))
@@ -977,9 +898,9 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert mlflow_address.store_of("local", None) == mlflow_address.DEFAULT_STORE
-    assert mlflow_address.store_of("server", None) == "http://127.0.0.1:5000"
-    ours = Published(mlflow_address.DEFAULT_STORE, ("1",))
+    assert connection.store_uri("local", None) == connection.DEFAULT_STORE
+    assert connection.store_uri("server", None) == "http://127.0.0.1:5000"
+    ours = Published(connection.DEFAULT_STORE, ("1",))
     assert how_to_open(ours).startswith("Run `make ui` and open http://127.0.0.1:5000/#/")
     options = ("runs=outputs/runs", "tracking.uri=sqlite:////tmp/x.db")
     other = Published("sqlite:////tmp/x.db", ("1",), "abc", options)
@@ -988,8 +909,19 @@ def test_the_store_is_the_configured_one_then_the_environment_s_then_ours(
     assert how_to_open(other).endswith("&viewStateShareKey=abc")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
     assert (
-        mlflow_address.store_of("local", None)
-        == mlflow_address.store_of("server", None)
-        == "http://tracker:5000"
+        connection.store_uri("local", None) == connection.store_uri("server", None) == "http://tracker:5000"
     )
-    assert mlflow_address.store_of("local", "sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"
+    assert connection.store_uri("local", "sqlite:///here.db") == f"sqlite:///{Path.cwd() / 'here.db'}"
+
+
+@pytest.mark.slow
+def test_a_second_publish_waits_for_the_first(tmp_path: Path, database: Path) -> None:
+    square = write_results(tmp_path / "square", grid(kernels=("square",), providers=("torch_mul",)))
+    with opened(uri(database)):
+        second = start(f"input={square}", f"tracking.uri={uri(database)}")
+        assert second.stdout is not None
+        assert next(second.stdout) == f"Another publish writes to {database}: waiting for its end.\n"
+        assert not shown(database)
+    out, err = second.communicate(timeout=120)
+    assert (second.returncode, err) == (0, ""), out
+    assert f"square @ {H200}" in shown(database)

@@ -18,7 +18,7 @@ from kernels.contract import Gpu
 from pipeline import sanitize as stage
 from pipeline.command.options import SanitizeConfig
 from pipeline.command.run import run_stage
-from pipeline.inspection import sanitizer, subject
+from pipeline.inspection import sanitizer, target
 from pipeline.machine import device
 from pipeline.machine.device import Device
 from tests import factory
@@ -66,7 +66,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = Device(kind="cuda", name="NVIDIA H200", index=0)
     monkeypatch.setattr(device, "resolve", lambda wanted: chosen)
     monkeypatch.setattr(device, "capabilities", lambda one: Gpu((9, 0), 132, 227 << 10, 50 << 20))
-    monkeypatch.setattr(subject, "fingerprint", lambda one: factory.environment())
+    monkeypatch.setattr(target, "fingerprint", lambda one: factory.environment())
 
 
 Fake = Callable[..., Path]
@@ -223,7 +223,7 @@ def test_without_a_gpu_or_the_tool_it_is_one_sentence(
     assert said.startswith("error: compute-sanitizer needs an NVIDIA GPU") and said.count("\n") == 1
 
     monkeypatch.setattr(device, "resolve", lambda wanted: Device(kind="cuda", name="NVIDIA H200", index=0))
-    monkeypatch.setattr(subject, "fingerprint", lambda one: factory.environment())
+    monkeypatch.setattr(target, "fingerprint", lambda one: factory.environment())
     monkeypatch.setattr(sanitizer, "_candidates", lambda environment: iter([tmp_path / "nowhere"]))
     assert command(tmp_path, monkeypatch, code=2) == []
     said = capsys.readouterr().err

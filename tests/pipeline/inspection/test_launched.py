@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.inspection.disassembler import Resources
-from pipeline.inspection.launched import joined
 from pipeline.inspection.launches import DeviceLaunch as Seen
+from pipeline.inspection.launches import joined
 from pipeline.inspection.library import CudaNumbers, is_for, known_name
 from pipeline.inspection.sass import mix
 from pipeline.store.record import Launch as Told

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kernels
-from pipeline.inspection.lines import REPOSITORY, SourceLine, Sources
+from pipeline.inspection.sources import REPOSITORY, SourceLine, Sources
 
 OUTSIDE = Sources(Path("/scratch/me/odd"))
 

@@ -3,9 +3,9 @@
 import pytest
 
 from pipeline.inspection import ptx, sass
-from pipeline.inspection.lines import REPOSITORY, SourceLine
 from pipeline.inspection.listing import of_sass
 from pipeline.inspection.occupancy import occupancy
+from pipeline.inspection.sources import REPOSITORY, SourceLine
 
 TEXT = """
 	.section	.text.first,"ax",@progbits

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from pipeline.points.frozen import digest
 
+NOTE = "mlflow.note.content"
+"""The tag that MLflow shows as a description."""
+
 
 class Value(NamedTuple):
     """One metric at one step."""
@@ -38,26 +41,27 @@ class Run:
         """Sixteen hex digits that change with anything the run shows."""
         return digest({one.name: getattr(self, one.name) for one in fields(self)})
 
-    def with_tags(self, tags: Mapping[str, str]) -> Run:
-        """The same run with more tags."""
-        return replace(self, tags={**self.tags, **tags})
-
-    def with_values(self, values: Iterable[Value]) -> Run:
-        """The same run with more metrics."""
-        return replace(self, values=(*self.values, *values))
+    def extended(self, tags: Mapping[str, str], values: Iterable[Value] = ()) -> Run:
+        """The same run with more tags and metrics."""
+        return replace(self, tags={**self.tags, **tags}, values=(*self.values, *values))
 
 
 @dataclass(frozen=True)
-class LedgerRuns:
-    """One ledger, or what one ad-hoc sweep measured, as MLflow shows it.
+class RunFamily:
+    """A ledger, an ad-hoc sweep or a comparison as MLflow shows it: a parent run and its children.
 
-    ``which`` is the filter by which MLflow finds the runs, and perhaps others. ``files`` are the parent's
+    ``search`` is the filter by which MLflow finds the runs, and perhaps others. ``files`` are the parent's
     artifacts, by their path there. ``stays`` tells a sweep's runs, which nothing replaces, from a ledger's.
     """
 
     points: int
     parent: Run
     children: tuple[Run, ...]
-    which: str
+    search: str
     files: Mapping[str, Path] = field(default_factory=dict)
     stays: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """The kernel, whose name is its experiment's."""
+        return self.parent.params["kernel"]

@@ -1,32 +1,24 @@
-"""What the stages that ask why look into: a few points of one kernel on one device, by today's keys."""
+"""What profile, counters and sanitize look into: some points of one kernel on one device, by today's keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from pipeline import ROOT
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
-from pipeline.points import choice, closure
+from pipeline.points import choice
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import digest
 from pipeline.points.plan import Pins, Target, chosen_providers, plan
 from pipeline.points.point import Point
 from pipeline.store import results
 from pipeline.store.record import Measurement
 from pipeline.timing.settings import TimingSettings
 
-NOT_LOOKING = (
-    *("kernels", "pipeline.command", "pipeline.execution", "pipeline.machine", "pipeline.points"),
-    *("pipeline.store", "pipeline.timing", "pipeline.toolchain"),
-)
-"""What is looked into, and where it is put, decide nothing of how."""
 
-
-class Subject:
+class KernelTarget:
     """One kernel on one device. ``output`` is where its rows go, which for a CPU is this host's own folder in
     place of the repository's."""
 
@@ -81,14 +73,3 @@ class Subject:
         repository = results.folder_for(ROOT / "results", self.device.kind)
         folders = list(dict.fromkeys([self.output, repository]))
         return results.timed(folders, self.entry.name, self.slug, self.identity.settings_digest, warn)
-
-
-def looking_code(entries: Mapping[str, str], options: Any = None) -> str:
-    """The digest of the code that looks into a point: definitions by file below ``pipeline/``, with all that
-    they reach of its own; and of the options that it looks with.
-
-    What another version of it found is looked into again.
-    """
-    root = ROOT / "pipeline"
-    files = [(root / file, name) for file, names in entries.items() for name in names.split()]
-    return digest([closure.closure(files, {"pipeline": root}, NOT_LOOKING).digest, options])

@@ -16,10 +16,10 @@ from statistics import geometric_mean
 from pipeline.points import notation
 from pipeline.reporting import final_pairs, headlines, lines
 from pipeline.reporting.lines import HOT, PlacedMeasurement
-from pipeline.reporting.mlflow_content import Value
 from pipeline.reporting.why import longest, native
 from pipeline.store.evidence import Evidence
 from pipeline.store.finals import Final
+from pipeline.tracking.content import Value
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
 SHARE = "ceiling_fraction"
@@ -76,9 +76,9 @@ def problem(one: PlacedMeasurement) -> str:
     return re.sub(r"\W+", "_", f"{words} {where}".strip())
 
 
-def because(one: PlacedMeasurement, reasons: Mapping[str, Mapping[str, float]]) -> list[Value]:
+def reasons(one: PlacedMeasurement, known: Mapping[str, Mapping[str, float]]) -> list[Value]:
     """What explains a point, at its step."""
-    return [Value(name, value, one.step, one.at_ms) for name, value in reasons.get(one.row.key, {}).items()]
+    return [Value(name, value, one.step, one.at_ms) for name, value in known.get(one.row.key, {}).items()]
 
 
 def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, float]]:

@@ -15,11 +15,8 @@ from typing import Any
 
 from pipeline.points.frozen import digest
 from pipeline.reporting import headlines
-from pipeline.reporting import mlflow_metrics as metrics
-from pipeline.reporting import mlflow_notes as notes
-from pipeline.reporting.mlflow_content import LedgerRuns
-
-_NAME = "attributes.`Run Name`"
+from pipeline.tracking import metrics, notes
+from pipeline.tracking.content import NOTE, RunFamily
 
 SHARED = "mlflow.sharedViewState."
 """The beginning of a tag's name that holds a view; the view's key is the rest."""
@@ -70,8 +67,6 @@ class View:
             "orderByKey": self.order,
             "orderByAsc": False,
             "selectedColumns": list(self.columns),
-            "columnOrder": [*WIDTHS, *self.columns],
-            "columnWidths": WIDTHS | {name: _width(name) for name in self.columns},
             "runsHiddenMode": "FIRST_20_RUNS",
             "compareRunCharts": charts or None,
             "compareRunSections": [{"display": True} | section | seen, rest | seen] if charts else None,
@@ -109,21 +104,6 @@ def _card(kind: str, metric: str) -> dict[str, Any]:
     }
 
 
-WIDTHS = {"0": 60, _NAME: 320, "runDateAndNestInfo": 120, "duration": 80}
-"""Of the columns that every list of runs begins with, in pixels: MLflow's own cut a name off before its
-GPU."""
-
-
-def _width(column: str) -> int:
-    """Of a column, in pixels: all of its heading, and of a GPU or a provider its whole name."""
-    name = column.partition(".")[2].strip("`")
-    least = {"gpu": 190, "configurations": 150, "command": 190, "provider": 120}
-    return max(least.get(name, 80), 40 + 7 * len(name))
-
-
-# Links
-
-
 def page(server: str, experiments: Sequence[str], view: str | None = None) -> str:
     """Where a server shows a view of the only experiment, else the list of all."""
     place = f"{server.rstrip('/')}/#/experiments"
@@ -132,19 +112,16 @@ def page(server: str, experiments: Sequence[str], view: str | None = None) -> st
     return f"{place}/{experiments[0]}/runs?{MACHINE_LEARNING}&compareRunsMode=CHART&viewStateShareKey={view}"
 
 
-# Experiments
-
-
 def of_kernel(kernel: str) -> dict[str, str]:
     """The tags that a kernel's experiment has, whoever publishes what: they say nothing of the results."""
-    return {**KIND, notes.NOTE: notes.of_kernel(kernel, usual(kernel)), **_tags(views(kernel))}
+    return {**KIND, NOTE: notes.of_kernel(kernel, usual(kernel)), **_tags(views(kernel))}
 
 
 def of_comparisons() -> dict[str, str]:
     """The tags of the experiment that shows comparisons."""
     columns = _columns(metrics=("b_over_a", "faster", "slower", "same", "undecided"), params=("a", "b"))
     seen = View(COMPARED, "Comparisons", "", "attributes.start_time", (*columns, _of("tags", "command")))
-    return {**KIND, notes.NOTE: notes.COMPARISONS, **_tags([seen])}
+    return {**KIND, NOTE: notes.COMPARISONS, **_tags([seen])}
 
 
 def _tags(found: Sequence[View]) -> dict[str, str]:
@@ -190,7 +167,7 @@ def views(kernel: str) -> list[View]:
 
 def _sweeps() -> View:
     """The history of ad-hoc sweeps."""
-    columns = (*_columns(tags=("command", "commit", "changed", "points"), params=("gpu",)), DURATION)
+    columns = _columns(tags=("command", "commit", "changed", "points"), params=("gpu",))
     return View(SWEEPS, "Sweeps, newest first", "tags.kind = 'ad_hoc'", "attributes.start_time", columns)
 
 
@@ -198,8 +175,7 @@ def _machines(kernel: str, rate: str) -> View:
     """Every machine's best, beside what the machine is."""
     lines = tuple(f"best_{rate}_{dtype}" for dtype in _dtypes(kernel)) or (rate,)
     at = [f"{line}_at_{x}" for x in usual(kernel)[:1] for line in lines]
-    of_machine = _columns(metrics=at, params=("gpu", "driver", "torch"), tags=("commit", "points"))
-    columns = (*of_machine, DURATION)
+    columns = _columns(metrics=at, params=("gpu", "driver", "torch"), tags=("commit", "points"))
     order = _of("metrics", at[0]) if at else "attributes.start_time"
     return View(MACHINES, "Best of each GPU", "tags.kind = 'sweep'", order, columns, lines, tuple(at))
 
@@ -211,7 +187,7 @@ def _dtypes(kernel: str) -> list[str]:
     return sorted({str(value) for one in workloads for value in one.lists.get("dtype", ())})
 
 
-def of_sweeps(sweeps: Sequence[LedgerRuns], search: str) -> View:
+def of_sweeps(sweeps: Sequence[RunFamily], search: str) -> View:
     """The view of ad-hoc sweeps, which a link opens: what the search finds, the fastest first, with the rates
     over x. With a single x there is no line to draw, and the rates there are bars."""
     children = [run for one in sweeps for run in one.children]
@@ -286,8 +262,6 @@ def usual_line(kernel: str) -> str:
 
 COMPARED = "comparisons"
 """The key of the only view of comparisons."""
-
-DURATION = "attributes.`Duration`"
 
 
 def _of(kind: str, name: str) -> str:

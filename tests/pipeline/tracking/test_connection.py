@@ -13,16 +13,16 @@ import mlflow
 import pytest
 
 from pipeline import ROOT
-from pipeline.reporting import mlflow_connection
+from pipeline.tracking import connection
 
 CONNECT = """
 import sys
-from pipeline.reporting import mlflow_connection
+from pipeline.tracking import connection
 for uri in sys.argv[1:]:
     try:
-        with mlflow_connection.connected(uri):
+        with connection.connected(uri):
             print("connected")
-    except mlflow_connection.TrackerError as error:
+    except connection.TrackerError as error:
         print(error)
 """
 
@@ -60,5 +60,5 @@ def test_a_password_is_in_no_command() -> None:
     error = RuntimeError(
         "Detected out-of-date database schema (found version 451aebb31d03, but expected 0123456789ab)."
     )
-    said = mlflow_connection._clause(error, "postgresql://me:secret@host/db")
+    said = connection._clause(error, "postgresql://me:secret@host/db")
     assert 'db upgrade "$MLFLOW_TRACKING_URI"' in said and "secret" not in said

@@ -4,9 +4,6 @@ Every account of a machine reaches its 127.0.0.1, and MLflow asks nobody who the
 the token of the link that was printed. A browser keeps it as a cookie, until it is closed; a client of
 MLflow's sends it where MLFLOW_TRACKING_TOKEN is set to it. Nobody's page from another address is served, and
 artifacts can only be read: publishing writes them.
-
-What MLflow's pages show first is in the browser's storage, and no tag of an experiment decides it. So the
-page that takes the token fills that storage where it is empty, before it opens MLflow's own.
 """
 
 from __future__ import annotations
@@ -32,37 +29,10 @@ REFUSED = (
     "that this address works in the same browser, too.\n"
 )
 
-
 WELCOME = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>MLflow</title>
-<noscript>MLflow's pages need JavaScript.</noscript>
-<script>
-const fill = (key, value) => localStorage.getItem(key) ?? localStorage.setItem(key, value);
-// The pages of metrics, not those of language models, and no assistant that opens by itself.
-fill("mlflow.workflowType_v1", '"machine_learning"');
-fill("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
-// The list of runs of each experiment, as its first view has it.
-const first = ({experiment_id, tags = []}) => {
-  const held = Object.fromEntries(tags.map(({key, value}) => [key, value]));
-  const view = held["mlflow.sharedViewState.best"] ?? held["mlflow.sharedViewState.comparisons"];
-  const place = `ExperimentPage-${JSON.stringify([experiment_id])}-ReactComponentState`;
-  if (view) fill(`MLflowLocalStorage-1.1-${place}`, JSON.parse(view).state);
-};
-fetch("ajax-api/2.0/mlflow/experiments/search", {
-  method: "POST",
-  headers: {"Content-Type": "application/json"},
-  body: JSON.stringify({max_results: 1000}),
-})
-  .then((answer) => answer.json())
-  .then(({experiments = []}) => experiments.forEach(first))
-  .finally(() => location.replace(location.pathname + location.hash));
-</script>
-</html>
+<script>location.replace(location.pathname + location.hash)</script>
 """
-"""Fills a browser's storage by MLflow's own keys, each only where nothing is, and goes on to where the link
-points. Whoever changed a list keeps it."""
+"""Leaves the token out of the address, and keeps the fragment, which a server does not see."""
 
 
 def application() -> ASGIApp:
@@ -95,25 +65,25 @@ class Guard:
         else:
             await send({"type": "websocket.close"})  # MLflow has none
 
-    def _answer(self, asked: HTTPConnection, method: str) -> Response | None:
+    def _answer(self, request: HTTPConnection, method: str) -> Response | None:
         """The refusal of a request; None where MLflow answers it."""
         # Browsers share the cookies of an address among all of its ports.
-        cookie = f"pipeline-ui-{asked.url.port}"
-        if self._is_right(asked.query_params.get("token", "")):
+        cookie = f"pipeline-ui-{request.url.port}"
+        if self._is_right(request.query_params.get("token", "")):
             found = HTMLResponse(
                 WELCOME, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
             )
             found.set_cookie(cookie, self._token.decode(), httponly=True, samesite="lax")
             return found
-        known = asked.cookies.get(cookie, "")
-        bearer = asked.headers.get("Authorization", "").removeprefix("Bearer ")
+        known = request.cookies.get(cookie, "")
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not (self._is_right(known) or self._is_right(bearer)):
             return PlainTextResponse(REFUSED, status_code=403)
         # Another port's page comes with the cookie, too, and MLflow lets it.
-        own = f"{asked.url.scheme}://{asked.url.netloc}"
-        if asked.headers.get("Origin", own) != own:
-            return PlainTextResponse("a page of another address asks for this\n", status_code=403)
-        if method not in READS and any(part in asked.url.path for part in ARTIFACTS):
+        own = f"{request.url.scheme}://{request.url.netloc}"
+        if request.headers.get("Origin", own) != own:
+            return PlainTextResponse("a page of another address requests this\n", status_code=403)
+        if method not in READS and any(part in request.url.path for part in ARTIFACTS):
             return PlainTextResponse("artifacts can only be read here\n", status_code=403)
         return None
 

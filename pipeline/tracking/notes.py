@@ -13,14 +13,17 @@ from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.store.record import Measurement
 
-NOTE = "mlflow.note.content"
-"""The tag that MLflow shows as a description."""
-
 MOST_CHARACTERS = 6000
 """Of a run's description; a tag takes some more. The ledger is among the run's artifacts."""
 
 MOST_ROWS = 60
 """Past this, a table shows only the fastest provider at each problem."""
+
+ABSENT = (
+    "Traces, listings and `.ncu-rep` files were not there when this was published: git does not hold them. "
+    "The commands `profile`, `counters` and `codegen` make them, and `python -m pipeline.publish "
+    "artifacts=outputs/artifacts` adds them: give each `"
+)
 
 HEADINGS = ("problem", "dtype", "provider", "us", "rate", "of ceiling")
 
@@ -48,7 +51,7 @@ for all results of a GPU (`sweep`), one for each ad-hoc sweep (`ad_hoc`). Each n
 **How to read it.** Choose a view in the menu *Views*, then the chart. The step of a metric is `{x}`, on a
 logarithmic axis. A metric without `_at_` shows its value at the largest `{x}` of its run, and that is not the
 same in every run. Metrics such as `{at}` are at equal problems: compare these. `ceiling_fraction` is the
-share of what this machine was measured to do at best. *Duration* is how long measuring took, without pauses.
+share of what this machine was measured to do at best.
 `... and params.dtype = 'float32'` at the end of a search leaves one dtype.
 
 **Searches worth trying**
@@ -66,9 +69,11 @@ verdicts: `reports/` in the repository, and among the artifacts of a run of kind
 
 
 def of_results(placed: Sequence[PlacedMeasurement], artifacts: Mapping[str, Path]) -> str:
-    """What a ledger holds: how its points ended, the best of each provider, and where large files are."""
+    """A ledger: how its points ended, the best of each provider, and how to add large files."""
     kernel = placed[0].point.kernel
-    large = "" if any(name.startswith("artifacts/") for name in artifacts) else f"{_absent(kernel)}\n\n"
+    large = (
+        "" if any(name.startswith("artifacts/") for name in artifacts) else f"{ABSENT}kernel={kernel}`.\n\n"
+    )
     commits = len({one.row.origin.commit for one in placed})
     of = f"{commits} commits; the tag `commit` names the newest" if commits > 1 else "one commit"
     return _cut(
@@ -88,23 +93,6 @@ def _ended(placed: Sequence[PlacedMeasurement]) -> str:
     counts = Counter(one.row.outcome.status for one in placed)
     return (
         f"{len(placed)} points, {', '.join(f'{count} {status}' for status, count in sorted(counts.items()))}"
-    )
-
-
-def _absent(kernel: str) -> str:
-    """Where the files are that a clone does not have."""
-    commands = ", ".join(
-        f"`python -m pipeline.{stage} kernel={kernel}` ({what})"
-        for stage, what in (
-            ("profile", "traces"),
-            ("counters", "`.ncu-rep`"),
-            ("codegen", "PTX, SASS and annotated listings, without a GPU too"),
-        )
-    )
-    return (
-        "Traces, listings and `.ncu-rep` files were not there when this was published: git does not hold "
-        f"them. On such a machine these commands make them: {commands}. Then `python -m pipeline.publish "
-        f"kernel={kernel} artifacts=outputs/artifacts` adds them to this run's artifacts."
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline import ROOT
 from pipeline.inspection import ncu
+from pipeline.inspection.launches import RANGE
 from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import by_point
 from pipeline.machine.device import Device
@@ -93,7 +94,7 @@ def session(
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
         if device.uuid is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
-        command = [sys.executable, "-m", "pipeline.inspection.counted", str(plan), str(failures)]
+        command = [sys.executable, "-m", "pipeline.inspection.ncu_session", str(plan), str(failures)]
         begun = monotonic()
         tool.profile(command, report, sets, timeout_s, ROOT)
         ended = monotonic()
@@ -142,3 +143,57 @@ def _spent(marks: Mapping[str, Sequence[float]], begun: float, ended: float, rea
         close=ended - last,
         read=read - ended,
     )
+
+
+def main(plan: Path, failures: Path) -> None:
+    """The process that ncu watches: one call of each point of the plan, in an NVTX range that names its key.
+
+    What fails is written by key, and the others go on. When each point began, when it was ready to be counted
+    and when it was through is written by key, too, by the host's monotonic clock. The plan is JSON: the seed,
+    points with their keys, each with where its kernel is, and the file that takes the times.
+    """
+    from pipeline.points import author
+
+    wanted = json.loads(plan.read_text())
+    failed: dict[str, str] = {}
+    times: dict[str, list[float]] = {}
+    for one in wanted["points"]:
+        marks = times.setdefault(one["key"], [monotonic()])
+        try:
+            _count(one["where"], one["key"], Point.model_validate(one["point"]), wanted["seed"], marks)
+        except Exception as error:  # whatever a provider raises is its own row's fate
+            failed[one["key"]] = " ".join(author.named(error).split())[:500]
+            failures.write_text(json.dumps(failed))
+        marks.append(monotonic())
+        Path(wanted["times"]).write_text(json.dumps(times))
+    failures.write_text(json.dumps(failed))
+
+
+def _count(where: str, key: str, point: Point, seed: int, marks: list[float]) -> None:
+    import torch
+
+    from pipeline.execution import instance
+
+    nvtx: Any = torch.cuda.nvtx
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    # Before its first pass over a kernel ncu saves all of the device's memory that this process holds: also
+    # what earlier points had, which torch keeps for later ones. It is given back now, and not right before
+    # what is counted: the device clears it in the background.
+    torch.cuda.empty_cache()
+    found = instance.standalone(where, point)
+    inputs = found.inputs(torch.device("cuda"), seed)
+    found.call(*inputs)  # compiles and loads, unseen
+    torch.cuda.synchronize()
+    marks.append(monotonic())
+    runtime.cudaProfilerStart()
+    try:
+        nvtx.range_push(RANGE + key)
+        found.call(*inputs)
+        torch.cuda.synchronize()
+        nvtx.range_pop()
+    finally:
+        runtime.cudaProfilerStop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

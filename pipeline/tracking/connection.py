@@ -1,0 +1,234 @@
+"""Where an MLflow store is, and a quiet connection to it, with a clause for each thing that can go wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import shlex
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline import ROOT, UserError
+from pipeline.store.credentials import hidden, public, taken_apart
+
+DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
+"""One SQLite file at the repository's root."""
+
+LOCAL_SERVER = "http://127.0.0.1:5000"
+"""The server that ``tracking=server`` means where MLFLOW_TRACKING_URI names none."""
+
+OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+"""Environment variables under which MLflow talks to nothing but its store."""
+
+QUIET = {
+    **OFFLINE,
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_CONFIGURE_LOGGING": "false",
+}
+
+PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "5",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+"""Half a minute for a server that is started again; MLflow would wait for minutes."""
+
+EMPTY = "0"
+"""The id of the experiment that MLflow makes in a new store."""
+
+
+class TrackerError(Exception):
+    """The store can't be used; the text is a clause that says why."""
+
+
+def store_uri(name: str, uri: str | None) -> str:
+    """The store that ``tracking=NAME`` with ``tracking.uri=URI`` means: the URI, else that of
+    MLFLOW_TRACKING_URI, else this machine's server or our own file. It may hold a password."""
+    chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or (LOCAL_SERVER if name == "server" else "")
+    path = sqlite_path(chosen or DEFAULT_STORE)
+    return f"sqlite:///{path}" if path else chosen
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The absolute path of an SQLite store's file, or None for any other store."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]).absolute()
+
+
+def is_server(uri: str) -> bool:
+    """Whether the store is reached over HTTP."""
+    return uri.startswith(("http://", "https://"))
+
+
+def client_settings(uri: str) -> tuple[str, dict[str, str]]:
+    """The address that MLflow's client gets, and environment variables for a server's user and password, so
+    that no address that MLflow keeps, logs or complains of holds them. Raises UserError for a URI that no
+    store can have."""
+    path = sqlite_path(uri)
+    address = taken_apart(uri)
+    shown = public(uri)
+    if uri.startswith("file:") or not ("://" in uri or uri.startswith("databricks")):
+        raise UserError(
+            f"tracking.uri={shown} names a folder, and MLflow no longer keeps runs in folders; write "
+            "tracking.uri=sqlite:////absolute/path/mlflow.db or the http:// address of an MLflow server."
+        )
+    if path and path.name in ("", "sqlite:", ":memory:"):
+        raise UserError(
+            f"tracking.uri={shown} names no file; write tracking.uri=sqlite:////absolute/path/mlflow.db."
+        )
+    if not is_server(uri):
+        return address.whole, {}
+    if re.search(r"[?#]", address.uri):
+        raise UserError(
+            f"the address of the MLflow server {shown} goes on with a query, which MLflow can't send; "
+            "leave it out, and set MLFLOW_TRACKING_TOKEN to a token."
+        )
+    if address.user is None:
+        return address.uri, {}
+    if not (address.user and address.password):
+        raise UserError(
+            f"the address of the MLflow server {shown} needs a user and a password before the @; "
+            "leave both out, and set MLFLOW_TRACKING_TOKEN to a token."
+        )
+    return address.uri, {
+        "MLFLOW_TRACKING_USERNAME": address.user,
+        "MLFLOW_TRACKING_PASSWORD": address.password,
+    }
+
+
+@contextmanager
+def connected(uri: str) -> Iterator[Any]:
+    """A client of the store at the URI. An SQLite store has one publisher at a time: others wait here.
+
+    Raises UserError for a URI that no store can have, and TrackerError when the store can't be used, then or
+    at any time later.
+    """
+    path = sqlite_path(uri)
+    address, variables = client_settings(uri)
+    os.environ.update(QUIET)
+    for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
+    with ExitStack() as stack:
+        stack.enter_context(_environment(variables))
+        if path:
+            stack.enter_context(_locked(path))
+        stack.enter_context(_as_tracker_error(uri))
+        if path and not (path.exists() and path.stat().st_size):
+            _make(path)
+        yield _client(address)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock beside an SQLite store, so that neither tables nor runs are made twice."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f"{path.name}.lock").open("w")
+    except OSError as error:
+        raise TrackerError(f"{path} can't be written ({error.strerror})") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Another publish writes to {path}: waiting for its end.", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(path: Path) -> None:
+    """Make an SQLite store whole or not at all: MLflow can't go on with a store whose making was broken off
+    by a full disk or a kill. The caller holds the store's lock."""
+    aside = path.with_name(f".{path.name}.new")
+    leftovers = (aside, aside.with_name(f"{aside.name}-journal"))
+    for file in leftovers:
+        file.unlink(missing_ok=True)
+    try:
+        # The experiment that MLflow makes by itself would stay empty among ours.
+        _client(f"sqlite:///{aside}").delete_experiment(EMPTY)
+        aside.replace(path)
+    finally:
+        for file in leftovers:
+            file.unlink(missing_ok=True)
+
+
+def _client(uri: str) -> Any:
+    """A client of a store that has answered."""
+    path = sqlite_path(uri)
+    if path:
+        # MLflow would try an unusable file again for two minutes.
+        with sqlite3.connect(path, timeout=20) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+        connection.close()
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri, registry_uri=uri)
+    with _environment({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}):
+        client.search_experiments(max_results=1)
+    return client
+
+
+@contextmanager
+def _as_tracker_error(uri: str) -> Iterator[None]:
+    """Turn what can go wrong with the store into one clause without its credentials."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise TrackerError(_clause(error, uri)) from error
+    except ImportError as error:
+        raise TrackerError(f"the Python package {error.name} is missing") from error
+    except Exception as error:
+        if not type(error).__module__.startswith(("mlflow.", "sqlalchemy.", "requests.")):
+            raise
+        raise TrackerError(_clause(error, uri)) from error
+
+
+def _clause(error: Exception, uri: str) -> str:
+    # Credentials go before the text is cut: half an address can't be told from a word.
+    text = hidden(str(error), [uri])
+    if found := re.search(r"out-of-date database schema \(found version (\w+)", text):
+        return f"its tables are of another MLflow version: {_schema_remedy(found[1], uri)}"
+    known = {
+        "Connection refused": "connection refused",
+        "timed out": "it does not answer",
+        "Name or service not known": "there is no such host",
+        "Failed to resolve": "there is no such host",
+    }
+    return next((words for sign, words in known.items() if sign in text), " ".join(text.split())[:300])
+
+
+def _schema_remedy(revision: str, uri: str) -> str:
+    """The command that brings a store of another MLflow up to date."""
+    import mlflow
+
+    migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
+    if not any(migrations.glob(f"{revision}_*.py")):
+        return (
+            f"a newer one than {mlflow.__version__} wrote it, which python -m pip install --upgrade mlflow "
+            "brings"
+        )
+    shown = hidden(uri, [uri])
+    named = shlex.quote(uri) if shown == uri else '"$MLFLOW_TRACKING_URI"'
+    return f"python -m mlflow db upgrade {named} brings them up to date"
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,268 @@
+"""The runs of results, of ad-hoc sweeps and of comparisons, as ``publisher`` writes them.
+
+An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``), and below it a child run
+for each configuration on each line of problems (``lines.py``), and one for the best of each provider. A line
+runs along its workload's x axis, whose values are the steps of the metrics, so that the UI draws rates
+against it; dimensions that stay the same are the run's params. Each ad-hoc sweep has a parent and children of
+its own, under the id of its run.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import get_args
+
+from pipeline import UserError
+from pipeline.points.frozen import Values, digest
+from pipeline.reporting import lines, shares
+from pipeline.reporting.comparison import from_kept
+from pipeline.reporting.comparison import table as comparison_table
+from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
+from pipeline.store import evidence, finals, results
+from pipeline.store.ceilings import Ceilings
+from pipeline.store.comparisons import Comparison
+from pipeline.store.environment import Environment
+from pipeline.store.record import Measurement
+from pipeline.store.results import Results
+from pipeline.store.runs import Heading, is_ad_hoc
+from pipeline.tracking import metrics, notes, runs
+from pipeline.tracking.content import NOTE, Run, RunFamily, Value
+from pipeline.tracking.runs import AD_HOC, BEST, SWEEP
+from pipeline.verdicts.intervals import Verdict
+
+MOST_NOTED = 20
+"""Rows of a comparison in its description, which a tag has to take; the others are in its files."""
+
+SHOWN_ALREADY = {".ptx", ".sass", ".ttgir"}
+"""Texts that a listing beside them shows already; they are not uploaded."""
+
+
+def ledgers(input: Path) -> dict[tuple[str, str], list[Path]]:
+    """The files of every kernel's ledger on each machine below ``input`` that has any row, in the order of
+    their names. Raises UserError for an input that is not there."""
+    if not any(folder.is_dir() for folder in results.folders_of(input)):
+        raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
+    found: dict[tuple[str, str], list[Path]] = {}
+    for path in results.ledgers(input, warn):
+        if path.stat().st_size:
+            found.setdefault((path.parent.name, path.stem), []).append(path)
+    return dict(sorted(found.items()))
+
+
+def read(
+    input: Path,
+    kernel: str | None = None,
+    reports: Path | None = None,
+    artifacts: Path | None = None,
+    gpu: str | None = None,
+) -> Iterator[RunFamily]:
+    """The runs of the ledgers below ``input``, or of one kernel's or one machine's: one ledger after the
+    other, so that a single ledger's rows are in memory at a time.
+
+    Raises UserError for an input that is not there.
+    """
+    every = ledgers(input)
+    known = Results((), *results.machines(input, warn))
+    found = evidence.load(input, warn)
+    with_finals = {
+        place: shares.with_shares(finals.newest(rows), known.ceilings)
+        for place, rows in finals.load(input, warn).items()
+    }
+    kernels = sorted({name for name, _ in every})
+    for (name, slug), paths in every.items():
+        if kernel not in (None, name) or gpu not in (None, slug):
+            continue
+        rows = [row for path in paths for row in results.own_rows(path, warn)]
+        if not rows:
+            continue
+        held = with_finals.get((name, slug), ())
+        environment = known.environments.get(slug)
+        placed = lines.place(shares.with_shares(rows, known.ceilings))
+        files = artifact_files(name, slug, kernels, input, reports, artifacts)
+        parent, children = _family(
+            placed,
+            identity=f"{name}/{slug}{_owner(input, environment)}",
+            kind=SWEEP,
+            environment=environment,
+            ceilings=known.ceilings.get(slug),
+            reasons=metrics.with_finals(metrics.explained(found, name, slug), held),
+        )
+        others = {
+            other: theirs
+            for (of, other), theirs in with_finals.items()
+            if of == name and other != slug and not {slug[:4], other[:4]} & {"cpu-"}
+        }
+        parent = parent.extended(
+            {NOTE: notes.of_results(placed, files)}, metrics.beside_gpus(held, others, parent.ended_ms)
+        )
+        yield RunFamily(len(rows), parent, children, f"tags.gpu = '{slug}'", files)
+
+
+def ad_hoc(heading: Heading, rows: Sequence[Measurement], record: Path) -> RunFamily:
+    """The runs of one ad-hoc sweep."""
+    placed = lines.place(rows)
+    changed = ", ".join(f"{count} {part}" for part, count in heading.changed.items())
+    parent, children = _family(
+        placed,
+        identity=ad_hoc_identity(heading),
+        kind=AD_HOC,
+        environment=heading.environment,
+        ceilings=heading.ceilings,
+        tags={"changed": changed},
+        suffix=f", {heading.run}",
+    )
+    parent = parent.extended({NOTE: notes.of_sweep(placed, changed)})
+    files = {f"runs/{record.name}": record}
+    return RunFamily(len(rows), parent, children, f"tags.run = '{heading.run}'", files, stays=True)
+
+
+def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> RunFamily:
+    """The run of a comparison; ``links`` are the runs of its sides, by the tag that names each."""
+    name = f"{found.kernel}/{found.gpu}/{file.stem}"
+    at = int(found.at.timestamp() * 1000)
+    counts = Counter(row.verdict for row in found.rows)
+    logs = [math.log(row.ratio) for row in found.rows]
+    values = [Value(word, float(counts[word]), 0, at) for word in get_args(Verdict)]
+    values += [Value("b_over_a", math.exp(math.fsum(logs) / len(logs)), 0, at)] if logs else []
+    noted = [from_kept(row) for row in found.rows[:MOST_NOTED]]
+    run = Run(
+        identity=f"comparison/{name}",
+        name=f"{found.kernel}: {found.a.name}..{found.b.name} @ {found.gpu}",
+        failed=False,
+        started_ms=at,
+        ended_ms=at,
+        tags={
+            "kind": "comparison",
+            "comparison": name,
+            "kernel": found.kernel,
+            "gpu": found.gpu,
+            "run": found.run,
+            "command": found.command,
+            "mlflow.source.name": "pipeline.compare",
+            "mlflow.source.git.commit": found.b.commit or "",
+            NOTE: f"**{name}**\n\n{comparison_table(noted, name).markdown()}",
+            **links,
+        },
+        params={
+            **{"kernel": found.kernel, "gpu": found.gpu, "a": found.a.name, "b": found.b.name},
+            **{"commit_a": found.a.commit or "", "commit_b": found.b.commit or ""},
+            **{"margin": str(found.margin), "beyond": found.beyond},
+        },
+        values=tuple(values),
+    )
+    files = {f"comparison/{one.name}": one for one in sorted(file.parent.glob(f"{file.stem}.*"))}
+    return RunFamily(len(found.rows), run, (), f"tags.comparison = '{name}'", files)
+
+
+def warn(sentence: str) -> None:
+    """Tell the user of a file or a line that was skipped."""
+    print(f"warning: {sentence}", file=sys.stderr)
+
+
+def ad_hoc_identity(heading: Heading) -> str:
+    """Whose the runs of an ad-hoc sweep are: its own, in whatever folder its record lies."""
+    return f"run/{heading.run}"
+
+
+def _owner(input: Path, environment: Environment | None) -> str:
+    """Tells ledgers of one kernel and machine apart: by a CPU's host, and by a folder that is not the
+    repository's own results."""
+    host = environment.host if environment else None
+    folder = input.resolve()
+    words = [f"on {host}"] if host else []
+    if is_ad_hoc(folder):
+        words.append(f"of {folder.name} {digest([platform.node(), str(folder)])}")
+    return "".join(f" {word}" for word in words)
+
+
+def _family(
+    placed: Sequence[PlacedMeasurement],
+    *,
+    identity: str,
+    kind: str,
+    environment: Environment | None,
+    ceilings: Ceilings | None,
+    reasons: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}),
+    suffix: str = "",
+) -> tuple[Run, tuple[Run, ...]]:
+    """A parent run for some measurements of one kernel on one machine, and child runs for each of their
+    configurations on a line and, of a ledger, for the best of each provider. ``reasons`` are the metrics that
+    explain a measurement, by its key; the names end with ``suffix``."""
+    groups: dict[tuple[str, Values, ProblemLine, str], list[PlacedMeasurement]] = {}
+    for one in placed:
+        key = (one.point.provider, one.point.parameters, one.line, one.cache)
+        groups.setdefault(key, []).append(one)
+    children = [runs.configuration(group, identity, reasons, suffix) for group in groups.values()]
+    if kind == SWEEP:
+        children += [runs.best(group, identity) for group in metrics.bests(placed).values()]
+    # In the order of writing: a kernel's first page shows the best ones.
+    children.sort(key=lambda run: (run.tags["kind"] != BEST, -run.ended_ms))
+    parent = runs.run(
+        placed,
+        identity=identity,
+        name=placed[0].point.kernel,
+        params=runs.machine(environment, ceilings),
+        values=metrics.summary(placed),
+        tags={**tags, "kind": kind, "environment": environment.digest if environment else ""},
+        suffix=suffix,
+    )
+    return parent, tuple(children)
+
+
+def artifact_files(
+    kernel: str,
+    gpu: str,
+    kernels: Sequence[str],
+    input: Path,
+    reports: Path | None = None,
+    artifacts: Path | None = None,
+) -> dict[str, Path]:
+    """The files that belong to one ledger, by their path among the parent run's artifacts.
+
+    Of the reports, those that no other kernel's name is part of the path of. On a host without a GPU they lie
+    with this host's own results. A file that a link leads to outside of its folder is not among them.
+    """
+    places = (
+        results.ledger_path,
+        results.config_path,
+        results.build_path,
+        results.codegen_path,
+        results.profile_path,
+        results.counters_path,
+    )
+    found: dict[str, Path] = {}
+    for folder in results.folders_of(input):
+        paths = [place(folder, kernel, gpu) for place in places]
+        for path in (*paths, results.environment_path(folder, gpu), results.ceilings_path(folder, gpu)):
+            if path.is_file() and results.inside(folder, path):
+                found[f"results/{path.relative_to(folder)}"] = path
+    if artifacts:
+        for kind in ("profile", "counters", "codegen"):
+            folder = artifacts / kind / kernel
+            for path in sorted([*folder.glob(f"{gpu}.*"), *(folder / gpu).rglob("*")]):
+                if path.suffix not in SHOWN_ALREADY and results.inside(artifacts, path):
+                    found[f"artifacts/{kind}/{path.name}"] = path
+    if reports:
+        own = results.folder_for(reports, "cpu")
+        chosen = own if own.is_dir() else reports
+        for path in sorted(chosen.rglob("*")):
+            parts = path.relative_to(chosen).parts
+            named = {owner for part in parts if (owner := _kernel_named(part, kernels))}
+            hidden = any(part.startswith(".") for part in parts)
+            if named <= {kernel} and not hidden and results.inside(chosen, path):
+                found[f"reports/{'/'.join(parts)}"] = path
+    return {name: path for name, path in found.items() if path.is_file()}
+
+
+def _kernel_named(part: str, kernels: Sequence[str]) -> str | None:
+    """The kernel that a file or folder is named after: ``softmax.svg``, ``softmax-float32.svg``."""
+    named = [name for name in kernels if re.match(rf"{re.escape(name)}([.-]|$)", part)]
+    return max(named, key=len, default=None)
