@@ -1,6 +1,6 @@
 """Every command by one name: ``kernel-pipeline sweep kernel=softmax``, as ``python -m pipeline.sweep``.
 
-Without a command it lists them. In a shell that was told ``eval "$(kernel-pipeline -sc install=bash)"`` the
+Without a command it lists them. In a shell that has run ``eval "$(kernel-pipeline -sc install=bash)"`` the
 tabulator completes commands, options and the names of presets and experiments.
 """
 

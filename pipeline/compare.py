@@ -183,8 +183,8 @@ class Compare:
             )
         if config.self_test:
             noise = {name: found for name, (found, _) in self._noise(measured_rounds).items()}
-            told = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
-            write_atomically(self.session.ceilings_path, told.model_dump_json(indent=2).encode() + b"\n")
+            noted = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
+            write_atomically(self.session.ceilings_path, noted.model_dump_json(indent=2).encode() + b"\n")
 
     def explain(self) -> None:
         """Note what the compiler made of the two sides, of each provider that became faster or slower: at its

@@ -120,8 +120,8 @@ class Finals:
                 for row in rows:
                     if changed := reasons(row, identity, runs):
                         old.add(changed)
-                told = "; ".join(filter(None, [str(error), old.said()]))
-                missed.append((entry, NobodyError(told, elsewhere=error.elsewhere)))
+                clause = "; ".join(filter(None, [str(error), old.said()]))
+                missed.append((entry, NobodyError(clause, elsewhere=error.elsewhere)))
             else:
                 self.finalists |= {one.match: one for one in found}
         self.left_out = [f"{entry.name}: {why}." for entry, why in missed]
@@ -265,8 +265,8 @@ class Finals:
             say(
                 f"Finals take {geometric_mean(curse):.4f} times what the sweeps had found of the same points."
             )
-        if told := where_time_went(self.spent, self.turns):
-            say(told)
+        if sentence := where_time_went(self.spent, self.turns):
+            say(sentence)
         count = sum(map(len, rows.values()))
         say(
             f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "

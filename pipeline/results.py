@@ -51,7 +51,7 @@ def run(config: ResultsConfig) -> None:
 
 
 def merge(config: ResultsConfig) -> None:
-    """Say what would be taken, and take it when told to."""
+    """Say what would be taken, and take it with write=true."""
     if config.source is None:
         raise UserError(
             "source is missing: write python -m pipeline.results merge FOLDER with the results of another "
@@ -78,7 +78,7 @@ def merge(config: ResultsConfig) -> None:
 
 
 def prune(config: ResultsConfig) -> None:
-    """Say what is old, and remove it when told to."""
+    """Say what is old, and remove it with write=true."""
     if not config.output.is_dir():
         raise UserError(f"output={config.output} is not a folder with results.")
     name = config.kernel if config.kernel == ALL else catalog.find(config.kernel).name

@@ -141,8 +141,8 @@ def _is_current(entry: Entry, row: Measurement, identity: Identity) -> bool:
 
 def _of_table(environment: Environment) -> dict[str, object]:
     left_out = UNKEYED | (OF_THE_HOST if environment.kind == "cuda" else set())
-    told = environment.model_dump(exclude=left_out)
-    return {name: value for name, value in told.items() if value not in (None, {})}
+    fields = environment.model_dump(exclude=left_out)
+    return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
 if __name__ == "__main__":

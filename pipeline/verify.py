@@ -190,8 +190,8 @@ def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None
     if not added:
         say(f"Nothing noted: no duration has {spread.FEWEST} times.")
         return
-    told = ceilings.model_copy(update={"spread": {**ceilings.spread, **added}})
-    write_atomically(path, told.model_dump_json(indent=2).encode() + b"\n")
+    noted = ceilings.model_copy(update={"spread": {**ceilings.spread, **added}})
+    write_atomically(path, noted.model_dump_json(indent=2).encode() + b"\n")
     say(f"Noted in {path}: {', '.join(f'{100 * one:.2g} % ({name})' for name, one in added.items())}.")
 
 

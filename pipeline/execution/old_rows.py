@@ -170,7 +170,7 @@ def prune_ledger(today: Today, parts: Sequence[str], is_written: bool, say: Say,
         old = [part for part in today.changed(row) if part in parts]
         if not old:
             return row
-        reasons[row.point.provider].add(today.told(row, old, runs.get(row.origin.run)))
+        reasons[row.point.provider].add(today.reasons(row, old, runs.get(row.origin.run)))
         return None
 
     left = [current(row) for row in ledger.rows()]
@@ -211,7 +211,7 @@ class Today:
         self.kind = "cpu" if path.stem.startswith("cpu-") else "cuda"
         self._sources: dict[str, str] = {}
 
-    def told(self, row: Measurement, old: Sequence[str], run: RunProvenance | None) -> list[str]:
+    def reasons(self, row: Measurement, old: Sequence[str], run: RunProvenance | None) -> list[str]:
         """Why a row is old by some parts."""
         if "point" in old:
             return [without_point(row)]

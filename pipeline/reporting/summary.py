@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,16 +46,6 @@ def show(console: Console, reports: Path, gpu: str) -> bool:
         soft_wrap=True,
     )
     return True
-
-
-def show_first(console: Console, folder: Path, gpu: str, kernels: Collection[str]) -> None:
-    """Print the table of what a machine's sweeps of these kernels have just found, while the rest of a run
-    goes on."""
-    # pandas takes a while to import, which a run with nothing to do does not spend.
-    from pipeline.reporting.data_files import read_ledgers
-
-    if rows := read_ledgers(folder, gpu, kernels):
-        table(choose(rows), f"{gpu}, by the sweeps").print(console)
 
 
 @dataclass(frozen=True)

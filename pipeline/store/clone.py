@@ -92,7 +92,7 @@ class Merge:
 
     def lines(self) -> list[str]:
         """A line for each file with something new or different."""
-        of_rows = ((one.path, told(one)) for one in self.merged)
+        of_rows = ((one.path, summary(one)) for one in self.merged)
         return [f"{path}: {line}" for path, line in (*self.files, *of_rows) if line]
 
     def _files(self, pattern: str) -> Iterator[Path]:
@@ -219,7 +219,7 @@ def document(record: Record) -> bytes:
     return record.model_dump_json(indent=2).encode() + b"\n"
 
 
-def told(one: Merged) -> str:
+def summary(one: Merged) -> str:
     """What became of a file's rows; empty where nothing is to be said."""
     words = {
         "new": one.new,

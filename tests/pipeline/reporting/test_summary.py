@@ -74,13 +74,6 @@ def test_before_there_is_a_report_the_ledgers_give_the_same_rows(reports: Path) 
         # What is old is known of a report's rows alone.
         of_gpu = [{**row, "old": ""} for row in in_file(reports, gpu)]
         assert read_ledgers(folder, gpu, ["softmax"]) == of_gpu
-    console = Console(file=StringIO(), width=80)
-    summary.show_first(console, folder, factory.H200, ["softmax"])
-    assert console.file.getvalue().startswith(f"{factory.H200}, by the sweeps")  # type: ignore[attr-defined]
-    for gpu, kernel in (("nvidia-b200", "softmax"), (factory.H200, "gelu")):
-        console = Console(file=StringIO())
-        summary.show_first(console, folder, gpu, [kernel])
-        assert console.file.getvalue() == ""  # type: ignore[attr-defined]  # it is a StringIO
 
 
 def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: Path) -> None:
